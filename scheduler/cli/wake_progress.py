@@ -101,12 +101,12 @@ def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord 
     """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
     with daemon_files.open_for_reading(files) as db:
         assert db is not None
-        progress = wakes.wake_progress(db, wake_id)
-        run_id = (progress or {}).get("run_id") or 0
+        wake = wakes.find_wake(db, wake_id)
+        run_id = wake["run_id"] or 0 if wake else 0
         run = run_history.get_run(db, run_id) if run_id > before else None
     if run is not None:
         return (run if run.state == "closed" else None), False
-    return None, progress is None or progress["state"] == "ended"
+    return None, wake is None or wake["state"] == "ended"
 
 
 def _print_run(run: RunRecord, wait: WakeWait | None) -> int:

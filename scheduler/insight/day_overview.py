@@ -166,7 +166,7 @@ class _Records:
             clock_changes.clock_changes_between(db, period.begin, period.end),
             boots.stalls_between(db, period.begin, period.end),
         )
-        self.waiting_wakes = {row["name"]: row["rows"] for row in wakes.count_waiting_by_agent(db)}
+        self.waiting_wakes = wakes.count_waiting_by_agent(db)
 
     @property
     def is_today(self) -> bool:

@@ -197,8 +197,8 @@ def check_disk(database: Path) -> Finding:
 def check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
     """The channels with messages that were given up."""
     for channel in outbox.unfinished_by_channel(db):
-        if channel["dead"]:
-            text = f"{channel['channel']}: {format_count(channel['dead'], 'dead letter')}; `heartbeatd outbox` lists them"
+        if channel.dead:
+            text = f"{channel.channel}: {format_count(channel.dead, 'dead letter')}; `heartbeatd outbox` lists them"
             yield Finding("warn", "outbox", text)
 
 

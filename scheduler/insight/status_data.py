@@ -17,7 +17,6 @@ from heartbeatd.answers import (
     BudgetShare,
     BudgetStatus,
     BudgetUsage,
-    ChannelBacklog,
     ConditionCounts,
     DaemonBoot,
     Downtime,
@@ -83,7 +82,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         config_hash=boot["config_hash"] if boot else None,
         reload=reload_history.reload_status(db),
         overrides=[Override(**asdict(each)) for each in config_history.overrides_in_force(db)],
-        flapping=[EntryName(**each) for each in entries_view.flapping_entries(db)],
+        flapping=entries_view.flapping_entries(db),
         spend=_spend_today(db, now, zone),
         budgets=list(_budgets_in_force(db, now)),
         budget=_budget_usage(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
@@ -105,7 +104,7 @@ def read_problems(db: sqlite3.Connection) -> dict[str, Any]:
         "workers_problem": boot["workers_problem"] if boot else None,
         "outages": [_read_outage(outage, told_at) for outage, told_at in outages.all_outages(db)],
         "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
-        "outbox": [_read_backlog(row) for row in outbox.unfinished_by_channel(db) if row["pending"] or row["dead"]],
+        "outbox": [each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     }
 
 
@@ -376,8 +375,3 @@ def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetim
         running=open_runs.get("running", 0),
         retrying=open_runs.get("waiting", 0),
     )
-
-
-def _read_backlog(row: dict[str, Any]) -> ChannelBacklog:
-    oldest_at = from_optional_millis(row["oldest"])
-    return ChannelBacklog(channel=row["channel"], pending=row["pending"], dead=row["dead"], oldest_at=oldest_at)

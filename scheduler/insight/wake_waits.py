@@ -84,9 +84,9 @@ def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> W
 def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[WaitingWakes]:
     """The number of waiting wakes of each agent and what they wait for."""
     found = []
-    for row in wakes.count_waiting_by_agent(db):
-        waiting = WaitingWakes(name=row["name"], waiting=row["rows"])
-        if wait := next_wait(db, Kind.HEARTBEAT, row["name"], now):
+    for name, number in wakes.count_waiting_by_agent(db).items():
+        waiting = WaitingWakes(name=name, waiting=number)
+        if wait := next_wait(db, Kind.HEARTBEAT, name, now):
             waiting.waits_for, waiting.until = wait.reason, wait.until
         found.append(waiting)
     return found

@@ -6,8 +6,8 @@ import json
 import sqlite3
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
+from heartbeatd.answers import EntryName
 from scheduler.model.entry_row import UNTIL_RESUMED
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
@@ -67,9 +67,9 @@ def schedules_of_entries(db: sqlite3.Connection) -> dict[tuple[str, str], tuple[
     return {(row["kind"], row["name"]): (row["pace"], from_millis(row["anchor"])) for row in rows}
 
 
-def flapping_entries(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Kind and name of every entry that fails and recovers in quick succession."""
-    return [dict(row) for row in db.execute("select kind, name from entry where flapping <> 0 order by kind desc, name")]
+def flapping_entries(db: sqlite3.Connection) -> list[EntryName]:
+    """Every entry that fails and recovers in quick succession."""
+    return [EntryName(**row) for row in db.execute("select kind, name from entry where flapping <> 0 order by kind desc, name")]
 
 
 def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str, str]]:

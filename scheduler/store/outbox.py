@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ChannelDelivery, MessageWithText, QueuedMessage
+from heartbeatd.answers import ChannelBacklog, ChannelDelivery, MessageWithText, QueuedMessage
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
@@ -367,14 +366,22 @@ def expire_held_messages(tx: Transaction) -> None:
         mark_message_dead(tx, _message_from_row(row), "it is unknown whether it arrived, and no user decided within a day")
 
 
-def unfinished_by_channel(db: sqlite3.Connection) -> list[dict[str, Any]]:
+def unfinished_by_channel(db: sqlite3.Connection) -> list[ChannelBacklog]:
     """For each channel: the number of pending and dead messages, and the time of the oldest, without delayed notifications."""
     query = (
         "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
         " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox) as message"
         " group by channel"
     )
-    return [dict(row) for row in db.execute(query)]
+    return [
+        ChannelBacklog(
+            channel=row["channel"],
+            pending=row["pending"],
+            dead=row["dead"],
+            oldest_at=from_optional_millis(row["oldest"]),
+        )
+        for row in db.execute(query)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,12 +353,6 @@ def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
     rejected_wakes.record_rejected_wake(tx, wake, why)
 
 
-def wake_progress(db: sqlite3.Connection, wake_id: int) -> dict[str, Any] | None:
-    """The state of a wake, and the run that last took it; None if it is unknown."""
-    row = db.execute("select state, run_id from wake where id = ?", (wake_id,)).fetchone()
-    return dict(row) if row else None
-
-
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
     """The wakes that were last assigned to a run, with their whole texts."""
     query = "select id, source, sender, count, outcome, state, created_at, text from wake where run_id = ? order by id"
@@ -441,10 +435,10 @@ def wakes_of_slot(db: sqlite3.Connection, kind: Kind, name: str, slot: datetime)
     return tuple(_wake_from_row(row) for row in rows)
 
 
-def count_waiting_by_agent(db: sqlite3.Connection) -> list[dict[str, Any]]:
+def count_waiting_by_agent(db: sqlite3.Connection) -> dict[str, int]:
     """The number of waiting wakes of each agent."""
     query = "select name, count(*) as rows from wake where state = 'waiting' and kind = ? group by name order by name"
-    return [dict(row) for row in db.execute(query, (Kind.HEARTBEAT,))]
+    return {row["name"]: row["rows"] for row in db.execute(query, (Kind.HEARTBEAT,))}
 
 
 # One seek per entry with waiting wakes: a thousand wakes of one agent cost as much as one.

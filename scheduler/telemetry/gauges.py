@@ -136,9 +136,9 @@ def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[Metri
     """How many wakes wait for each of these agents; absent while none waits."""
     family = MetricFamily("gauge", "heartbeatd_wakes_pending", "Wakes that wait for the agent's next run.", ("name",))
     shown = frozenset(agents)
-    for row in wakes.count_waiting_by_agent(db):
-        if row["name"] in shown:
-            family.set_value(row["rows"], row["name"])
+    for name, number in wakes.count_waiting_by_agent(db).items():
+        if name in shown:
+            family.set_value(number, name)
     yield family
 
 
@@ -310,12 +310,12 @@ def outbox_gauges(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[M
     for channel in channels:
         pending.set_value(0, channel)
         dead.set_value(0, channel)
-    for row in outbox.unfinished_by_channel(db):
-        if row["pending"] or row["dead"] or row["channel"] in channels:
-            pending.set_value(row["pending"], row["channel"])
-            dead.set_value(row["dead"], row["channel"])
-        if row["oldest"] is not None:
-            oldest.set_value(row["oldest"] / 1000, row["channel"])
+    for each in outbox.unfinished_by_channel(db):
+        if each.pending or each.dead or each.channel in channels:
+            pending.set_value(each.pending, each.channel)
+            dead.set_value(each.dead, each.channel)
+        if each.oldest_at is not None:
+            oldest.set_value(each.oldest_at.timestamp(), each.channel)
     return iter((pending, dead, oldest))
 
 

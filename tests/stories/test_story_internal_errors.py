@@ -141,7 +141,7 @@ def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_da
         world.request(FaultyRequest())
     assert refused.value.code == "broken"
     assert counted_errors(world) == {TickPart.REQUEST: 1}
-    assert wakes.count_waiting_by_agent(world.store.connection) == []
+    assert wakes.count_waiting_by_agent(world.store.connection) == {}
     world.wake("ops", "look")
     world.run(seconds=5)
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
