@@ -81,7 +81,7 @@ FAULTS = [
     ('argv: [cat]', 'argv: [cat], env: {A: "${NOPE:-x}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: this contains an invalid reference; write ${NAME} or ${file:PATH}'),
     ('argv: [cat]', 'argv: [cat], env: {A: "${file:none.txt}"}', 'config.yaml:8:51: defaults.agent.runner.env.A: none.txt cannot be read: No such file or directory'),
     ('argv: [cat]', 'argv: [cat], env: [A=b]', 'config.yaml:8:47: defaults.agent.runner.env: this must be a map of names with values; write {NAME: VALUE}'),
-    ('agents/ops\n', '~\n', 'config.yaml:11:16: agents.ops.workspace: this must be a string, not an empty value'),
+    ('agents/ops\n', '~\n', 'config.yaml:11:16: agents.ops.workspace: this must be a string, not an empty value; write "TEXT"'),
     ('agents/ops\n', '5\n', 'config.yaml:11:16: agents.ops.workspace: this is not read as text; put it in quotes'),
     ('Europe/Berlin', 'Europe', "config.yaml:1:11: timezone: 'Europe' is not a time zone; write an IANA name, like Europe/Berlin or UTC"),
     ('Europe/Berlin', 'Europe/Berln', "config.yaml:1:11: timezone: 'Europe/Berln' is not a time zone; did you mean Europe/Berlin?"),
@@ -106,7 +106,7 @@ FAULTS = [
     ('5 per 10m', '0 per 10m', "config.yaml:3:38: limits.wake_flood: '0 per 10m' is not a rate; write 5 per 10m"),
     ('  hook:', '  log:', 'config.yaml:5:3: channels.log: log is reserved in deliver:; use another name'),
     ('  hook:', '  none:', 'config.yaml:5:3: channels.none: none is reserved in deliver:; use another name'),
-    ('{kind: webhook, url: "https://example.org/x"}', '["tgram://1/2"]', 'config.yaml:5:9: channels.hook: this must be a map of keys with values; write {kind: 1}'),
+    ('{kind: webhook, url: "https://example.org/x"}', '["tgram://1/2"]', 'config.yaml:5:9: channels.hook: this must be a map of keys with values; write {url: "tgram://TOKEN/CHAT"}'),
     ('{kind: webhook, url: "https://example.org/x"}', 'tgram://1:canary', 'config.yaml:5:9: channels.hook: this is not the URL of a Telegram chat; write tgram://TOKEN/CHAT, or tgram://TOKEN/CHAT:TOPIC'),
     ('{kind: webhook, url: "https://example.org/x"}', 'discord://canary/1', 'config.yaml:5:9: channels.hook: this is not the URL of a Discord webhook; write discord://ID/TOKEN, or the https:// one that Discord shows'),
     ('{kind: webhook, url: "https://example.org/x"}', 'https://example.org/canary', 'config.yaml:5:9: channels.hook: a web address alone does not name the kind of channel; write {kind: webhook, url: "https://..."}'),
@@ -169,7 +169,7 @@ FAULTS = [
     ('    command: ./backup.sh\n    wake_heartbeat: ops\n', '', 'config.yaml:18:3: cron.nightly: the job does nothing; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT'),
     ('command: ./backup.sh', 'prompt: Write.', 'config.yaml:20:13: cron.nightly.prompt: no agent is named for the prompt; write agent: NAME'),
     ('command: ./backup.sh', 'prompt: Write.\n    agent: opps', "config.yaml:21:12: cron.nightly.agent: 'opps' is not a declared agent; did you mean ops?"),
-    ('command: ./backup.sh', 'prompt: Write.\n    agent: [ops]', 'config.yaml:21:12: cron.nightly.agent: this must be a string, not a list'),
+    ('command: ./backup.sh', 'prompt: Write.\n    agent: [ops]', 'config.yaml:21:12: cron.nightly.agent: this must be a string, not a list; write "TEXT"'),
     ('command: ./backup.sh', 'prompt: ""\n    agent: ops', 'config.yaml:20:13: cron.nightly.prompt: the string is empty; write a value'),
     ('command: ./backup.sh', 'prompt: Write.\n    agent: ops\n    command: x', 'config.yaml:20:13: cron.nightly.prompt: prompt and command exclude each other; keep one of them, or write a second job'),
     ('command: ./backup.sh', 'command: x\n    agent: ops', 'config.yaml:21:12: cron.nightly.agent: this key applies only to a prompt, and the job has none; remove agent, or write prompt: TEXT'),
@@ -197,7 +197,7 @@ FAULTS = [
     ('timezone: Europe/Berlin', 'state: "a\\0"', 'config.yaml:1:8: state: a string cannot contain the character U+0000'),
     ('timezone: Europe/Berlin', 'timezone: [UTC', 'config.yaml:2:7: timezone: the bracket that opens on line 1 is not closed here'),
     ('timezone: Europe/Berlin', 'env_file: none.env', 'config.yaml:1:11: env_file: none.env cannot be read: No such file or directory'),
-    ('timezone: Europe/Berlin', 'state: [a]', 'config.yaml:1:8: state: this must be a string, not a list'),
+    ('timezone: Europe/Berlin', 'state: [a]', 'config.yaml:1:8: state: this must be a string, not a list; write "TEXT"'),
     ('timezone: Europe/Berlin', 'state: "${DSN}"', 'config.yaml:1:8: state: variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels; write the path or address, or set HEARTBEATD_SET__state in the environment'),
     ('timezone: Europe/Berlin', 'state: $DSN', 'config.yaml:1:8: state: variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels; write the path or address, or set HEARTBEATD_SET__state in the environment'),
     ('timezone: Europe/Berlin', 'state: "postgresql://bot@${HOST}/beats"', 'config.yaml:1:8: state: variables are not substituted here, only in secrets, headers, env and the URLs of runners and channels; write the path or address, or set HEARTBEATD_SET__state in the environment'),
@@ -386,7 +386,7 @@ SENTENCES_OF = {
     "less_than_equal": ("retries: 11", "retries: 11 is out of range; write 10 or less"),
     "multiple_of": ("session_keep: 5", "session_keep: 5 is not a multiple of 2; write a number such as 8"),
     "too_long": (f"TOOLS{list(range(21))}", "runner.tools.mcp: there are more than 20; remove some"),
-    "list_type": ("TOOLS{}", "runner.tools.mcp: this must be a list, not a map"),
+    "list_type": ("TOOLS{}", "runner.tools.mcp: this must be a list, not a map; write [{name: disk}]"),
     "dict_type": ("TOOLS[{env: x}]", "runner.tools.mcp[0].env: this must be a map of names with values; write {NAME: VALUE}"),
     "model_type": ("dedup: 24h", "dedup: this must be a map of keys with values; write {window: 24h}"),
     "model_attributes_type": ("RUNNERclaude", "runner: this must be a map of keys with values; write {kind: anthropic}"),
@@ -401,6 +401,7 @@ SENTENCES_OF = {
 def test_every_type_of_error_has_a_sentence_with_the_fault_and_an_example(tmp_path: Path) -> None:
     assert SENTENCES_OF.keys() == validation.SENTENCES.keys()
     for kind, (wrong, sentence) in SENTENCES_OF.items():
+        assert "; " in sentence, "the fault, and what to write"
         beat, runner = f"{{interval: 1h, {wrong}}}", "{kind: command, argv: [cat]}"
         if wrong.startswith("TOOLS"):
             beat, runner = "{interval: 1h}", f"{{kind: anthropic, tools: {{mcp: {wrong[5:]}}}}}"

@@ -92,7 +92,7 @@ def test_decide_gets_no_tools(tmp_path: Path) -> None:
             "9:20",
             ".max_turns: 1 is out of range; write 2 or more",
         ),
-        ("mcp: disk", "8:14", ".mcp: this must be a list, not a string"),
+        ("mcp: disk", "8:14", ".mcp: this must be a list, not a string; write [{name: disk}]"),
         ('mcp: [{name: disk, url: "https://a.example"}]', "8:15", ".mcp[0].allow: is missing; write allow: [TOOL, TOOL]"),
         (
             'mcp: [{name: disk, url: "https://a.example", allow: []}]',

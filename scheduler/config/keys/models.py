@@ -32,14 +32,24 @@ Section = Literal["Interval and hours", "Model", "Checklist and context", "Deliv
 
 
 def key(
-    default: Any, description: str, *, written: Any = None, unset: str = "", section: Section | None = None, own: bool = False
+    default: Any,
+    description: str,
+    *,
+    written: Any = None,
+    unset: str = "",
+    example: Any = None,
+    section: Section | None = None,
+    own: bool = False,
 ) -> Any:
     """A key with its default, and with its text in the file (`written`) or in words (`unset`) if the value does not show it.
+
+    The example is a value that may be written in place of a wrong one, if the default is none.
 
     `section` is where the form of the page shows it; without one it is not shown. A token that is limited to some agents may
     change it only if it is `own`.
     """
     extra: dict[str, Any] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
+    extra |= {"examples": [example]} if example else {}
     extra |= ({"x-section": section} if section else {}) | ({"x-own": True} if own else {})
 
     def update(schema: dict[str, Any]) -> None:
@@ -679,6 +689,7 @@ class Channel(ConfigPart):
         + ", an http or https URL for `webhook`, or an Apprise URL. If the URL contains `{target}` instead of"
         " a chat, messages go to the chat in which a user last wrote to the agent.",
         unset="required, except for `command`",
+        example="tgram://TOKEN/CHAT",
     )
     argv: types.Argv = key(
         (),

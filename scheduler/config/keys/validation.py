@@ -35,7 +35,7 @@ SENTENCES: Mapping[str, str] = {
     "less_than_equal": "{value} is out of range; write {le} or less",
     "multiple_of": "{value} is not a multiple of {multiple_of}; write a number such as {example}",
     "too_long": "there are more than {max_length}; remove some",
-    "list_type": "this must be a list, not {type}",
+    "list_type": "this must be a list, not {type}; write [{map}]",
     "dict_type": "this must be a map of names with values; write {{NAME: VALUE}}",
     "model_type": _A_MAP,
     "model_attributes_type": _A_MAP,
@@ -138,16 +138,23 @@ def _format_limit(limit: float) -> str:
 
 
 def _example_map(model: type[ConfigPart]) -> str:
-    """A map with the first key of a model."""
-    name = next(iter(model.model_fields))
+    """A map with the first key of a model that has an example."""
+    forms = _forms_of_keys(model)
+    name = next((name for name, form in forms.items() if {"examples", "default"} & form.keys()), next(iter(forms)))
     return f"{{{name}: {_example(model, name)}}}"
 
 
 def _example(model: type[ConfigPart], name: str) -> str:
     """A value that may be written for a key, such as its default."""
-    definitions = models.config_schema()
-    form = definitions["$defs"].get(model.__name__, definitions)["properties"].get(name, {})
+    form = _forms_of_keys(model).get(name, {})
     return as_yaml(form.get("examples", [form.get("default", 1)])[0])
+
+
+def _forms_of_keys(model: type[ConfigPart]) -> Mapping[str, Any]:
+    """The JSON Schemas of the keys of a model."""
+    schema = models.config_schema()
+    found: Mapping[str, Any] = schema["$defs"].get(model.__name__, schema)["properties"]
+    return found
 
 
 def _explain_unknown_key(name: str, model: type[ConfigPart], steps: Steps) -> str:

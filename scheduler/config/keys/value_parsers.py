@@ -51,7 +51,7 @@ def parse_text(value: object) -> str:
         return value
     if isinstance(value, AmbiguousText | int | float):
         raise ValueError("this is not read as text; put it in quotes")
-    raise ValueError(f"this must be a string, not {describe_type(value)}")
+    raise ValueError(f'this must be a string, not {describe_type(value)}; write "TEXT"')
 
 
 def parse_nonempty_text(value: object) -> str:
