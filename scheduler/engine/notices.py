@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from heartbeat.words import abbreviate_duration, format_count, format_duration, shorten
+from heartbeat.words import abbreviate_duration, format_count, format_duration, squeeze
 from scheduler.channels import target_urls
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -263,8 +263,7 @@ def expired_wakes_text(wakes: tuple[Wake, ...], keep: timedelta) -> str:
 def _describe_wake(wake: Wake) -> str:
     times = f", {wake.count} times" if wake.count > 1 else ""
     reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
-    text = " ".join(wake.text.split())
-    cut = shorten(text, MAX_WAKE_TEXT_LENGTH)
+    cut = squeeze(wake.text, MAX_WAKE_TEXT_LENGTH)
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from socket import AF_UNIX, SOCK_CLOEXEC, SOCK_DGRAM, socket
 
+from heartbeat.words import squeeze
 from scheduler.system.log import log_event
 
 SEND_TIMEOUT = 1.0  # seconds that a message waits for room; systemd reads at once unless it hangs
@@ -51,7 +52,7 @@ class ServiceManager:
 
     def report_status(self, text: str) -> None:
         """One line for `systemctl status`; sent when it has changed."""
-        line = " ".join(text.split())[:MAX_STATUS]
+        line = squeeze(text, MAX_STATUS)
         if line != self._status:
             self._status = line
             self._send_message(f"STATUS={line}")
