@@ -281,7 +281,11 @@ class BudgetShare(EntryBody):
 
 
 class BudgetStatus(EntryBody):
-    """A budget of the config. That of all entries has null as kind and name. `limits` has only those that are set."""
+    """A budget of the config. That of all entries has null as kind and name. `limits` has only those that are set.
+
+    `untold_usd` is the part of the usage that is reserved for runs whose cost is not known, or not known yet.
+    A limited token gets null.
+    """
 
     kind: Shared[EntryKind | None]
     name: Shared[str | None]
@@ -289,6 +293,7 @@ class BudgetStatus(EntryBody):
     timezone: Shared[str]
     ends_at: Shared[Time]
     limits: dict[str, UsedLimit]
+    untold_usd: float | None
     counts: Shared[list[EntryName]]
     shares: Shared[list[BudgetShare]]
 

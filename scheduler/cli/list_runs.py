@@ -28,6 +28,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.insight.reason_texts import EFFECT_TEXTS
+from scheduler.model.budget import describe_unknown
 from scheduler.store import run_history
 from scheduler.store.run_history import RunFilter
 
@@ -125,7 +126,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("request", run.request_id or ""),
         ("tokens", _format_tokens(run.tokens)),
         ("cost", "" if run.cost_usd is None else format_usd(run.cost_usd)),
-        ("charged", _format_charge(run.charged) if run.charged else ""),
+        ("charged", _format_charge(run.charged, run.cost_usd) if run.charged else ""),
         ("prompt", ", ".join(f"{part.name} {part.chars}" for part in run.prompt_parts)),
         *(("left out", line) for line in run.left_out),
         ("answer", "truncated at the token limit" if run.truncated else ""),
@@ -192,6 +193,7 @@ def _format_tokens(tokens: TokenCounts) -> str:
     return ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in tokens if count)
 
 
-def _format_charge(charged: ChargedAmounts) -> str:
+def _format_charge(charged: ChargedAmounts, cost: float | None) -> str:
     """The amounts that the run counts in its budgets."""
-    return f"{charged.usd:.6f} USD, {format_count(charged.tokens or 0, 'token')}"
+    unknown = describe_unknown(charged.usd - (cost or 0))
+    return f"{charged.usd:.6f} USD, {format_count(charged.tokens or 0, 'token')}{unknown}"

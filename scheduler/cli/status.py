@@ -46,6 +46,7 @@ from scheduler.insight.reason_texts import SLEPT, mute_text, pause_text, trouble
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
+from scheduler.model.budget import describe_unknown
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, database, disk_reserve
@@ -345,6 +346,7 @@ def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:
         name = entry_label(budget.kind, budget.name) if budget.kind and budget.name else "all"
         limits = ", ".join(
             f"{_format_amount(budget.limits[key].used)} of {_format_limit(budget.limits[key].of, unit)}"
+            + (describe_unknown(budget.untold_usd or 0) if key == "usd_per_day" else "")
             for key, unit in BUDGET_UNITS
             if key in budget.limits
         )

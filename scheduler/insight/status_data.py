@@ -240,6 +240,8 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
     """
     for scope, (budget, counted) in spend.budgets_in_force(db).items():
         (day, ends_at), is_shared = spend.open_budget_day(db, scope, budget, now), scope == ALL_ENTRIES
+        budget_day = BudgetDay(day, scope)
+        used = spend.spent_on_day(db, budget_day)
         shares = spend.shares_of_day(db, day) if is_shared else {}
         largest = sorted(shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs))
         yield BudgetStatus(
@@ -248,7 +250,8 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
             day=day,
             timezone=budget.zone.key,
             ends_at=ends_at,
-            limits=_used_limits(budget, spend.spent_on_day(db, BudgetDay(day, scope))),
+            limits=_used_limits(budget, used),
+            untold_usd=round(spend.sum_unknown_usd(db, budget_day, budget), 6) if used.nanos else 0.0,
             counts=[EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
             shares=[
                 BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)

@@ -102,9 +102,13 @@ def _exceeded_text(key: str, used: float, bound: float, takes: float, unknown_us
     unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
     verb = "cost" if key == "usd_per_day" else "use"
     more = f", and one attempt may {verb} {format_amount(takes)}" if unit else ""
-    is_shown = key == "usd_per_day" and unknown_usd >= LEAST_UNKNOWN
-    unknown = f" ({format_amount(unknown_usd)} of it is reserved for runs of unknown cost)" if is_shown else ""
+    unknown = describe_unknown(unknown_usd) if key == "usd_per_day" else ""
     return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{unknown}{more}"
+
+
+def describe_unknown(usd: float) -> str:
+    """How much of an amount is reserved and not known to be spent, to follow the amount; empty if nothing is."""
+    return f" ({format_amount(usd)} of it is reserved for runs of unknown cost)" if usd >= LEAST_UNKNOWN else ""
 
 
 def format_amount(amount: float) -> str:

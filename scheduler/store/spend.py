@@ -39,11 +39,12 @@ def unknown_usd(tx: Transaction, budget_day: BudgetDay, budget: Budget, spent: A
     """
     known = tx.unknown_usd.get(budget_day.key)
     if known is None or known[0] != spent:
-        known = tx.unknown_usd[budget_day.key] = spent, _sum_unknown_usd(tx.db, budget_day, budget)
+        known = tx.unknown_usd[budget_day.key] = spent, sum_unknown_usd(tx.db, budget_day, budget)
     return known[1]
 
 
-def _sum_unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
+def sum_unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
+    """As `unknown_usd`, outside of a tick."""
     day, kind, name = budget_day.key
     begins = to_millis(local_days.whole_day(budget_day.day, budget.zone).begins)
     given = {"day": day, "kind": kind, "name": name, "begins": begins}

@@ -10,16 +10,18 @@ from zoneinfo import ZoneInfo
 import pytest
 from servers import completions
 from servers.scripted import Server, reply
-from test_story_budgets import cost_report, model_agent
+from test_story_budgets import cost_report, model_agent, program_agent
 from test_story_explain import explained_entry
-from world import AgentCall, MakeWorld, World
+from world import AgentCall, Delayed, MakeWorld, World
 
 from scheduler.cli import status
+from scheduler.cli.main import main
 from scheduler.cli.output import format_time
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
 from scheduler.model.budget import Amount
 from scheduler.store import spend
+from scheduler.work.executor import Interrupted
 
 TEAM = """
 timezone: Asia/Kolkata
@@ -228,6 +230,31 @@ def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: 
     ]
 
 
+@pytest.mark.parametrize("lost", ["daemon", "worker"])
+def test_the_reservation_of_an_interrupted_attempt_is_shown_wherever_it_counts(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str], lost: str
+) -> None:
+    """It stays charged, because the provider may bill the attempt. Nobody knows whether it does. The next attempt costs 0.1 USD."""
+    unknown = " (1 of it is reserved for runs of unknown cost)"
+    world = make_world("limits: {budget: {usd_per_day: 2}}\n" + program_agent("{usd_per_run: 1}"))
+    in_progress = Delayed("", timedelta(minutes=9)) if lost == "daemon" else Interrupted("w1 was lost", was_stopped=False)
+    world.scripts["ops"] = lambda call: in_progress if len(world.calls) == 1 else cost_report(0.1)(call)
+    world.run(minutes=1)
+    if lost == "daemon":
+        world.downtime(minutes=1)
+    world.run(minutes=1)
+
+    (run,) = world.records()
+    assert (run["attempt"], run["cost_usd"], run["charged"]["usd"]) == (2, 0.1, 1.1)
+    (budget,) = read_status(world.store.connection, world.clock.now).budgets
+    assert (budget.limits["usd_per_day"].used, budget.untold_usd) == (1.1, 1.0)
+    assert f"budget: all: 1.10 of 2.00 USD{unknown} today" in budget_lines(world, world.clock.now)
+    assert main(["-c", str(world.config), "show", str(run["id"])]) == 0
+    assert f"1.100000 USD, 0 tokens{unknown}\n" in capsys.readouterr().out
+    world.run(hours=1)
+    assert world.records()[-1]["error"].startswith(f"limits.budget.usd_per_day: 1.1 of 2 USD are used{unknown}, and one")
+
+
 def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWorld) -> None:
     yaml = fleet("{usd_per_day: 9}").replace("interval: 1h, budget: {", "interval: 1h, budget: {runs_per_day: 20, ", 1)
     world = make_world(yaml)
@@ -250,6 +277,7 @@ def test_status_as_json_lists_what_each_budget_counts(make_world: MakeWorld) -> 
         "timezone": "Asia/Kolkata",
         "ends_at": "2026-03-02T18:30:00Z",
         "limits": {"usd_per_day": {"used": 0.35, "of": 1.0}},
+        "untold_usd": 0.1,
         "counts": [{"kind": "heartbeat", "name": "ops"}, {"kind": "heartbeat", "name": "lab"}],
         "shares": [
             {"kind": "heartbeat", "name": "ops", "usd": 0.25, "tokens": 0, "runs": 1},
