@@ -18,7 +18,9 @@ def squeeze(text: str, most: int | None = None) -> str:
 
 def shorten(text: str, most: int) -> str:
     """The text with at most `most` characters. An ellipsis stands for the end of a longer text."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…" if most else ""
 
 
 def escape_control(text: str) -> str:

@@ -49,7 +49,10 @@ def test_a_text_from_elsewhere_becomes_printable(text: str, line: str, squeezed:
     assert (one_line(text), squeeze(text), escape_control(text)) == (line, squeezed, escaped)
 
 
-@loop_over(("text", "most", "shown"), [("12345", 5, "12345"), ("123456", 5, "1234…"), ("12\n\n34", 5, "12 34"), ("", 5, "")])
+@loop_over(
+    ("text", "most", "shown"),
+    [("12345", 5, "12345"), ("123456", 5, "1234…"), ("12\n\n34", 5, "12 34"), ("", 5, ""), ("12", 1, "…"), ("12", 0, "")],
+)
 def test_a_long_text_ends_with_an_ellipsis(text: str, most: int, shown: str) -> None:
     assert squeeze(text, most) == shorten(squeeze(text), most) == shown
 
