@@ -430,6 +430,8 @@ OPS = '{"runner": {"kind": "command", "argv": ["cat"]}, "heartbeat": {"interval"
         "state: x/h.db # here\nagents: {ops: AGENT}\n",
         "agents: {ops: AGENT}\nx-state: no.db\nx-more: {state: no.db}\n",
         "agents: {\nstate: AGENT}\n",
+        '{"agents": {"ops": AGENT}, "state": "x/h.db"}',
+        '{\n  "agents": {"ops": AGENT},\n  "state": "x/h.db"\n}\n',
     ],
 )
 def test_the_commands_find_the_database_of_the_daemon(tmp_path: Path, text: str) -> None:
@@ -440,7 +442,7 @@ def test_the_commands_find_the_database_of_the_daemon(tmp_path: Path, text: str)
 @loop_over(
     "text",
     [
-        '{"agents": {"ops": AGENT}, "state": "x/h.db"}',
+        "{agents: {ops: AGENT}, state: x/h.db}\n",
         "'state': \"x/\\u0068.db\"\nagents: {ops: AGENT}\n",
         "agents: {ops: AGENT}\nstate: >-\n  x/h.db\n",
         "agents: {ops: AGENT}\nstate: x/a\n  b.db\n",

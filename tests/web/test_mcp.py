@@ -128,7 +128,7 @@ def test_an_agent_that_mutes_itself_until_something_changes_is_heard_again_after
 def test_an_agent_changes_its_own_interval(daemon: WebDaemon) -> None:
     result = call(daemon, "self", "set", agent="ops", changes={"heartbeat": {"interval": "1h"}})
     assert (result.structured_content["written"], result.structured_content["hash"]) == (True, version(daemon))
-    assert daemon.config.read_text() == CONFIG.replace("30m   # twice", "1h   # twice")
+    assert daemon.config.read_text() == CONFIG.replace("30m   # twice", "1h    # twice")
 
 
 def test_an_agent_that_may_not_edit_gets_the_lines_to_write(daemon: WebDaemon) -> None:

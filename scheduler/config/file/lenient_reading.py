@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -108,7 +109,16 @@ def real_path(database: Path) -> Path:
 
 
 def find_line_value(text: str, key: str) -> str | None:
-    """The value of a top-level key on the line that begins with it; None if there is none. The text need not be YAML."""
+    """The value of a top-level key on the line that begins with it, or in JSON; None if there is none.
+
+    Other text need not be valid.
+    """
+    if text.startswith("{"):
+        try:
+            value = json.loads(text).get(key)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, str) else None
     found = next((each for each in _LINE.finditer(text) if each["key"] == key), None)
     return found and (found["double"] or found["single"] or found["plain"])
 
