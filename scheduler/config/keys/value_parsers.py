@@ -17,7 +17,7 @@ from cron.expression import is_reboot, parse_expression
 from heartbeat.calendars import DateRange, parse_dates
 from heartbeat.hours import parse_days, parse_time
 from scheduler.config.file.lenient_reading import STATE_OVERRIDE
-from scheduler.config.file.marked_yaml import AmbiguousText
+from scheduler.config.file.marked_yaml import AmbiguousText, printable_key
 from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, quote_value
 from scheduler.config.keys import time_zones
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, PREFIX_PLACEHOLDER
@@ -67,7 +67,7 @@ def text_like(pattern: str, problem: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if form.fullmatch(found := parse_text(value)):
             return found
-        raise ValueError(f"{quote_value(found)} {problem}")
+        raise ValueError(f"{quote_value(printable_key(found))} {problem}")  # the name of a variable may be NAME=secret
 
     return parse
 
