@@ -36,7 +36,9 @@ This page lists every key of config.yaml, with its form and its default. It is g
 def render_reference() -> str:
     """The page in Markdown."""
     made = config_schema()
-    return "\n".join([_HEAD, *_render_section("Top level", made, made["$defs"], {})])
+    own = [f"`{key}`" for key, form in made["$defs"]["Heartbeat"]["properties"].items() if "x-own" in form]
+    limited = f"- A token that is limited to some agents may change these keys of their heartbeats: {', '.join(own)}.\n"
+    return "\n".join([_HEAD + limited, *_render_section("Top level", made, made["$defs"], {})])
 
 
 def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], seen: dict[str, str]) -> Iterator[str]:
