@@ -362,26 +362,8 @@ class ChannelBacklog(ResponseBody):
     oldest_at: Time | None
 
 
-class ShardStatus(ResponseBody):
-    """One of several daemons that share the config. `own` is true for the one that answers.
-
-    `state` is running, stopped, silent (it neither runs nor has stopped in an orderly way), new or unknown. It is unknown, and
-    `failing` and `last_tick_at` are null, if its database cannot be read from here.
-    """
-
-    index: int
-    own: bool
-    address: str | None
-    agents: int
-    jobs: int
-    state: str
-    last_tick_at: Time | None
-    failing: int | None
-
-
 class Status(ResponseBody):
-    """The whole status. `daemon` is the latest boot. `shards` is empty if one daemon runs all agents and
-    jobs, and for a token that is limited to some agents."""
+    """The whole status. `daemon` is the latest boot."""
 
     daemon: Shared[DaemonBoot | None]
     downs: Shared[list[Downtime]]
@@ -403,7 +385,6 @@ class Status(ResponseBody):
     wakes: Shared[list[WaitingWakes]]
     outbox: list[ChannelBacklog]
     reserve_bytes: Shared[int]
-    shards: list[ShardStatus]
 
 
 class ModelUsage(EntryPart):

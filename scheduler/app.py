@@ -33,12 +33,12 @@ from heartbeat.words import abbreviate_duration
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.channels.telegram_buttons import Presses
-from scheduler.config.file.diagnostics import ConfigError, Diagnostic
+from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import config_folder, read_state_path, read_state_server
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, shard_moves, startup
+from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
 from scheduler.engine.button_poller import BotCall, ButtonPoller
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
@@ -51,14 +51,14 @@ from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult, Skip
-from scheduler.model.settings import RemoteQueue, Settings, own_part
+from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.model.timestamps import iso_utc
 from scheduler.net import mcp_client
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
-from scheduler.store import boots, config_history, entries, runs, transfer
+from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
-from scheduler.store.database import DatabaseUnavailable, StoreError, StoreUnavailable
+from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
@@ -118,7 +118,7 @@ def read_clocks() -> ClockReading:
 def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
     """Load the config for a start. Raises ConfigError, and records the refused start if a daemon has run here before."""
     try:
-        return _part_of_shard(load.load_config(path, environ, time_check=_lenient_time_check()))
+        return load.load_config(path, environ, time_check=_lenient_time_check())
     except ConfigError as error:
         database = read_state_path(path, environ)
         trace = database.parent if read_state_server(path, environ) else database  # of an earlier daemon on this machine
@@ -134,16 +134,15 @@ def _load_config_after(
 ) -> tuple[LoadedConfig, ConfigError | Refused | None]:
     """The config for a daemon that returns to standby, and the error if it is not the file's.
 
-    It is the last config in force if a running daemon would not apply the file either: because the file has errors, moves agents
-    to another shard or may be half-written, or with `reload: manual`. The daemon must not exit because of a bad file, because it
+    It is the last config in force if a running daemon would not apply the file either: because the file has errors or
+    may be half-written, or with `reload: manual`. The daemon must not exit because of a bad file, because it
     may have to take over.
     """
     in_force, loaded_in_force = before.engine.plan, before.reloader.loaded
     if in_force.settings.reload == "manual":
         return loaded_in_force, None
     try:
-        loaded = _part_of_shard(load.load_config(path, environ, time_check=_lenient_time_check()))
-        _check_shard_moves(in_force.settings, loaded.settings)
+        loaded = load.load_config(path, environ, time_check=_lenient_time_check())
         config_reload.check_removals(in_force, compare_settings(in_force.settings, loaded.settings))
         if loaded.settings.database != in_force.settings.database:  # a standby of the old database might lead beside this one
             raise Refused("restart_needed", "`state` has changed; restart all daemons of this config with the new value")
@@ -152,25 +151,8 @@ def _load_config_after(
     return loaded, None
 
 
-def _check_shard_moves(old: Settings, new: Settings) -> None:
-    """Raise ConfigError if a running daemon cannot apply the new config, because agents or jobs would change their shard."""
-    if problem := shard_moves.find_reload_problem(old, new):
-        raise ConfigError([Diagnostic(0, 0, "shard", problem, str(new.path))])
-
-
 def _lenient_time_check() -> TimeCheck:
     return TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
-
-
-def _part_of_shard(loaded: LoadedConfig) -> LoadedConfig:
-    """The config with the agents and jobs of this daemon's shard. Raises ConfigError if there are shards and none is named."""
-    shard = loaded.settings.shard
-    if shard is not None and shard.index is None:
-        problem = (
-            "the config has shards, and none is chosen for this daemon; write heartbeatd run --shard 0, or set HEARTBEATD_SHARD=0"
-        )
-        raise ConfigError([Diagnostic(0, 0, "shard.index", problem, str(loaded.settings.path))])
-    return replace(loaded, settings=own_part(loaded.settings))
 
 
 class LeaseUnconfirmed(NotStarted):
@@ -251,9 +233,6 @@ class Daemon:
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
         self.store = startup.open_store(self.settings.database)
-        if self.store.is_connected:
-            with suppress(StoreUnavailable):  # then it is checked before this daemon leads
-                shard_moves.check_tables(self.settings)
         self._lanes = lanes.lanes_beside(self.settings.state)
         self._lanes.make_lock_files()
         last = config_history.config_in_force(self.store.connection) if self.settings.postgresql is None else None
@@ -367,7 +346,7 @@ class Daemon:
 
     def run_once(self) -> int:
         """Run what is due now, with its retries, wakes and deliveries; 1 if a run failed. A new entry counts as due."""
-        self._start_without_server("--once", at_once=True)
+        self._start_without_server()
         self._run_tick()
         self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
         if not self._closed_runs:
@@ -377,31 +356,16 @@ class Daemon:
         self._close_everything()
         return 1 if self._failed_runs else 0
 
-    def drain(self) -> int:
-        """Start no runs, and write the results of those that are in progress on workers; 1 if it ends before all have ended."""
-        self.engine.stopping = True
-        self._start_without_server("--drain", at_once=False)
-        if self.runs.inflight():
-            log_event(logging.INFO, "stopping", waits_for=self._describe_runs())
-        self._run_ticks(lambda: self._is_over(None) or not (self.runs.inflight() or self.engine.is_busy()), None)
-        if self._must_yield():
-            self._close_connections(release_lease=False)
-            return 1
-        is_drained = not self.runs.inflight()
-        self._wait_for_runs()
-        self._close_everything()
-        return 0 if is_drained else 1
-
-    def _start_without_server(self, option: str, *, at_once: bool) -> None:
+    def _start_without_server(self) -> None:
         """Start the engine without the HTTP server.
 
         Raises DatabaseUnavailable if another daemon leads, and StoreError if it is stopped before.
         """
         self._install_signal_handlers()
         if not self._wait_to_lead(time.monotonic()):
-            raise DatabaseUnavailable(f"{self._lost_because or self.engine.health.standby}; {option} does not wait for that")
+            raise DatabaseUnavailable(f"{self._lost_because or self.engine.health.standby}; --once does not wait for that")
         try:
-            self._start_engine(at_once=at_once)
+            self._start_engine(at_once=True)
         except _StoppedAtStart:
             why = self._lost_because or (self._remote.problem if self._remote else None) or "a signal"
             self._close_connections(release_lease=not self._must_yield())
@@ -432,7 +396,7 @@ class Daemon:
             self.engine.health.tried_at = utc_now()
             self._systemd.report_status(self.engine.health.problem or f"standby: {standby}")
             self._systemd.ping_watchdog(time.monotonic())
-            # An expired lease is soon free or renewed, so `--once` and `--drain` wait for that.
+            # An expired lease is soon free or renewed, so `--once` waits for that.
             if self._is_over(None if self._leadership.has_seen_expired_lease else until):
                 return False
             self._wakeup.wait_for(STANDBY_INTERVAL)
@@ -461,11 +425,7 @@ class Daemon:
         self.store.epoch = leadership.epoch
         try:
             last = self._last_config()
-            shard_moves.check_tables(self.settings)  # another daemon may have written since this one started
-        except StoreUnavailable as error:
-            leadership.give_back()
-            raise DatabaseUnavailable(str(error)) from error
-        except (DatabaseUnavailable, StoreError):
+        except DatabaseUnavailable:
             leadership.give_back()
             raise
         self.engine.plan, self._changed_since_last_boot = config_reload.plan_for_start(
@@ -541,9 +501,6 @@ class Daemon:
             self._after = None
 
     def _start_engine(self, *, at_once: bool) -> None:
-        if self.settings.shard is not None and self.settings.shard.index:
-            with self.store.transaction() as db:
-                transfer.reserve_ids_of_shard(db, self.settings.shard.index)
         may_lack = boots.may_lack_commits(self.store.connection, self.store.server_identity, self._last_write)
         if may_lack:
             log_event(logging.ERROR, "commits_lost", problem=COMMITS_LOST, since=boots.last_tick_at(self.store.connection))
@@ -725,8 +682,7 @@ class Daemon:
 
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
-        loaded = _part_of_shard(load.load_config(path, environ, content=content, time_check=today))
-        _check_shard_moves(self.engine.plan.settings, loaded.settings)
+        loaded = load.load_config(path, environ, content=content, time_check=today)
         if self._remote is None:
             import_runner_libraries(loaded.settings)
         self._traces.prepare(loaded.settings)

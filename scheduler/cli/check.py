@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,12 +23,10 @@ from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.settings import Settings
-from scheduler.model.shards import Shard
 from scheduler.store import entries
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60
-MAX_SHARDS_SHOWN = 12
 
 
 def check_config(name: str | None, strict: bool, diff: bool, tools: bool, path: Path, state: Path | None, form: str) -> int:
@@ -82,8 +79,6 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     for warning in loaded.warnings:
         click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
     click.echo(f"{path} is {paint('valid', Meaning.GOOD)}: {_count_entries(loaded.settings)}")
-    if loaded.settings.shard:
-        click.echo(_describe_shards(loaded.settings.shard))
     for agent, tools in _agents_with_tools(loaded.settings):
         click.echo(f"agent/{agent} may use {_list_tools(tools)}")
     for variable in loaded.overrides:
@@ -102,16 +97,6 @@ def _print_faults(error: ConfigError, form: str) -> int:
         place, colon, wrong = str(complaint).partition(": ")
         click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)
     return 2
-
-
-def _describe_shards(shard: Shard) -> str:
-    """How many agents and jobs each shard runs; the smallest and the largest number if there are many shards."""
-    numbers = Counter(shard.shard_of.values())
-    found = [numbers[index] for index in range(shard.of)]
-    if shard.of > MAX_SHARDS_SHOWN:
-        return f"{format_count(shard.of, 'shard')} run {min(found)} to {max(found)} agents and jobs each"
-    listed = ", ".join(f"{number} in shard {index}" for index, number in enumerate(found))
-    return f"agents and jobs by shard: {listed}"
 
 
 def _count_entries(settings: Settings) -> str:

@@ -458,15 +458,8 @@ def _log_options(command: CommandFunction) -> CommandFunction:
     is_flag=True,
     help="Run everything that is due now, then exit. New agents and jobs count as due. The exit code is 1 if a run failed.",
 )
-@click.option(
-    "--drain",
-    is_flag=True,
-    help="Start no runs. Wait until the runs in progress on workers have ended, write their results, and exit. The exit code is 1"
-    " if the daemon is stopped before.",
-)
 @_log_options
 @options.config_option
-@options.shard_option
 def run(**given: object) -> object:
     """Run the daemon in the foreground.
 

@@ -24,7 +24,7 @@ from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
 from scheduler.cli.output import utc_now
 from scheduler.config.settings import load
-from scheduler.engine import plan_sync, shard_moves
+from scheduler.engine import plan_sync
 from scheduler.engine.inbox import PendingRequest, Refused, Request
 from scheduler.engine.requests import (
     AcknowledgeConditions,
@@ -42,10 +42,9 @@ from scheduler.engine.requests import (
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.settings import Settings, own_part
 from scheduler.model.state_address import MAX_DAEMON_ANSWER
 from scheduler.model.wake import Wake
-from scheduler.store import entries, transfer
+from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
@@ -297,17 +296,6 @@ def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
     return Refused(str(error.get("code")), str(error.get("message")))
 
 
-def _refuse_missing_shard(settings: Settings) -> None:
-    """Raise ClickException if this shard has no database here: its daemon may run on another machine."""
-    shard = settings.shard
-    if shard is None or shard.index is None or settings.state.exists():
-        return
-    where = f" at {shard.addresses[shard.index]}" if shard.addresses else ""
-    raise click.ClickException(
-        f"{shard} has no database {settings.state} here; send the request to its daemon{where}, or start it"
-    )
-
-
 def _or_by_daemon(apply: Callable[Concatenate[OfflineDaemonClient, P], T]) -> Callable[Concatenate[OfflineDaemonClient, P], T]:
     """The method, or that of a daemon which has started since the command looked for one."""
 
@@ -334,7 +322,7 @@ class OfflineDaemonClient:
     def __init__(self, path: Path) -> None:
         self.files = daemon_files.locate_files(path)
         self._plan = plan.make_plan(
-            own_part(load.load_config(path, os.environ, resolve_secrets=False).settings)
+            load.load_config(path, os.environ, resolve_secrets=False).settings
         )  # secrets are not needed: nothing is sent from here
 
     def has_entry(self, key: Key) -> bool:
@@ -397,7 +385,6 @@ class OfflineDaemonClient:
         """
         state, instance = self._plan.settings.state, secrets.token_hex(8)
         if self._plan.settings.postgresql is None:
-            _refuse_missing_shard(self._plan.settings)
             check_file(state)
             check_links(state)
         make_state_folder(state.parent)
@@ -412,15 +399,11 @@ class OfflineDaemonClient:
                 lease = lead_for_a_command(self._plan.settings.postgresql, instance)
                 closing.callback(lease.stop)
                 store.epoch = lease.epoch
-            shard_moves.check_tables(self._plan.settings)  # otherwise agents of another shard would lose their pauses and wakes
             return self._apply_in_transaction(store, instance, request)
 
     def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
         pending, now = PendingRequest(request), utc_now()
-        shard = self._plan.settings.shard
         with store.transaction() as db:
-            if shard is not None and shard.index:
-                transfer.reserve_ids_of_shard(db, shard.index)
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, not a secret)
             plan_sync.sync_entries(tick, {})
             entries.save_changed_entries(tick.tx)

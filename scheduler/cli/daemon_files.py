@@ -76,17 +76,11 @@ class DaemonProcess:
 def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
     """The files of the database that `--state` or the config at `path` names. The config may be invalid.
 
-    Raises InputError if the config has several shards, and none or an unknown one is chosen, and if the address of a server
-    contains a password.
+    Raises InputError if the address of a server contains a password.
     """
-    from scheduler.config.file.lenient_reading import read_shard, read_state_path, read_state_server, real_path
+    from scheduler.config.file.lenient_reading import read_state_path, read_state_server, real_path
 
     if state is None:
-        shard = read_shard(path, os.environ)
-        if shard is not None and shard.index is None:
-            raise InputError(f"{path} has {shard.of} shards; name one of them: heartbeatd --shard 0 ...")
-        if shard is not None and shard.index is not None and shard.index >= shard.of:
-            raise InputError(f"{shard.index} is not the number of a shard; write a number from 0 to {shard.of - 1}")
         return DaemonFiles(read_state_path(path, os.environ), _without_password(read_state_server(path, os.environ)))
     server = _without_password(server_of_path(state))
     return DaemonFiles(read_state_path(path, {}) if server else real_path(state), server)
@@ -198,11 +192,10 @@ def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Pl
         return None
     from scheduler.config.file.diagnostics import ConfigError
     from scheduler.config.settings import load
-    from scheduler.model.settings import own_part
     from scheduler.work import plan
 
     try:
-        return plan.make_plan(own_part(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings))
+        return plan.make_plan(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings)
     except ConfigError:
         if not files.may_exist:
             raise

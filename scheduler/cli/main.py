@@ -6,14 +6,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from scheduler import __version__
 from scheduler.cli import options
-from scheduler.config.file.lenient_reading import read_shard
 from scheduler.model.expected_error import ExpectedError
+from scheduler.model.state_address import INSTEAD_OF_SHARDS
 
 MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of them the closest word is suggested
 
@@ -53,50 +52,11 @@ class LazyGroup(click.Group):
             ctx.fail(f"unknown command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Call the command. If several daemons share the config, it is called for each shard that it concerns."""
-        words = [*ctx._protected_args, *ctx.args]
-        found = find_command(ctx, self, words) if words and words[0] in self.contents else None
-        path = found and found[1].get("path")
-        shard = read_shard(path, os.environ) if path else None
-        if found is None or path is None or shard is None or shard.index is not None:
-            return super().invoke(ctx)
-        from scheduler.cli import shard_commands
-
-        invocation = shard_commands.Invocation(*found)
-        indexes = shard_commands.shards_of(invocation, path, shard)
-        if indexes is None:
-            return super().invoke(ctx)
-
-        def run() -> Any:
-            ctx._protected_args, ctx.args = words[:1], words[1:]
-            return super(LazyGroup, self).invoke(ctx)
-
-        if len(indexes) == 1:
-            with shard_commands.choose_shard(indexes[0]):
-                if invocation.words == "explain" and invocation.params.get("form") != "json":
-                    click.echo(f"shard {indexes[0]} of {shard.of}")
-                return run()
-        return shard_commands.run_for_each(invocation, indexes, shard.of, run, _print_expected_error)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.contents))
         for title, section in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in section.items()])
-
-
-def find_command(ctx: click.Context, group: click.Group, words: Sequence[str]) -> tuple[str, Mapping[str, Any]] | None:
-    """The words of the command that is called, such as `cron run`, and its own parameters; None if there is none."""
-    name, command, rest = group.resolve_command(ctx, list(words))
-    if command is None or name is None:
-        return None
-    with command.make_context(name, list(rest), parent=ctx, resilient_parsing=True) as parsed:
-        inner = [*parsed._protected_args, *parsed.args]
-        if not (isinstance(command, click.Group) and inner):
-            return name, parsed.params
-        below = find_command(parsed, command, inner)
-        return below and (f"{name} {below[0]}", below[1])
 
 
 SECTIONS = {
@@ -145,7 +105,6 @@ SECTIONS = {
         "doctor": ("commands:doctor", "Check the installation, the config and the database, and print advice."),
         "backup": ("commands:backup", "Copy the database to a file, even while the daemon is running."),
         "migrate": ("commands:migrate", "Copy the database from a file to a PostgreSQL server, or back."),
-        "reshard": ("reshard:reshard", "Move agents and jobs to the database of their shard, after a change of the config."),
         "docs": ("commands:docs", "Print a page of the documentation, or list all pages."),
         "files": (
             "deployment_files:files",
@@ -154,14 +113,18 @@ SECTIONS = {
     },
 }
 
-# Commands of former versions, and the rest of the sentence about each.
+# What former versions had, and the rest of the sentence about it.
+WITH_SHARDS = f"was removed together with shards; {INSTEAD_OF_SHARDS}"
 FORMER_COMMANDS = {
     "schema": "is now `heartbeatd files schema`",
     "systemd": "is now `heartbeatd files systemd`",
     "compose": "is now `heartbeatd files compose`",
     "grafana": "is now `heartbeatd files grafana`",
     "completion": "is now `heartbeatd files completion`",
+    "reshard": WITH_SHARDS,
 }
+FORMER_OPTIONS = ("--shard", "--drain")
+FORMER_VARIABLE = "HEARTBEATD_SHARD"
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.
 
@@ -177,7 +140,6 @@ commands.params.append(
         help="The config file.",
     )
 )
-options.shard_option(commands)
 options.color_option(commands)
 click.version_option(__version__, message="%(prog)s %(version)s")(commands)
 
@@ -188,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 success, 1 the command failed or found a problem, 2 wrong usage or config, 130 interrupted. Expected errors are printed as
     lines on stderr.
     """
+    if os.environ.get(FORMER_VARIABLE):
+        return _print_error(f"heartbeatd: the variable {FORMER_VARIABLE} {WITH_SHARDS}", 2)
     try:
         code = commands.main(arguments, prog_name="heartbeatd", standalone_mode=False)
         sys.stdout.flush()
@@ -216,19 +180,11 @@ def _print_error(message: str, code: int) -> int:
     return code
 
 
-def _print_expected_error(error: Exception) -> int:
-    """Print an expected error, and return its exit code. Another error is raised again."""
-    if isinstance(error, click.ClickException):
-        return _print_error(f"heartbeatd: {error.format_message()}", error.exit_code)
-    described = _describe_error(error)
-    if described is None:
-        raise error
-    return _print_error(*described)
-
-
 def _format_usage_error(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "heartbeatd"
     message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.option_name in FORMER_OPTIONS:
+        message = f"the option {error.option_name} {WITH_SHARDS}"
     return f"heartbeatd: {message}; see `{where} --help`"
 
 

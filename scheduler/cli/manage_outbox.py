@@ -12,7 +12,7 @@ import click
 
 from heartbeat.words import abbreviate_duration
 from heartbeatd.answers import QueuedMessage
-from scheduler.cli import daemon_files, options, shard_commands
+from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import DaemonClient, open_client
 from scheduler.cli.options import InputError
@@ -104,21 +104,16 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
 
 def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
     """Make the request for each message. An error is printed, and the next message follows."""
-    groups, unknown = shard_commands.group_messages(ids, path)
-    refused = len(unknown)
-    for message_id in unknown:
-        click.echo(f"heartbeatd: no shard has the message {message_id}", err=True)
-    for shard, group in groups.items():
-        with shard_commands.choose_shard(shard):
-            client = open_client(path)
-            for message_id in group:
-                try:
-                    move(client, message_id)
-                except Refused as refusal:
-                    click.echo(f"heartbeatd: {refusal}", err=True)
-                    refused += 1
-                else:
-                    click.echo(f"message {message_id} {result}")
+    client = open_client(path)
+    refused = 0
+    for message_id in ids:
+        try:
+            move(client, message_id)
+        except Refused as refusal:
+            click.echo(f"heartbeatd: {refusal}", err=True)
+            refused += 1
+        else:
+            click.echo(f"message {message_id} {result}")
     if not ids:
         click.echo("there is nothing to do")
     return int(refused > 0)

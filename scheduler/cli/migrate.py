@@ -12,7 +12,7 @@ from scheduler.cli.output import utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.lenient_reading import real_path
 from scheduler.model.state_address import address_problem, describe_server, is_server, schema_of
-from scheduler.store import shard_tables, transfer
+from scheduler.store import transfer
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing
 from scheduler.system.state_lock import StateLock, make_state_folder
@@ -24,7 +24,6 @@ def copy_database(source: str, target: str) -> None:
         for text in (source, target):
             if is_server(text) and (problem := address_problem(text)):
                 raise click.ClickException(problem)
-        _refuse_shards(source)
         origin = _locked(source, held)
         with show_progress("copying"):
             counts = transfer.copy_all_rows(origin, _open_target(target, held))
@@ -36,25 +35,16 @@ def copy_database(source: str, target: str) -> None:
     )
 
 
-def _refuse_shards(text: str) -> None:
-    """Shards have databases of their own, which this command does not copy."""
-    database = text if is_server(text) else real_path(Path(text))
-    found, place = shard_tables.find_databases(database), describe_server(text) if is_server(text) else text
-    if any(shard_tables.read_entries(each) for index, each in found.items() if index is not None):
-        raise click.ClickException(
-            f"{place} has databases of shards beside it, and these are not copied: remove `shard` from the config, run"
-            " `heartbeatd reshard`, and repeat this command"
-        )
-    if is_server(text) and None not in found:
-        raise click.ClickException(
-            f"{place} has no tables of heartbeatd in the schema {schema_of(text)}; name the database, and the schema with"
-            " ?options=-csearch_path%3DNAME"
-        )
-
-
 def _locked(text: str, held: ExitStack) -> Path | str:
     """The database that is read. No daemon may use it during the copy."""
     if is_server(text):
+        from scheduler.store.postgresql import has_tables
+
+        if not has_tables(text):
+            raise click.ClickException(
+                f"{describe_server(text)} has no tables of heartbeatd in the schema {schema_of(text)}; name the database, and the"
+                " schema with ?options=-csearch_path%3DNAME"
+            )
         _lead(text, held)
         return text
     path = real_path(Path(text))

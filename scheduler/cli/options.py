@@ -12,9 +12,6 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from scheduler.config.file.lenient_reading import SHARD_VARIABLE
-from scheduler.model.state_address import MAX_SHARDS
-
 CommandFunction = Callable[..., Any]
 Command = TypeVar("Command", bound=CommandFunction | click.Command)
 
@@ -53,20 +50,6 @@ def config_option(command: CommandFunction) -> CommandFunction:
         help="The config file.  [default: config.yaml]",
     )
     return option(command)
-
-
-def shard_option(command: Command) -> Command:
-    """Add `--shard` to a command: the shard that the command concerns, instead of `shard.index` of the config."""
-    return click.option(
-        "--shard",
-        type=click.IntRange(0, MAX_SHARDS - 1),
-        metavar="INDEX",
-        callback=_choose_shard,
-        expose_value=False,
-        is_eager=True,
-        help="The number of the shard (the part of the agents and jobs that one daemon runs), if the config has several."
-        "  [default: `shard.index` in the config]",
-    )(command)
 
 
 def state_option(command: CommandFunction) -> CommandFunction:
@@ -112,23 +95,6 @@ def _nearest_config(ctx: click.Context, _: click.Parameter, value: Path | None) 
         value = above.params.get("path") or above.params.get("config")
         above = above.parent
     return value or Path("config.yaml")
-
-
-def _choose_shard(ctx: click.Context, _: click.Parameter, value: int | None) -> int | None:
-    """Apply `--shard`, as HEARTBEATD_SHARD in the environment does, until the end of the command."""
-    if value is not None:
-        before = os.environ.get(SHARD_VARIABLE)
-        os.environ[SHARD_VARIABLE] = str(value)
-        ctx.call_on_close(lambda: restore_variable(SHARD_VARIABLE, before))
-    return value
-
-
-def restore_variable(name: str, value: str | None) -> None:
-    """Set an environment variable, or remove it if the value is None."""
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 def _choose_colours(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:

@@ -15,18 +15,14 @@ from scheduler.cli.options import InputError
 from scheduler.system import log
 
 
-def run_daemon(duration: timedelta | None, once: bool, drain: bool, form: log.LogFormat, level: str, path: Path) -> int:
-    """Run the daemon until a signal, or for a time, or `once`, or until the runs on workers have ended. Returns the exit code."""
+def run_daemon(duration: timedelta | None, once: bool, form: log.LogFormat, level: str, path: Path) -> int:
+    """Run the daemon until a signal, or for a time, or `once`. Returns the exit code."""
     if once and duration:
         raise InputError("--once ends by itself; remove --for")
-    if drain and (once or duration):
-        raise InputError(f"--drain starts no runs, and ends by itself; remove {'--once' if once else '--for'}")
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     faulthandler.enable()  # on SIGABRT, which the systemd watchdog sends, all threads print their stacks
     if once:
         return Daemon(path, os.environ, listen=False).run_once()
-    if drain:
-        return Daemon(path, os.environ, listen=False).drain()
     ends_at = None if duration is None else time.monotonic() + duration.total_seconds()
     daemon = Daemon(path, os.environ)
     while (code := daemon.run(until=ends_at)) == STANDS_BY_AGAIN:

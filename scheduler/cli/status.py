@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,6 @@ SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day":
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
-ALIVE = timedelta(seconds=30)  # since its last recorded tick; a daemon records one at least every 20 s
 STARTS_AND_STALLS = ("start_refused", "second_daemon", "frozen")  # the other problems have lines of their own
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
@@ -81,7 +80,7 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
         data = read_status(db, now, display_zone() or host_zone(), reserved)
-        runs_elsewhere = files.server is not None and found is not None and boots.is_running(db, now, ALIVE)
+        runs_elsewhere = found is not None and boots.is_leader_running(db)
         leader = boots.find_leader(db) if found else None
         problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
     standby = daemon_files.describe_standby(files, up, leader) if up else None

@@ -247,8 +247,7 @@ class Engine:
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
             wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
-            if not self.stopping:  # `--drain` runs nothing; such a wake would be due at the next start, which wakes the jobs too
-                startup.wake_boot_jobs(tick)
+            startup.wake_boot_jobs(tick)
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
             entries.save_changed_entries(tick.tx)

@@ -90,7 +90,6 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         queue=_count_queue(db, listed, now),
         wakes=wake_waits.waits_by_agent(db, now),
         reserve_bytes=reserve_bytes,
-        shards=[],
         **read_problems(db),
     )
 

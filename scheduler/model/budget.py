@@ -65,16 +65,6 @@ class Budget:
         """Whether this amount is within all limits of a day."""
         return all(used <= ceiling for _, used, ceiling in self.usage_by_limit(spent))
 
-    def divide(self, parts: int) -> Budget:
-        """The budget of one of several parts that may spend equal amounts. Tokens and runs are rounded down."""
-        usd, tokens, runs = self.usd_per_day, self.tokens_per_day, self.runs_per_day
-        return replace(
-            self,
-            usd_per_day=None if usd is None else usd / parts,
-            tokens_per_day=None if tokens is None else tokens // parts,
-            runs_per_day=None if runs is None else runs // parts,
-        )
-
     def usage_by_limit(self, spent: Amount) -> Iterator[tuple[str, float, float]]:
         """Each limit by its config key, with the usage and the limit itself; money in USD."""
         found = (

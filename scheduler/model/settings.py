@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
@@ -17,8 +16,6 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler.model.budget import Allowances, Budget, Price
 from scheduler.model.outcome import Kind
 from scheduler.model.secret import Secret
-from scheduler.model.shards import Shard
-from scheduler.model.state_address import shard_file
 
 Permission = Literal["read", "wake", "operate", "edit"]
 PageAccess = Literal["login", "open"]
@@ -208,7 +205,7 @@ class Settings:
     `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
     With `traces`, OpenTelemetry traces are sent. `remote` is the queue of the workers that execute the runs; None: the daemon
     executes them itself. `state` is the database file. With `postgresql`, the address of a server, there is no such file, and
-    only the other files of the daemon are in its folder. `shard` is None if one daemon runs all agents and jobs.
+    only the other files of the daemon are in its folder.
     """
 
     path: Path
@@ -232,43 +229,8 @@ class Settings:
     traces: bool = False
     remote: RemoteQueue | None = None
     postgresql: str | None = None
-    shard: Shard | None = None
 
     @property
     def database(self) -> Path | str:
         """The database: a file, or the address of a server."""
         return self.postgresql or self.state
-
-
-def own_part(settings: Settings) -> Settings:
-    """The settings of the shard with the index of `settings.shard`: its agents and jobs, its database, its port and its budget.
-
-    Without shards, and if the index was left open, these are the settings themselves.
-    """
-    shard = settings.shard
-    if shard is None or shard.index is None:
-        return settings
-    heartbeats = {name: beat for name, beat in settings.heartbeats.items() if shard.owns(Kind.HEARTBEAT, name)}
-    jobs = {name: job for name, job in settings.jobs.items() if shard.owns(Kind.CRON, name)}
-    database, port = shard.database_of(shard.index), settings.server.port
-    budget = settings.limits.budget
-    address = shard.addresses[shard.index] if shard.addresses else ""
-    return replace(
-        settings,
-        heartbeats=heartbeats,
-        jobs=jobs,
-        job_agents={name: agent for name, agent in settings.job_agents.items() if name in jobs},
-        allowances={key: each for key, each in settings.allowances.items() if shard.owns(*key)},
-        state=shard_file(settings.state, shard.index),
-        postgresql=database if isinstance(database, str) else None,
-        server=replace(
-            settings.server,
-            port=port and port + shard.index,  # port 0 means any free port
-            hosts=(*settings.server.hosts, *([urlsplit(address).netloc] if address else [])),
-        ),
-        channels={
-            name: replace(channel, public_url=address) if channel.public_url and address else channel
-            for name, channel in settings.channels.items()
-        },
-        limits=replace(settings.limits, budget=budget and budget.divide(shard.of)),
-    )

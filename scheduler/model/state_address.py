@@ -1,19 +1,16 @@
-"""The value of `state`: a database file, or the address of a PostgreSQL server, and what is beside it for each shard."""
+"""The value of `state`, a database file or the address of a PostgreSQL server, and the files beside it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `options=-csearch_path=NAME`
 SECRET_PARAMETERS = ("password", "sslpassword")
-MAX_SHARDS = 1000
+INSTEAD_OF_SHARDS = "several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
 MAX_DAEMON_ANSWER = 128 * 1024 * 1024  # bytes that clients read of an answer; the status of 100,000 agents has about 80 MB
-
-_SHARD_FILE = re.compile(r"-shard-(\d{1,3})$")
-_SEARCH_PATH = re.compile(r"-c\s*search_path=\S+")
 
 
 def is_server(text: str) -> bool:
@@ -57,23 +54,6 @@ def schema_of(url: str) -> str:
     return found[1] if found else SCHEMA
 
 
-def shard_file(state: Path, index: int) -> Path:
-    """The database file of a shard, in the folder of the file that `state` names."""
-    return state.with_name(f"{state.stem}-shard-{index}{state.suffix}")
-
-
-def shard_address(url: str, index: int) -> str:
-    """The address of a server, with the schema of a shard: the schema of the address, and the index."""
-    parts = urlsplit(url)
-    schema = f"{schema_of(url)}_shard_{index}"
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    others = _SEARCH_PATH.sub("", query.pop("options", "")).strip()
-    query["options"] = f"{others} -csearch_path={schema}".strip()
-    encoded = urlencode(query, safe="/,:", quote_via=quote)
-    return f"{parts.scheme}://{parts.netloc}{parts.path}?{encoded}"  # urlunsplit leaves out the // of an address without a host
-
-
 def address_file(database: Path) -> Path:
     """The file in which the daemon with this database file writes its address."""
-    found = _SHARD_FILE.search(database.stem)
-    return database.with_name(f"daemon-shard-{found[1]}.json" if found else "daemon.json")
+    return database.with_name("daemon.json")

@@ -177,27 +177,21 @@ def latest_boot(db: sqlite3.Connection) -> sqlite3.Row | None:
     return found
 
 
-def is_running(db: sqlite3.Connection, now: datetime, within: timedelta) -> bool:
-    """Whether the daemon of the last boot runs, for a reader on any host.
-
-    If the database is on a server, its clock and the lease of the daemon decide, because the clocks of the hosts may differ. In
-    a file, the daemon must have ticked `within` this time.
-    """
-    boot = latest_boot(db)
-    if boot is None or boot["ended_at"] is not None:
-        return False
-    if isinstance(db, sqlite3.Connection):
-        return now - from_millis(boot["last_tick_at"]) <= within
-    lease = "select 1 from _leader where holder = ? and until_at > clock_timestamp()"
-    return db.execute(lease, (boot["instance"],)).fetchone() is not None
-
-
 def find_leader(db: sqlite3.Connection) -> tuple[str, str] | None:
     """The instance id and the host of the daemon that leads on a server; None if none leads, or the database is a file."""
     if isinstance(db, sqlite3.Connection):
         return None
     row = db.execute("select holder, coalesce(host, '') from _leader where until_at > clock_timestamp()").fetchone()
     return (row[0], row[1]) if row else None
+
+
+def is_leader_running(db: sqlite3.Connection) -> bool:
+    """Whether the daemon of the last boot leads on a server, for a reader on any host. False if the database is a file.
+
+    The clock of the server and the lease of the daemon decide, because the clocks of the hosts may differ.
+    """
+    boot, leader = latest_boot(db), find_leader(db)
+    return boot is not None and leader is not None and boot["ended_at"] is None and boot["instance"] == leader[0]
 
 
 def find_clock_difference(db: sqlite3.Connection, now: datetime) -> str | None:

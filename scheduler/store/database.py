@@ -41,10 +41,6 @@ class StoreError(ExpectedError):
     """The database cannot be used. The text says which file, why, and which command helps."""
 
 
-class StoreUnavailable(StoreError):
-    """The database cannot be read now: its server cannot be reached, or does not answer."""
-
-
 class DatabaseUnavailable(Exception):
     """The database could not be written now (locked, disk full). Nothing was changed; the caller should try again later."""
 
@@ -105,11 +101,6 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise _unusable_error(path, error) from error
         return cls(path, connection, reserve)
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the database could be opened. A file always could."""
-        return True
 
     def connect(self) -> None:
         """Connect to the server, if that has not been possible yet. A file is open from the start."""

@@ -69,12 +69,6 @@ def _more_are_due(db: sqlite3.Connection, now: datetime, number: int) -> bool:
     return db.execute(query, (to_millis(now), number)).fetchone() is not None
 
 
-def count_failing(db: sqlite3.Connection) -> int:
-    """How many active entries have failed in their last run."""
-    found: int = db.execute("select count(*) from entry where state = 'active' and failures > 0").fetchone()[0]
-    return found
-
-
 def next_due_at(db: sqlite3.Connection) -> datetime | None:
     """When the next entry comes due. One seek: the index on due_at serves as the heap."""
     return from_optional_millis(db.execute("select min(due_at) from entry where due_at is not null").fetchone()[0])

@@ -445,17 +445,12 @@ class JobQueue:
         )
         return [row["name"] for row in rows]
 
-    async def longest_wait(self, owners: Collection[str] | None = None) -> float | None:
-        """For how many seconds the first attempt of these owners in the queue has waited for a worker; None if none waits.
-
-        Without `owners`, all attempts in the queue count, also those of other shards.
-        """
+    async def longest_wait(self) -> float | None:
+        """For how many seconds the first attempt in the queue has waited for a worker; None if none waits."""
         rows = await self._all(
             "select extract(epoch from clock_timestamp() - min(created_at))::float8 as seconds from heartbeatd_attempt"
-            " join procrastinate_jobs as job on job.id = job_id where status = 'todo' and queue_name = %(queue)s"
-            " and (%(owners)s::text[] is null or owner = any(%(owners)s))",
+            " join procrastinate_jobs as job on job.id = job_id where status = 'todo' and queue_name = %(queue)s",
             queue=self._queue,
-            owners=None if owners is None else list(owners),
         )
         seconds: float | None = rows[0]["seconds"]
         return seconds

@@ -24,7 +24,6 @@ from scheduler.store.database import (
     LeadershipLost,
     Store,
     StoreError,
-    StoreUnavailable,
 )
 from scheduler.store.postgresql_schema import apply_schema, unknown_migrations
 
@@ -378,10 +377,6 @@ class ServerStore(Store):
                 raise
         return store
 
-    @property
-    def is_connected(self) -> bool:
-        return self._is_ready
-
     def connect(self) -> None:
         """Connect, and create or migrate the tables, unless that has been done. Raises StoreError and DatabaseUnavailable."""
         if self._is_ready:
@@ -518,7 +513,7 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
     try:
         connection = ServerConnection(url, READER_SETTINGS)
     except ServerError as error:
-        raise StoreUnavailable(f"cannot use {describe_server(url)} just now: {error}") from error
+        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
     try:
         reader = cast("sqlite3.Connection", connection)
         unknown, missing = unknown_migrations(reader, schema_of(url), describe_server(url))
@@ -529,26 +524,24 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
             )
     except ServerError as error:
         connection.close()
-        raise StoreUnavailable(f"cannot use {describe_server(url)} just now: {error}") from error
+        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
     except StoreError:
         connection.close()
         raise
     return reader
 
 
-def schemas_with_tables(url: str) -> list[str]:
-    """The schemas of this database that have tables of heartbeatd. Raises StoreError if the server cannot be reached."""
+def has_tables(url: str) -> bool:
+    """Whether the schema that the address names has tables of heartbeatd. Raises StoreError if the server cannot be reached."""
     try:
         connection = ServerConnection(url, READER_SETTINGS)
         try:
-            rows = connection.execute(
-                "select schemaname from pg_tables where tablename = '_migration' order by schemaname"
-            ).fetchall()
+            query = "select 1 from pg_tables where tablename = '_migration' and schemaname = ?"
+            return connection.execute(query, (schema_of(url),)).fetchone() is not None
         finally:
             connection.close()
     except ServerError as error:
-        raise StoreUnavailable(f"cannot use {describe_server(url)} just now: {error}") from error
-    return [row["schemaname"] for row in rows]
+        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
 
 
 def _check_server(url: str, connection: ServerConnection) -> None:

@@ -1,15 +1,13 @@
-"""Copies all rows from one database to another, between a file and a server, and moves those of single agents between shards."""
+"""Copies all rows from one database to another, between a file and a server."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from scheduler.model.outcome import Kind
-from scheduler.model.shards import IDS_PER_SHARD
 from scheduler.store.database import Store, StoreError, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
 
@@ -56,22 +54,6 @@ def _allow_long_work(*databases: sqlite3.Connection) -> None:
             db.execute("set idle_in_transaction_session_timeout = 0")
 
 
-def reserve_ids_of_shard(db: sqlite3.Connection, index: int) -> None:
-    """Let the ids of a shard begin where no other shard uses them, in each table whose ids never repeat."""
-    tables = _tables_with_ids(db)
-    for table, last in _last_ids(db, tables):
-        if (last or 0) < index * IDS_PER_SHARD:
-            _reserve_ids(db, table, index * IDS_PER_SHARD)
-
-
-def _tables_with_ids(db: sqlite3.Connection) -> list[str]:
-    if isinstance(db, sqlite3.Connection):
-        rows = db.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
-        return [row["name"] for row in rows]
-    rows = db.execute("select sequencename from pg_sequences where schemaname = current_schema() order by sequencename")
-    return [row["sequencename"].removesuffix("_id_seq") for row in rows]
-
-
 def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) -> int:
     rows = origin.execute(f"select * from {table}")  # noqa: S608 (names of ours)
     names = [column[0] for column in rows.description]
@@ -111,97 +93,3 @@ def _reserve_ids(db: sqlite3.Connection, table: str, last: int) -> None:
     elif "autoincrement" in _definition(db, table):
         db.execute("delete from sqlite_sequence where name = ?", (table,))
         db.execute("insert into sqlite_sequence (name, seq) values (?, ?)", (table, last))
-
-
-# The rows of one agent or job. `:kind` and `:name` are its key. Tables whose ids never repeat keep them when rows move.
-_BY_KEY = "kind = :kind and name = :name"
-_WITH_IDS = {"run": _BY_KEY, "wake": _BY_KEY, "outbox": _BY_KEY}
-_OF_ENTRY = {"digest": _BY_KEY, "incident": _BY_KEY, "former": _BY_KEY, "change": _BY_KEY, "spend": _BY_KEY, "entry": _BY_KEY}
-_OF_MESSAGES = {"used_button": f"outbox_id in (select id from outbox where {_BY_KEY})"}  # noqa: S608 (names of ours)
-_OF_AGENT = {
-    "condition_report": "condition_id in (select id from condition where name = :name)", "item": "name = :name",
-    "target": "name = :name", "message": "name = :name", "hold": "name = :name", "rejected_wake": "agent = :name",
-}  # fmt: skip
-_LOCAL_IDS = ("entry", "former", "change", "target", "message", "rejected_wake")  # their ids only order the rows
-
-
-def check_no_open_runs(source: Store, keys: Iterable[tuple[Kind, str]]) -> None:
-    """Raise StoreError if a worker still executes a run of these agents and jobs, or a crash has interrupted one.
-
-    Only their daemon can finish such a run, for example with `heartbeatd run --drain`.
-    """
-    for kind, name in keys:
-        if source.connection.execute(f"select 1 from run where {_BY_KEY} and state = 'running'", _key(kind, name)).fetchone():  # noqa: S608 (names of ours)
-            raise StoreError(
-                f"{kind.label_of(name)} has a run in progress on a worker, or one that a crash has interrupted; undo the change"
-                " of the config, run `heartbeatd run --drain` for each shard, and change the config again"
-            )
-
-
-def move_entries(source: Store, target: Store, keys: Iterable[tuple[Kind, str]]) -> None:
-    """Move all rows of these agents and jobs to another database. Ids of runs, wakes, messages and conditions stay the same.
-
-    The rows are first copied, and then deleted in the source. If the command is interrupted in between, it can be repeated.
-    """
-    chosen = list(keys)
-    _allow_long_work(source.connection, target.connection)
-    with target.transaction() as db:
-        _copy_seen_jobs(source.connection, db)
-        for kind, name in chosen:
-            _copy_entry(source.connection, db, kind, name)
-    with source.transaction() as db:
-        for kind, name in chosen:
-            for table, condition in reversed(_rows_of(kind).items()):
-                db.execute(f"delete from {table} where {condition}", _key(kind, name))  # noqa: S608 (names of ours)
-
-
-def _key(kind: Kind, name: str) -> dict[str, str]:
-    return {"kind": kind.value, "name": name}
-
-
-def _rows_of(kind: Kind) -> dict[str, str]:
-    """The condition for the rows of an entry in each table. A table comes before those that its condition reads."""
-    conditions = {"condition": "name = :name"} if kind is Kind.HEARTBEAT else {}
-    agent = _OF_AGENT if kind is Kind.HEARTBEAT else {}
-    return {**conditions, **_WITH_IDS, **_OF_MESSAGES, **_OF_ENTRY, **agent}
-
-
-def _copy_seen_jobs(origin: sqlite3.Connection, db: sqlite3.Connection) -> None:
-    """One-time jobs are known by a hash, so all are copied."""
-    rows = [tuple(row) for row in origin.execute("select hash, seen_at from once")]
-    db.executemany("insert into once (hash, seen_at) values (?, ?) on conflict do nothing", rows)
-
-
-def _copy_entry(origin: sqlite3.Connection, db: sqlite3.Connection, kind: Kind, name: str) -> None:
-    """Copy the rows of one entry. They replace older ones in the target; runs, wakes and messages are added to those there."""
-    key, tables = _key(kind, name), _rows_of(kind)
-    if _state_of(origin, key) == "removed" and _state_of(db, key) not in (None, "removed"):
-        tables = {**_WITH_IDS, **_OF_MESSAGES}  # the target has a newer entry of this name
-    for table, condition in reversed(tables.items()):
-        if table not in _WITH_IDS:
-            db.execute(f"delete from {table} where {condition}", key)  # noqa: S608 (names of ours)
-    for table, condition in tables.items():
-        known = {row["id"] for row in db.execute(f"select id from {table} where {condition}", key)} if table in _WITH_IDS else ()  # noqa: S608 (names of ours)
-        rows = origin.execute(f"select * from {table} where {condition} order by 1", key)  # noqa: S608 (names of ours)
-        names = [column[0] for column in rows.description if table not in _LOCAL_IDS or column[0] != "id"]
-        found = [tuple(row[each] for each in names) for row in rows.fetchall() if not known or row["id"] not in known]
-        columns = ", ".join(f'"{each}"' for each in names)
-        db.executemany(f"insert into {table} ({columns}) values ({', '.join('?' * len(names))})", found)  # noqa: S608 (names of ours)
-
-
-def _state_of(db: sqlite3.Connection, key: dict[str, str]) -> str | None:
-    row = db.execute(f"select state from entry where {_BY_KEY}", key).fetchone()  # noqa: S608 (names of ours)
-    return row["state"] if row else None
-
-
-def reserve_ids_before_move(live: Sequence[Store], others: Iterable[Store]) -> None:
-    """Let new ids in each database that is still used begin above all existing ids, because rows will move between them.
-
-    If the move is interrupted, new ids are therefore never those of rows that have already moved.
-    """
-    tables = [*_WITH_IDS, "condition"]
-    highest = max(last or 0 for store in (*live, *others) for _, last in _last_ids(store.connection, tables))
-    for place, store in enumerate(live, highest // IDS_PER_SHARD + 1):
-        with store.transaction() as db:
-            for table in tables:
-                _reserve_ids(db, table, place * IDS_PER_SHARD if len(live) > 1 else highest)

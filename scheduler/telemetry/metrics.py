@@ -256,11 +256,6 @@ class Metrics:
         if self._settings.postgresql is not None:
             standby = int(now.health.standby is not None)
             yield single_gauge("heartbeatd_standby", "1 while another daemon leads, and this one is on standby.", standby)
-        if (shard := self._settings.shard) is not None:
-            yield single_gauge("heartbeatd_shards", "The number of shards in the config (shard.of).", shard.of)
-            info = MetricFamily("gauge", "heartbeatd_shard_info", "The shard of this daemon. Always 1.", ("index", "of"))
-            info.set_value(1, str(shard.index), str(shard.of))
-            yield info
         if (queue := now.health.queue) is not None:
             help_text = "1 while the queue of the workers can be used."
             yield single_gauge("heartbeatd_queue_available", help_text, int(queue.problem is None))

@@ -127,7 +127,7 @@ def _find_subject(request: ApiRequest, concern: Concern, body: Any) -> Key:
         else:
             found = run_history.entry_of_run(db, number)
     if found is None or (concern is Concern.NAMED and found[0] != Kind.HEARTBEAT):
-        raise _missing_row(request, concern, number)
+        raise not_found(f"run {number} of an agent" if concern is Concern.NAMED else f"{concern.name.lower()} {number}")
     return Kind(found[0]), found[1]
 
 
@@ -137,13 +137,6 @@ def row_in_path(request: ApiRequest, concern: Concern) -> int:
     if number is None:
         raise not_found(f"{concern.name.lower()} of this number")
     return number
-
-
-def _missing_row(request: ApiRequest, concern: Concern, number: int) -> HttpError:
-    """404, with the number of the shard, because the row may be in another one."""
-    shard = request.app_state.settings().shard
-    what = f"run {number} of an agent" if concern is Concern.NAMED else f"{concern.name.lower()} {number}"
-    return not_found(what + (f" in {shard}" if shard is not None else ""))
 
 
 def cut(models: Sequence[type[ResponseBody]], answer: Any, caller: Caller) -> Any:

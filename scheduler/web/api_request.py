@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from heartbeatd.answers import ResponseBody
-from scheduler.model.outcome import Kind
 from scheduler.model.settings import Permission
 from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller, check_permission
@@ -24,7 +23,6 @@ from scheduler.web.middleware import unauthorized_error
 from scheduler.web.request_bodies import Body, parse_body, parse_time
 
 _HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
-_OF_AGENTS, _OF_JOBS = re.compile(r"^/(api/v1|page)/(agents|cards)/"), re.compile(r"^/(api/v1/cron|page/jobs)/")
 MAX_BODY_BYTES = 64 * 1024  # bytes
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -67,7 +65,6 @@ def read_endpoint(app_state: AppState, answer: ApiHandler, parameters: Collectio
             app_state, authorized_caller(request, answer.may), request.path_params, request.query_params, request.headers
         )
         api_request.allow_only(parameters)
-        refuse_entry_of_other_shard(api_request, request.url.path)
         found = await to_thread.run_sync(answer, api_request, limiter=app_state.read_limiter)
         return found if isinstance(found, Response) else _json_response(found)
 
@@ -90,7 +87,6 @@ def write_endpoint(
         api_request = ApiRequest(
             app_state, authorized_caller(request, do.may), request.path_params, request.query_params, request.headers
         )
-        refuse_entry_of_other_shard(api_request, request.url.path)
         sent = await _read_json_object(request, largest)
         if request.method == "DELETE":
             sent = {**api_request.query, **sent}
@@ -104,30 +100,6 @@ def write_endpoint(
 
 def _json_response(answer: Any) -> JSONResponse:
     return JSONResponse(answer.as_data() if isinstance(answer, ResponseBody) else answer)
-
-
-def refuse_entry_of_other_shard(request: ApiRequest, path: str) -> None:
-    """Raises HttpError if the path names an agent or a job that another daemon with the same config runs."""
-    if (index := find_other_shard(request, path)) is None:
-        return
-    shard = request.app_state.settings().shard
-    assert shard is not None
-    at = f" at {shard.addresses[index]}" if shard.addresses else ""
-    raise HttpError(
-        421, "other_shard", f"{request.path['name']} belongs to shard {index} of {shard.of}; send the request to its daemon{at}"
-    )
-
-
-def find_other_shard(request: ApiRequest, path: str) -> int | None:
-    """The shard of the agent or job in the path, if another daemon runs it and the caller may access it."""
-    shard, name = request.app_state.settings().shard, request.path.get("name")
-    if shard is None or name is None:
-        return None
-    kinds = [Kind.CRON] if _OF_JOBS.search(path) else [Kind.HEARTBEAT] if _OF_AGENTS.search(path) else list(Kind)
-    found = {
-        shard.shard_of[kind, name] for kind in kinds if (kind, name) in shard.shard_of and request.caller.may_access(kind, name)
-    }
-    return None if not found or shard.index in found else min(found)
 
 
 def parse_hash(named: str, how: str) -> str:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.words import format_duration
 from heartbeatd import answers
 from scheduler.config.keys import value_parsers
-from scheduler.insight import day_overview, forecast, shard_overview, status_data, wake_waits
+from scheduler.insight import day_overview, forecast, status_data, wake_waits
 from scheduler.insight import explanation as explaining
 from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.periods import Period, parse_period
@@ -50,7 +50,6 @@ def get_status(request: ApiRequest) -> answers.Status:
     reserved = disk_reserve.reserved_bytes(state.database_path)
     with open_reader(state) as db:
         status = status_data.read_status(db, state.clock(), state.settings().zone, reserved)
-    status.shards = [each.as_answer() for each in shard_overview.read_shards(state.settings().shard, state.clock())]
     status.config_hash = state.settings().hash
     return status
 

@@ -27,23 +27,9 @@ def load_or_create_token(state: Path) -> Secret:
     path = state.with_name("token")
     text = _read_private_token(path)
     if text is None:
-        text = _write_first_token(path, secrets.token_urlsafe(32))
+        text = secrets.token_urlsafe(32)
+        _write_line(path, text)
     return Secret(text)
-
-
-def _write_first_token(path: Path, text: str) -> str:
-    """Write a new token, unless the daemon of another shard in this folder has just done so. Returns the token in the file."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    _write_line(draft, text)
-    try:
-        path.hardlink_to(draft)
-    except OSError:  # there is a file already, or the file system has no links
-        if (other := _read_private_token(path)) is not None:
-            return other
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return text
 
 
 def _read_private_token(path: Path) -> str | None:

@@ -283,7 +283,7 @@ class RemoteExecutor(Generic[T, R]):
     async def _look_at_workers(self) -> None:
         assert self._queue is not None
         workers = await self._queue.find_workers(self._lease)
-        state = QueueState(None, tuple(workers), await self._queue.longest_wait(self._owners))
+        state = QueueState(None, tuple(workers), await self._queue.longest_wait())
         if self._problems.get("send") is None:
             self._report_state(state)
         with self._lock:

@@ -20,6 +20,7 @@ from scheduler.cli.main import FORMER_COMMANDS, SECTIONS, commands, main
 from scheduler.config.file.lenient_reading import read_state_path
 from scheduler.store.database import Store
 
+NO_SHARDS = "was removed together with shards; several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
 HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
 SERVER = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "sqlite_utils")
 READS_ONLY = (*SERVER, "rich.table", "anthropic", "asyncio", "croniter", "httpx2", "scheduler.config.keys.models")
@@ -77,7 +78,10 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
         (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
         (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
-        (["run", "--drain", "--once"], "heartbeatd: --drain starts no runs, and ends by itself; remove --once"),
+        (["reshard"], f"heartbeatd: the command 'reshard' {NO_SHARDS}; see `heartbeatd --help`"),
+        (["--shard", "0", "status"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd --help`"),
+        (["run", "--shard=1"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd run --help`"),
+        (["run", "--drain"], f"heartbeatd: the option --drain {NO_SHARDS}; see `heartbeatd run --help`"),
     ],
 )
 def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
@@ -89,6 +93,14 @@ def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
     assert error in err
     assert err.startswith("heartbeatd: ")
     assert err.count("\n") == 1
+
+
+def test_the_variable_of_shards_is_an_error_before_any_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTBEATD_SHARD", "1")
+    assert main(["status"]) == 2
+    assert capsys.readouterr().err == f"heartbeatd: the variable HEARTBEATD_SHARD {NO_SHARDS}\n"
 
 
 def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +142,7 @@ def _loaded(*names: str) -> str:
 
 
 HEAVY_FOR_HELP = ["pydantic", "aiohttp", "starlette", "_ruamel_yaml", "sqlite3", "rich", "asyncio", "croniter", "heartbeat"]
-HEAVY_HELP = "cancel pause resume outbox conditions mute unmute ack unack reshard"
+HEAVY_HELP = "cancel pause resume outbox conditions mute unmute ack unack"
 
 
 def test_help_imports_no_library_but_click() -> None:

@@ -8,13 +8,12 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from warm_start import Heartbeatd
 
 from heartbeat.runners.errors import CallError
 from scheduler.app import Daemon
-from scheduler.cli.main import main
-from scheduler.model.daemon_health import QueueState
 from scheduler.model.secret import Secret
 from scheduler.store.job_queue import (
     SCHEMA_LOCK,
@@ -508,17 +505,6 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
     bench.start_worker("adopted", shout)
     wait_until(second.results)
     assert [(number, done.result) for number, done in second.results()] == [(1, "A")]
-
-
-def test_a_daemon_does_not_report_the_waiting_runs_of_another_shard_as_its_own(bench: RemoteBench) -> None:
-    states: dict[str, list[QueueState]] = {"one": [], "two": []}
-    one = bench.make_executor("shared", lambda: None, owner="one", report_state=states["one"].append)
-    one.submit(1, "a")
-    wait_until(one.is_flushed)
-    two = bench.make_executor("shared", lambda: None, owner="two", report_state=states["two"].append)
-    assert two.adopt({}, [], lambda payload: None, lambda: False)
-    wait_until(lambda: states["two"] and any(state.longest_wait is not None for state in states["one"]))
-    assert {state.longest_wait for state in states["two"]} == {None}
 
 
 class FailingSubmission(JobQueue):
@@ -1035,34 +1021,22 @@ def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster)
     assert " ok heartbeat_ok on w2, took " in cluster.call("explain", "ops")
 
 
-SHARDED = """\
-state: {state}
+OF_TWO = """\
+state: state/h.db
 server: {{listen: "127.0.0.1:0"}}
-shard: {{of: 2}}
 executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 10s}}
 defaults:
   agent: {{runner: {{kind: command, argv: [sh, -c, "{script}"]}}}}
   heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
-agents: {{a: {{}}, b: {{}}, c: {{}}, d: {{}}}}
+agents: {{a: {{}}, b: {{}}}}
 """
-RESULTS = "select count(*) from heartbeatd_attempt where result is not null"
 NAMED = "echo $HEARTBEATD_AGENT >>{marks}; while [ ! -e {gate} ]; do sleep 0.05; done; echo HEARTBEAT_OK"
 
 
-def closed_runs(folder: Path, shard: int) -> list[tuple[str, str, str]]:
-    """The agent, the outcome and the worker of each closed run in the database of a shard."""
-    path = folder / "state" / f"h-shard-{shard}.db"
-    if not path.exists():
-        return []
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        return db.execute("select name, outcome, worker from run where state = 'closed' order by name").fetchall()
-
-
 @contextmanager
-def daemon_of_shard(cluster: Cluster, shard: int) -> Iterator[Daemon]:
-    """The daemon of a shard in this process, without its HTTP interface. It ends as after a crash: its boot stays open."""
-    environ = {**os.environ, "DSN": cluster.dsn, "HEARTBEATD_SHARD": str(shard)}
-    daemon = Daemon(cluster.folder / "config.yaml", environ, listen=False)
+def crashing_daemon(cluster: Cluster) -> Iterator[Daemon]:
+    """The daemon in this process, without its HTTP interface. It ends as after a crash: its boot stays open."""
+    daemon = Daemon(cluster.folder / "config.yaml", {**os.environ, "DSN": cluster.dsn}, listen=False)
     try:
         daemon._start_engine(at_once=False)
         yield daemon
@@ -1076,73 +1050,29 @@ def run_until(daemon: Daemon, is_over: Callable[[], bool]) -> None:
     assert is_over()
 
 
-def workers_of_open_runs(daemon: Daemon) -> list[str]:
-    """The workers that the records of runs in progress name."""
-    rows = daemon.store.connection.execute("select worker from run where state = 'running' and worker is not null")
-    return [row["worker"] for row in rows]
+def workers_of_runs(daemon: Daemon, state: str) -> list[str]:
+    """The workers that the records of runs in this state name."""
+    query = "select worker from run where state = ? and worker is not null order by worker"
+    return [row["worker"] for row in daemon.store.connection.execute(query, (state,))]
 
 
-def test_two_shards_share_workers_and_each_takes_only_its_own_results_after_a_restart(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
+def test_a_daemon_names_the_workers_of_the_runs_that_went_on_during_its_restart(tmp_path: Path, postgres: PostgresServer) -> None:
     marks, gate = tmp_path / "marks", tmp_path / "gate"
-    yaml = SHARDED.format(state="state/h.db", script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
+    yaml = OF_TWO.format(script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
     with Cluster(tmp_path, yaml, postgres.database()) as cluster:
         for name in ("w1", "w2"):
-            cluster.start("worker", "--name", name, "--concurrency", "2")
-        with daemon_of_shard(cluster, 0) as first, daemon_of_shard(cluster, 1) as second:
-            run_until(first, lambda: len(first.runs.inflight()) == 2)
-            run_until(second, lambda: len(second.runs.inflight()) == 2)
-            wait_until(lambda: marks.exists() and len(marks.read_text("utf-8").split()) == 4)
-        cluster.query("update heartbeatd_attempt set started_at = started_at - interval '1 minute'")  # as after a long time
-        with daemon_of_shard(cluster, 0) as first:  # the runs of both shards are still in progress
-            assert len(first.runs.inflight()) == 2
-            assert cluster.query("select count(*) from heartbeatd_attempt") == "4"
-            run_until(first, lambda: len(workers_of_open_runs(first)) == 2)
-            assert set(workers_of_open_runs(first)) <= {"w1", "w2"}
-            gate.touch()
-            run_until(first, lambda: len(closed_runs(tmp_path, 0)) == 2)
-            wait_until(lambda: cluster.query(RESULTS) == "2")  # those of shard 1 wait for its daemon
-        with daemon_of_shard(cluster, 1) as second:
-            run_until(second, lambda: len(closed_runs(tmp_path, 1)) == 2)
-            wait_until(lambda: cluster.query(RESULTS) == "0")
-        assert cluster.query("select count(*) from heartbeatd_attempt") == "0"
-    assert sorted(marks.read_text("utf-8").split()) == ["a", "b", "c", "d"]  # no run was repeated
-    runs = [closed_runs(tmp_path, shard) for shard in range(2)]
-    assert [[name for name, *_ in found] for found in runs] == [["c", "d"], ["a", "b"]]
-    assert {outcome for found in runs for _, outcome, _ in found} == {"ok"}
-    assert sorted(worker for found in runs for *_, worker in found) == ["w1", "w1", "w2", "w2"]
-
-
-def test_a_busy_cluster_is_drained_and_then_gets_another_number_of_shards(
-    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    marks, gate = tmp_path / "marks", tmp_path / "gate"
-    yaml = SHARDED.format(state="state/h.db", script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
-    with Cluster(tmp_path, yaml, postgres.database()) as cluster:
-        config = cluster.folder / "config.yaml"
-        command = ["reshard", "-c", str(config)]
-        monkeypatch.setenv("DSN", cluster.dsn)
-        monkeypatch.delenv("HEARTBEATD_SHARD", raising=False)
-        cluster.start("worker")
-        with daemon_of_shard(cluster, 1) as second:
-            run_until(second, lambda: len(second.runs.inflight()) == 2)
+            cluster.start("worker", "--name", name, "--concurrency", "1")
+        with crashing_daemon(cluster) as daemon:
+            run_until(daemon, lambda: len(daemon.runs.inflight()) == 2)
             wait_until(lambda: marks.exists() and len(marks.read_text("utf-8").split()) == 2)
-        config.write_text(yaml.replace("of: 2", "of: 5"), "utf-8")
-        assert main(command) == 1
-        assert "has a run in progress on a worker" in capsys.readouterr().err
-        yaml = yaml.replace("d: {}", "d: {}, f: {}")  # in shard 1
-        config.write_text(yaml, "utf-8")
-        assert main(["wake", "f", "-c", str(config)]) == 0
-        draining = cluster.start("run", "--shard", "1", "--drain")
-        log = tmp_path / "run.log"
-        wait_until(lambda: "waits_for" in log.read_text("utf-8"))
-        gate.touch()
-        assert draining.wait(timeout=PATIENCE) == 0
-        assert [(name, outcome) for name, outcome, _ in closed_runs(tmp_path, 1)] == [("a", "ok"), ("b", "ok")]
-        config.write_text(yaml.replace("of: 2", "of: 5"), "utf-8")
-        assert main(command) == 0
-        assert sorted(marks.read_text("utf-8").split()) == ["a", "b"]  # nothing else was started
+        cluster.query("update heartbeatd_attempt set started_at = started_at - interval '1 minute'")  # as after a long time
+        with crashing_daemon(cluster) as daemon:
+            assert len(daemon.runs.inflight()) == 2
+            run_until(daemon, lambda: workers_of_runs(daemon, "running") == ["w1", "w2"])
+            gate.touch()
+            run_until(daemon, lambda: workers_of_runs(daemon, "closed") == ["w1", "w2"])
+            wait_until(lambda: cluster.query("select count(*) from heartbeatd_attempt") == "0")
+    assert sorted(marks.read_text("utf-8").split()) == ["a", "b"]  # no run was repeated
 
 
 def find_programs(cluster: Cluster) -> list[int]:

@@ -350,6 +350,7 @@ ELSEWHERE = [
     ('wake_heartbeat: ops', 'light_context: true', 'cron.nightly.light_context: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('wake_heartbeat: ops', 'grace: 5m', 'cron.nightly.grace: unknown key here; it belongs under cron.nightly.misfire'),
     ('timezone: Europe/Berlin', 'concurrency: 4', 'concurrency: unknown key here; it belongs under limits'),
+    ('timezone: Europe/Berlin', 'shard: {of: 4}', 'shard: shards no longer exist; remove this key; several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)'),
     ('timezone: Europe/Berlin', 'min_interval: 5m', 'min_interval: unknown key here; it belongs under limits'),
     ('timezone: Europe/Berlin', 'interval: 30m', 'interval: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('retries: 2', "channels: {a: 'tgram://1:x/2'}", 'agents.ops.heartbeat.channels: unknown key here; it belongs at the top of the file'),

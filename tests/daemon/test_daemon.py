@@ -6,14 +6,12 @@ import os
 import re
 import shlex
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from calendar import timegm
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -251,18 +249,6 @@ def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
     assert 'ends="cron/tick (run ' in it.expect(' stopping_now .* by="a second signal"')
     assert it._wait() == 0
     assert len(it.runs("tick", "--outcome", "abandoned")) == 1
-
-
-def test_drain_does_not_start_the_jobs_of_the_start(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text('state: state/h.db\ncron:\n  first: {schedule: "@reboot", command: touch ran, deliver: log}\n', "utf-8")
-    drained = run_command(config, "run", "--drain")
-    assert drained.returncode == 0, drained.stderr
-    with closing(sqlite3.connect(tmp_path / "state" / "h.db")) as db:
-        assert db.execute("select count(*) from wake").fetchone() == (0,)
-    once = run_command(config, "run", "--once")
-    assert once.returncode == 0, once.stderr
-    assert "name=first" in once.stderr
 
 
 def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:

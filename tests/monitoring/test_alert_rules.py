@@ -52,7 +52,7 @@ class Situation:
         series = [{"series": self._selector(name), "values": values} for name, values in every.items()]
         checks = [self._check(minute, []) for minute in self.quiet]
         severity = {"severity": next(rule["labels"]["severity"] for rule in shipped_dashboard.rules(self.alert))}
-        daemon = {} if self.alert in ("ServiceLevelBurns", "ShardMissing") else {"instance": "a", "env": "prod"}
+        daemon = {} if self.alert == "ServiceLevelBurns" else {"instance": "a", "env": "prod"}
         known = {"__name__": "ALERTS", "alertname": self.alert, "alertstate": "firing", "job": "heartbeatd"}
         labels = known | severity | daemon | self.labels | self.also
         shown = "{" + ",".join(f"{key}={json.dumps(value)}" for key, value in labels.items()) + "}"
@@ -73,12 +73,6 @@ class Situation:
 
 SITUATIONS = {
     "the daemon does not answer": Situation("HeartbeatdDown", {"up": "1x10 0x20"}, (13,), (14,)),
-    "a shard has no daemon": Situation(
-        "ShardMissing",
-        {"heartbeatd_shards": "2x40", 'heartbeatd_shard_info{index=0,of=2}': "1x40"},
-        (2,),
-        (4, 39),
-    ),
     "the main loop hangs": Situation(
         "HeartbeatdStuck", {"heartbeatd_last_tick_timestamp_seconds": "0+60x10 600x20"}, (12, 14), (15,)
     ),

@@ -123,6 +123,17 @@ def test_spending_of_the_day_is_kept(state: Path) -> None:
         assert tuple(db.execute("select sum(nanos), sum(runs) from spend").fetchone()) == spent
 
 
+def test_the_database_of_a_former_shard_is_used_like_any_other(state: Path, tmp_path: Path) -> None:
+    """The ids of shard 1 began at a million million."""
+    with closing(sqlite3.connect(state, isolation_level=None)) as connection:
+        connection.execute("update sqlite_sequence set seq = 1000000000000")
+    world = World(tmp_path, CONFIG, start="2026-03-02 12:35")
+    world.run(minutes=60)
+    numbers = [row["id"] for row in world.store.connection.execute("select id from run order by id")]
+    assert numbers[0] < 1_000_000_000_000 < numbers[-1]
+    world.stop()
+
+
 def test_the_report_reads_runs_that_the_previous_version_wrote(world: World) -> None:
     world.settle()
     run = world.records("ops")[0]

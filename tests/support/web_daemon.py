@@ -86,7 +86,6 @@ class WebDaemon:
         timeouts: ClientTimeouts | None = None,
         start: str = "2026-03-02 08:00",
         max_connections: int = MAX_CONNECTIONS,
-        shard: int | None = None,
     ) -> None:
         self.config = folder / "config.yaml"
         self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -94,7 +93,7 @@ class WebDaemon:
         self._engine.start()
         self.feed = EventFeed("boot1")
         self.world: World = self.do(
-            lambda: World(folder, yaml, start, scripts={"ops": lambda call: TEXT}, listeners=(self.feed.publish,), shard=shard)
+            lambda: World(folder, yaml, start, scripts={"ops": lambda call: TEXT}, listeners=(self.feed.publish,))
         )
         self.do(self.world.settle)
         self.metrics = Metrics(self.settings, version="1.2.3", tzdata="2026a")

@@ -32,8 +32,6 @@ from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
-from scheduler.model.settings import own_part
-from scheduler.model.state_address import shard_address, shard_file
 from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
@@ -180,7 +178,6 @@ class World:
     durations: dict[str, timedelta] = field(default_factory=dict)  # of each attempt, by entry name
     listeners: tuple[Callable[[Event], None], ...] = ()  # get every event of the engine
     server: str | None = None  # the address of an empty PostgreSQL database, which is then used instead of a file
-    shard: int | None = None  # the index of this daemon's shard, if the config has shards
     through_payloads: bool = THROUGH_PAYLOADS  # each run and its result pass through JSON, as between machines
 
     def __post_init__(self) -> None:
@@ -193,10 +190,6 @@ class World:
         self.write_config(self.yaml)
         self.state = self.folder / "state" / "heartbeatd.db"
         self.state.parent.mkdir(mode=0o700, exist_ok=True)
-        if self.shard is not None:
-            self.environ = {**self.environ, "HEARTBEATD_SHARD": str(self.shard)}
-            self.state = shard_file(self.state, self.shard)
-            self.server = shard_address(self.server, self.shard) if self.server else None
         self.boot_count = 0
         self.boot()
 
@@ -326,7 +319,7 @@ class World:
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """The plan of the current config file. Raises ConfigError if it is invalid, with `strict` also for times that have passed."""
         today = TimeCheck(self.clock.now, lambda _, *job: entries.has_seen_one_time_job(self.database, *job), strict)
-        settings = own_part(load_config(self.config, self.environ, time_check=today).settings)
+        settings = load_config(self.config, self.environ, time_check=today).settings
         return plan.make_plan(replace(settings, postgresql=self.server) if self.server else settings)
 
     def write_config(self, yaml: str) -> None:

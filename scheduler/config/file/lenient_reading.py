@@ -6,11 +6,9 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scheduler.model.state_address import is_server, shard_address, shard_file
+from scheduler.model.state_address import is_server
 from scheduler.system.files import MAX_CONFIG_SIZE, open_regular, read_up_to
 
 DEFAULT_STATE = "state/heartbeatd.db"
@@ -18,7 +16,6 @@ OVERRIDE_PREFIX = "HEARTBEATD_SET__"
 STATE_OVERRIDE = f"{OVERRIDE_PREFIX}state"
 DEFAULT_TIMEZONE = "UTC"
 TIMEZONE_OVERRIDE = f"{OVERRIDE_PREFIX}timezone"
-SHARD_VARIABLE = "HEARTBEATD_SHARD"
 
 _LINE = re.compile(
     r"^['\"]?(?P<key>\w+)['\"]?[ \t]*:[ \t]+"
@@ -30,42 +27,16 @@ _LINE = re.compile(
 def read_state_path(path: Path, environ: Mapping[str, str] | None = None) -> Path:
     """The real path of the database: from the environment, else from the config at `path`, else the default.
 
-    If the database is on a server, it is the default path. The other files of the daemon are in the same folder. With shards, it
-    is the file of the shard with the index that the config and the environment name, if they name one.
+    If the database is on a server, it is the default path. The other files of the daemon are in the same folder.
     """
-    text, shard = _read_state(path, environ), read_shard(path, environ)
-    found = real_path(resolve_path(config_folder(path), DEFAULT_STATE if is_server(text) else text))
-    return found if shard is None or shard.index is None else shard_file(found, shard.index)
+    text = _read_state(path, environ)
+    return real_path(resolve_path(config_folder(path), DEFAULT_STATE if is_server(text) else text))
 
 
 def read_state_server(path: Path, environ: Mapping[str, str] | None = None) -> str | None:
-    """The address of the server that has the database; None if it is a file. With shards, it is the address of the shard."""
-    text, shard = _read_state(path, environ), read_shard(path, environ)
-    if not is_server(text):
-        return None
-    return text if shard is None or shard.index is None else shard_address(text, shard.index)
-
-
-@dataclass(frozen=True, slots=True)
-class NamedShard:
-    """The number of shards of a config, and the index of one of them; None if it is left open."""
-
-    index: int | None
-    of: int
-
-
-def read_shard(path: Path, environ: Mapping[str, str] | None = None) -> NamedShard | None:
-    """The shard that the config at `path` and the environment name; None if there are no shards, or if they cannot be read."""
-    known = environ or {}
-    found = _read_top_level(path, "shard")
-    part = found if isinstance(found, dict) else {}
-    of = known.get(f"{OVERRIDE_PREFIX}shard__of") or part.get("of")
-    if not str(of).isdecimal():
-        return None
-    index = str(known.get(SHARD_VARIABLE) or known.get(f"{OVERRIDE_PREFIX}shard__index") or part.get("index", ""))
-    if index.startswith("${"):
-        index = known.get(index[2:-1], "")
-    return NamedShard(int(index) if index.isdecimal() else None, int(str(of)))
+    """The address of the server that has the database; None if it is a file."""
+    text = _read_state(path, environ)
+    return text if is_server(text) else None
 
 
 def _read_state(path: Path, environ: Mapping[str, str] | None) -> str:
@@ -136,18 +107,3 @@ def _read_text(path: Path) -> str | None:
             return read_up_to(file, MAX_CONFIG_SIZE).decode("utf-8-sig", errors="replace")
     except OSError:
         return None
-
-
-def _read_top_level(path: Path, key: str) -> Any:
-    """The value of a top-level key; None if there is none, or if the file is not YAML."""
-    text = _read_text(path) or ""
-    if key not in text:
-        return None
-    from scheduler.config.file import marked_yaml
-    from scheduler.config.file.diagnostics import Diagnostics
-
-    try:
-        root = marked_yaml.parse_yaml(text, Diagnostics(""))
-    except marked_yaml.UnreadableYaml:
-        root = None
-    return root.get(key) if isinstance(root, dict) else None

@@ -23,9 +23,8 @@ from scheduler.channels import registry
 from scheduler.config.file.message_parts import quote_value
 from scheduler.config.keys import value_parsers
 from scheduler.config.keys import value_types as types
-from scheduler.config.keys.value_types import MapOr, Notation, OneOrList, OrShort, OrUnset
+from scheduler.config.keys.value_types import MapOr, OneOrList, OrShort, OrUnset
 from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, ReloadMode
-from scheduler.model.state_address import MAX_SHARDS
 
 # The sections of the form on the page of an agent, in their order.
 Section = Literal["Interval and hours", "Model", "Checklist and context", "Delivery", "Budget"]
@@ -790,31 +789,6 @@ class Executor(ConfigPart):
     )
 
 
-class ShardPart(ConfigPart):
-    """Several daemons that share one config. Each runs its part of the agents and jobs."""
-
-    of: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = required_key("The number of shards.", 2)
-    index: Annotated[
-        int | str | None,
-        Notation(
-            value_parsers.parse_shard_index,
-            {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"}]},
-            "number from 0, or a variable such as `${POD}`",
-        ),
-    ] = key(
-        None,
-        "The number of the shard that a daemon with this config runs. The option `--shard` and the environment variable"
-        " `HEARTBEATD_SHARD` take precedence.",
-        unset="the variable `HEARTBEATD_SHARD`",
-    )
-    addresses: types.Urls = key(
-        (),
-        "The URL of the HTTP interface of each shard, in their order. For example, the status page of one shard has links to the"
-        " others.",
-        unset="the address in `server.listen`, with the port plus the number of the shard",
-    )
-
-
 class Telemetry(ConfigPart):
     """What the daemon sends about its runs to other programs."""
 
@@ -876,9 +850,6 @@ class Config(ConfigPart):
     server: Server = key(Server(), "The HTTP interface.")
     network: Network = key(Network(), "The proxy and the certificates for outgoing requests.")
     executor: Executor = key(Executor(), "Where runs are executed: here, or by workers on other machines.")
-    shard: Annotated[ShardPart | None, MapOr("none")] = key(
-        None, "Several daemons that share this config, each with its part of the agents and jobs ([shards](scaling.md#shards))."
-    )
     telemetry: Telemetry = key(Telemetry(), "Traces of the runs, for OpenTelemetry.")
     limits: Limits = key(Limits(), "Limits for all agents and jobs.")
     providers: dict[types.Name, Provider] = key({}, "Model providers by name.", unset="`anthropic`, without a key")

@@ -17,6 +17,7 @@ from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import as_yaml, describe_type, find_closest, join_with_or, quote_value
 from scheduler.config.keys import models
 from scheduler.config.keys.models import ConfigPart, kinds_of_model, models_in
+from scheduler.model.state_address import INSTEAD_OF_SHARDS
 
 Steps = tuple[str | int, ...]
 
@@ -159,6 +160,8 @@ def _forms_of_keys(model: type[ConfigPart]) -> Mapping[str, Any]:
 
 def _explain_unknown_key(name: str, model: type[ConfigPart], steps: Steps) -> str:
     """The error for an unknown key: with the closest key of its map, else with the maps that have a key of this name."""
+    if model is models.Config and name == "shard":
+        return f"shards no longer exist; remove this key; {INSTEAD_OF_SHARDS}"
     known = tuple(model.model_fields)
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"

@@ -21,7 +21,7 @@ from scheduler.config.file.marked_yaml import AmbiguousText, printable_key
 from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, quote_value
 from scheduler.config.keys import time_zones
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, PREFIX_PLACEHOLDER
-from scheduler.model.state_address import MAX_SHARDS, address_problem, is_server
+from scheduler.model.state_address import address_problem, is_server
 
 Share = float | timedelta
 
@@ -37,7 +37,6 @@ _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,2}|100)%", re.ASCII)
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
 
-_VARIABLE_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 _MESSAGE_HEADERS = ("user-agent", "content-type", "idempotency-key")
 _OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
@@ -297,15 +296,6 @@ def parse_state(value: object) -> str:
     if is_server(text) and (wrong := address_problem(text)):
         raise ValueError(wrong)
     return text
-
-
-def parse_shard_index(value: object) -> int | str:
-    """The number of a shard, or a reference to the environment variable that has it."""
-    if isinstance(value, str) and _VARIABLE_REFERENCE.fullmatch(value):
-        return value
-    if type(value) is int and 0 <= value < MAX_SHARDS:
-        return value
-    raise ValueError(f"{quote_value(value)} is not the number of a shard; write 0 or ${{HEARTBEATD_SHARD}}")
 
 
 def parse_workspace_file(value: object) -> str:

@@ -29,13 +29,12 @@ Problems = Iterator[tuple[str, str]]
 class Budgets:
     """The allowances of all entries; `unlimited` counts the enabled entries of each kind that call a model without a budget."""
 
-    def __init__(self, shared: Budget | None, prices: Prices, shards: int = 1) -> None:
-        """`shared` is the budget of all entries of one of so many shards."""
+    def __init__(self, shared: Budget | None, prices: Prices) -> None:
+        """`shared` is the budget of all entries."""
         self.allowances: dict[tuple[Kind, str], Allowance] = {}
         self.unlimited: Counter[Kind] = Counter()
         self._shared = shared
         self._prices = prices
-        self._shards = shards
 
     def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
         """Add the budget of an agent's heartbeat; without `part` it is unlimited."""
@@ -60,7 +59,7 @@ class Budgets:
         *inside: str,
     ) -> None:
         """Add the budget of an enabled entry for days of `zone`; `inside` are the steps to the budget in the node."""
-        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), key, self._shards)
+        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), key)
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
             node.add_error(message, *inside, *filter(None, [at]))
         for message, at in bounds.find_unreachable_limits():
@@ -112,13 +111,12 @@ def _longest_prompt(attempt: AttemptUsage) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EntryLimits:
-    """The budgets that apply to one entry, and the usage of one attempt. `shared` is the share of one of so many shards."""
+    """The budgets that apply to one entry, and the usage of one attempt. `shared` is the budget of all entries."""
 
     own: Budget | None
     shared: Budget | None
     attempt: AttemptUsage
     key: tuple[Kind, str]
-    shards: int = 1
 
     @property
     def has_day_limit(self) -> bool:
@@ -153,8 +151,7 @@ class EntryLimits:
         for key in DAY_KEYS if self.own and self.shared else ():
             own, shared = getattr(self.own, key), getattr(self.shared, key)
             if own is not None and shared is not None and own > shared:
-                amount = format_limit(shared) + (f" for each of {self.shards} shards" if self.shards > 1 else "")
-                yield f"limits.budget.{key} is {amount} and is reached first; write that or less", key
+                yield f"limits.budget.{key} is {format_limit(shared)} and is reached first; write that or less", key
 
     def _day_limits(self, *keys: str) -> Iterator[tuple[str, float]]:
         """The value of each of these limits that is set, with the path of its budget as a prefix."""
@@ -187,17 +184,13 @@ class EntryLimits:
         most = self.attempt.max_usage
         for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
             if most.usd > bound:
-                takes, shards = (
-                    f"{self._attempt_text} may cost {round_usd_up(most.usd)} USD{self._explain_tokens()}",
-                    self.shards if prefix else 1,
-                )
-                yield from _day_too_small(prefix, "usd_per_day", takes, round_usd_up(shards * most.usd), "usd_per_run", shards)
+                takes = f"{self._attempt_text} may cost {round_usd_up(most.usd)} USD{self._explain_tokens()}"
+                yield from _day_too_small(prefix, "usd_per_day", takes, round_usd_up(most.usd), "usd_per_run")
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{self._attempt_text} may use {most.tokens:,} tokens{self._explain_tokens()}"
                 lower = "tokens_per_run" if self.attempt.turn_budget else "max_input_tokens"
-                shards = self.shards if prefix else 1
-                yield from _day_too_small(prefix, "tokens_per_day", needed, str(shards * most.tokens), lower, shards)
+                yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), lower)
 
     @property
     def _attempt_text(self) -> str:
@@ -213,11 +206,9 @@ class EntryLimits:
         return f" ({self.attempt.input_tokens:,} tokens in, {answers} out{turns})" if answers else ""
 
 
-def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str, shards: int) -> Problems:
+def _day_too_small(prefix: str, key: str, takes: str, enough: str, lower: str) -> Problems:
     if prefix:
-        allows = "allows" if shards == 1 else f"allows for each of {shards} shards"
-        advice = f"write a smaller {lower}, or raise the limit to {enough}"
-        yield f"{takes}, more than {prefix}{key} {allows}; {advice}", ""
+        yield f"{takes}, more than {prefix}{key} allows; write a smaller {lower}, or raise the limit to {enough}", ""
     else:
         yield f"{takes}; write {enough} or more, or a smaller {lower}", key
 

@@ -16,7 +16,6 @@ from scheduler.config.keys.models import config_schema
 from scheduler.config.settings.config_data import read_config_data
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.runners import DEFAULT_MODEL
-from scheduler.model.outcome import Kind
 from scheduler.model.secret import MASK
 from scheduler.model.settings import Settings
 
@@ -45,11 +44,7 @@ def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> 
     worked_out = computed_agent_values(settings, name, entry) if kind == "agent" else computed_job_values(settings, name)
     definitions = config_schema()["$defs"]
     origin = _Origins(path.name, diagnostics.default_paths)
-    found = list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
-    if settings.shard is None:
-        return found
-    index = settings.shard.shard_of[Kind.HEARTBEAT if kind == "agent" else Kind.CRON, name]
-    return [*found, EffectiveValue("shard", f"{index} of {settings.shard.of}", "computed")]
+    return list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
 
 
 def _find_entry(name: str, settings: Settings) -> tuple[str, str]:

@@ -28,7 +28,6 @@ from scheduler.config.settings import (
     executor_settings,
     http_settings,
     jobs,
-    shard_settings,
 )
 from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, map_at, read_config_data
@@ -121,15 +120,14 @@ def _build_settings(
     context = _build_context(config, folder, vault, diagnostics)
     nodes = {
         section: ConfigNode((section,), map_at(root, section), _position(root, section), context)
-        for section in ("providers", "server", "channels", "deadman", "network", "executor", "shard", "limits")
+        for section in ("providers", "server", "channels", "deadman", "network", "executor", "limits")
     }
     providers = Providers(config.providers, nodes["providers"])
     prices = Prices(config.prices)
     runners = Runners(providers, prices)
     prompt_agents = PromptAgents(config.cron, runners, prices)
     limits = _build_limits(config.limits, config.timezone)
-    shards = config.shard.of if config.shard else 1
-    allowed = Budgets(limits.budget and limits.budget.divide(shards), prices, shards)
+    allowed = Budgets(limits.budget, prices)
     heartbeats = _build_heartbeats(config, source, runners, prompt_agents, allowed, context)
     providers.report_problems()
     found_jobs = _build_jobs(config, source, prompt_agents, allowed, heartbeats, context)
@@ -142,18 +140,13 @@ def _build_settings(
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
     server = http_settings.build_server(config.server, nodes["server"])
     state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))
-    database = config.state if is_server(config.state) else state
-    shard = shard_settings.build_shard(config.shard, environ, database, server, nodes["shard"])
-    if shard is not None:
-        shard = shard_settings.assign_entries(shard, heartbeats, found_jobs)
-        shard_settings.check_shared_parts(shard, config, limits.budget, nodes)
     host = config.host or _short_host_name()
     settings = Settings(
         path=path,
         hash=source.hash,
         zone=config.timezone,
         state=state,
-        postgresql=database if isinstance(database, str) else None,
+        postgresql=config.state if is_server(config.state) else None,
         server=server,
         limits=limits,
         history=History(**carried_keys(config.history, History, ())),
@@ -170,7 +163,6 @@ def _build_settings(
         host=host,
         traces=config.telemetry.traces,
         remote=executor_settings.build_remote_queue(config.executor, nodes["executor"]),
-        shard=shard,
     )
     if settings.traces and not executor_settings.is_installed(TRACES_PACKAGE):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION

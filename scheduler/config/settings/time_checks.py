@@ -12,7 +12,6 @@ from heartbeat.calendars import ALL_DAYS
 from heartbeat.hours import TWO_YEARS
 from heartbeat.spec import Heartbeat
 from scheduler.model import entry_schedule
-from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 
 A_DAY = timedelta(days=1)
@@ -48,22 +47,10 @@ def find_time_errors(settings: Settings, today: TimeCheck) -> Iterator[Fault]:
         if judged[way]:
             yield "agents", name, ("heartbeat", _calendar_key(beat.calendars)), NEVER
     for name, job in settings.jobs.items():
-        database = _database_of_job(settings, name) if job.at else None
-        if job.enabled and database and _has_passed(entry_schedule.job_schedule_text(job), name, database, today):
+        if job.enabled and job.at and _has_passed(entry_schedule.job_schedule_text(job), name, settings.database, today):
             yield "cron", name, ("at",), PASSED
         elif job.enabled and not job.calendars.always and _never_runs(*_job_schedules(job), today.now):
             yield "cron", name, (_calendar_key(job.calendars),), NEVER
-
-
-def _database_of_job(settings: Settings, name: str) -> Path | str | None:
-    """The database that knows whether a job was seen; None if it is that of another shard, and may be on another machine."""
-    shard = settings.shard
-    if shard is None:
-        return settings.database
-    owner = shard.shard_of[Kind.CRON, name]
-    found = shard.database_of(owner)
-    is_readable = isinstance(found, str) or found.exists()
-    return found if owner == shard.index or (shard.index is None and is_readable) else None
 
 
 def _has_passed(text: str, name: str, database: Path | str, today: TimeCheck) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
-from scheduler.insight import fleet, shard_overview, status_data
+from scheduler.insight import fleet, status_data
 from scheduler.insight.fleet import AgentCard, AgentState, Group
 from scheduler.insight.reason_texts import Level
 from scheduler.model.outcome import Kind
@@ -70,7 +70,6 @@ def show_fleet(request: PageRequest) -> Page:
         {
             "problems": status_data.read_problems(request.db) if request.caller.agents is None else None,
             "cards": [fleet.read_card(request.db, request.settings, state, request.now) for state in shown],
-            "shards": shard_overview.read_shards(request.settings.shard, request.now) if request.caller.agents is None else [],
             "total": len(states),
             "matching": len(found),
             "filters": filters,

@@ -21,13 +21,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.model.settings import Permission, Settings
 from scheduler.store.database import StoreError, parse_row_id
 from scheduler.web.access import Concern, authorize
-from scheduler.web.api_request import (
-    ApiRequest,
-    Endpoint,
-    find_other_shard,
-    read_body_bytes,
-    refuse_entry_of_other_shard,
-)
+from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request
@@ -136,8 +130,6 @@ def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters:
         try:
             api = _api_request(app_state, request)
             api.allow_only(parameters)
-            if (index := find_other_shard(api, request.url.path)) is not None:
-                return _redirect_to_shard(api, index, _url_of(request))
             render = partial(_render_view, show, concern, api, session, _url_of(request))
             response = await to_thread.run_sync(render, limiter=app_state.view_limiter)
         except PAGE_ERRORS as error:
@@ -147,15 +139,6 @@ def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters:
         return response
 
     return endpoint
-
-
-def _redirect_to_shard(api: ApiRequest, index: int, url: str) -> Response:
-    """Lead to the same view of the daemon that runs the agent or job. Raises HttpError if its address is not known."""
-    shard = api.app_state.settings().shard
-    if shard is None or not shard.addresses:
-        refuse_entry_of_other_shard(api, url)
-    assert shard is not None
-    return RedirectResponse(f"{shard.addresses[index]}{url}", 303)
 
 
 def _render_view(show: Show, concern: Concern, api: ApiRequest, session: Session, url: str) -> Response:
@@ -193,7 +176,6 @@ def form_endpoint(
                 raise HttpError(403, "form_code", OTHER_LOGIN)
             target = fields["next"] if is_own_url(fields.get("next", "")) else "/"
             await run_in_threadpool(authorize, api, may, concern)
-            refuse_entry_of_other_shard(api, request.url.path)
             own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
             result = await handle(FormRequest(api, session, own, "" if is_own else KEPT_FORM))
         except (HttpError, Refused) as error:
