@@ -444,6 +444,12 @@ def test_a_combination_of_values_is_checked_when_all_values_are_right(tmp_path: 
     assert "agents.ops.heartbeat.deliver: 'hok'" in line
 
 
+def test_no_error_shows_a_secret_in_place_of_a_name_or_a_value(tmp_path: Path) -> None:
+    for wrong in ("env: {TOKEN=canary: x}", "env: {A: [canary]}", "env: [TOKEN=canary]", "stdin: [canary]", "env: canary"):
+        lines = complaints(tmp_path, f"cron: {{a: {{every: 1h, command: x, {wrong}}}}}\n")
+        assert lines and "canary" not in str(lines), lines
+
+
 def test_a_misspelt_key_is_not_reported_as_missing(tmp_path: Path) -> None:
     text = RIGHT.replace('start: "08:00"', 'strat: "08:00"')
     assert [line.split(": ", 1)[1] for line in complaints(tmp_path, text)] == [
