@@ -16,6 +16,7 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
+from scheduler.config.keys.value_parsers import parse_positive_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.tick import Tick
 from scheduler.model.events import RunClosed, SkipsRevoked
@@ -544,7 +545,8 @@ def test_durations_in_messages_are_true_whatever_the_clock_showed_meanwhile(make
         world.run(minutes=10)
         give_next_answer()
         said = "\n".join(text for _, _, text in world.delivered)
-        assert re.findall(r"(?:resolved after |since [^(]*\()([^:)]*)", said) == ["11m", "11m"], (before, after, said)
+        spans = [parse_positive_duration(span) for span in re.findall(r"(?:resolved after |since [^(]*\()([^:)]*)", said)]
+        assert [round(span / timedelta(minutes=1)) for span in spans] == [11, 11], (before, after, said)
 
 
 def _move_clock(world: World, moves: list[int]) -> None:
