@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from checkout import HOME
-from daemon_process import GATEWAY, Begin, config, run_command
+from daemon_process import GATEWAY, Begin, Daemon, config, run_command
 from servers import gateway
 from servers.scripted import Server, silent_until_closed
 from simulation import size
@@ -60,6 +60,27 @@ def test_a_missing_config_is_reported_until_it_is_back_and_runs_continue(daemon:
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
     assert "cannot be read" not in it.run_command("status", "--state", "state/h.db").stdout
     assert sum(" reload_refused " in line for line in it.log) == 1
+
+
+class Starting(Daemon):
+    """A daemon that has opened its port. It may not have created its database yet."""
+
+    def expect(self, pattern: str) -> str:
+        self.wait_until((self.folder / "state" / "daemon.json").exists)
+        return ""
+
+
+def test_the_first_metrics_after_readiness_have_the_series_of_the_database(tmp_path: Path) -> None:
+    agent = "{runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, deliver: log}}"
+    agents = "".join(f"  a{number}: {agent}\n" for number in range(990))
+    it = Starting(tmp_path, config(interval="none") + agents)
+    try:
+        it.wait_until(lambda: it.readiness()[0] == 200)
+        page = it.metrics()
+    finally:
+        it.kill()
+    assert "heartbeatd_db_bytes{" in page
+    assert page.count('heartbeatd_entry_state{kind="heartbeat",name="a') == 990
 
 
 def test_sighup_the_reload_command_and_a_saved_file_reload_alike(daemon: Begin) -> None:

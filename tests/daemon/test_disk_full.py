@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sqlite3
@@ -15,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, strptime
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 import required_programs
@@ -101,16 +98,6 @@ def daemon(mount: Mount, tmp_path: Path) -> Iterator[Callable[[str], tuple[Daemo
         yield start_on_disk
 
 
-def readiness(it: Daemon) -> tuple[int, str]:
-    """The answer of /readyz."""
-    url = json.loads((it.folder / "state" / "daemon.json").read_text())["url"]
-    try:
-        with urlopen(f"{url}/readyz", timeout=10) as page:
-            return page.status, page.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
-
-
 def did(it: Daemon) -> list[str]:
     """The run IDs of all runs that did any work, with repetitions."""
     return (it.folder / "did.txt").read_text().split()
@@ -131,15 +118,15 @@ def test_on_a_full_disk_nothing_runs_and_afterwards_every_slot_is_recorded(
     it, disk = daemon("3m")
     it.wait_until(lambda: len(it.runs("tick", "--outcome", "ok")) > 1 and it.runs("ops", "--outcome", "ok"))
     disk.fill()
-    it.wait_until(lambda: readiness(it)[0] == 503)
-    assert "full" in readiness(it)[1]
+    it.wait_until(lambda: it.readiness()[0] == 503)
+    assert "full" in it.readiness()[1]
     it.wait_until(lambda: failed_turns(it) >= 2)  # runs claimed earlier have ended by now
     before, turns, begun = did(it), failed_turns(it), monotonic()
     it.wait_until(lambda: failed_turns(it) >= turns + 4)
     assert monotonic() - begun > 2  # at most one attempt per second
     assert did(it) == before
     disk.clear()
-    it.wait_until(lambda: readiness(it)[0] == 200)
+    it.wait_until(lambda: it.readiness()[0] == 200)
     it.wait_until(lambda: len(did(it)) > len(before) + 2)
     assert it.stop() == 0
     assert sum(" database_unavailable " in line for line in it.log) == 1
@@ -166,14 +153,14 @@ def test_on_a_full_disk_of_the_postgresql_server_nothing_runs_and_afterwards_eve
                 it = start(CONFIG.replace("state/h.db", address))
                 it.wait_until(lambda: (it.folder / "did.txt").exists() and len(did(it)) > 2)
                 disk.fill()
-                it.wait_until(lambda: readiness(it)[0] == 503)
-                assert "free some space on the server's disk" in readiness(it)[1]
+                it.wait_until(lambda: it.readiness()[0] == 503)
+                assert "free some space on the server's disk" in it.readiness()[1]
                 it.wait_until(lambda: failed_turns(it) >= 2)  # runs claimed earlier have ended by now
                 before, turns = did(it), failed_turns(it)
                 it.wait_until(lambda: failed_turns(it) >= turns + 3)
                 assert did(it) == before
                 disk.clear()
-                it.wait_until(lambda: readiness(it)[0] == 200)
+                it.wait_until(lambda: it.readiness()[0] == 200)
                 it.wait_until(lambda: len(did(it)) > len(before) + 2)
                 assert max(Counter(did(it)).values()) == 1
                 assert it.runs("tick", "--outcome", "skipped")
@@ -196,7 +183,7 @@ def test_a_disk_that_fills_up_is_reported_once_and_the_reserve_lets_runs_continu
     it.wait_until(lambda: not reserve.exists())
     before = len(did(it))
     it.wait_until(lambda: len(did(it)) > before + 2)
-    assert readiness(it)[0] == 200
+    assert it.readiness()[0] == 200
     assert "heartbeatd_reserve_bytes 0\n" in it.metrics()
     assert it.json("status")["reserve_bytes"] == 0
     assert "free and no reserve; make room in" in it.run_command("status").stdout
@@ -250,7 +237,7 @@ def test_the_reserve_lets_a_daemon_start_on_a_full_disk(
     it.start()
     before = len(did(it))
     it.wait_until(lambda: len(did(it)) > before)
-    assert readiness(it)[0] == 200
+    assert it.readiness()[0] == 200
     assert it.stop() == 0
     assert sum(" reserve_" in line for line in it.log) == 1
 

@@ -14,6 +14,8 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from checkout import HOME
 from warm_start import PATIENCE, Heartbeatd, run_heartbeatd
@@ -127,11 +129,20 @@ class Daemon:
         return found
 
     def metrics(self) -> str:
-        from urllib.request import urlopen
+        return self._get("metrics")[1]
 
+    def readiness(self) -> tuple[int, str]:
+        """The status of /readyz, and its answer."""
+        return self._get("readyz")
+
+    def _get(self, path: str) -> tuple[int, str]:
         url = json.loads((self.folder / "state" / "daemon.json").read_text())["url"]
-        with urlopen(f"{url}/metrics", timeout=10) as page:
-            return str(page.read().decode())
+        try:
+            with urlopen(f"{url}/{path}", timeout=PATIENCE) as page:
+                return page.status, page.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
 
     def kill(self) -> None:
         self.process.kill()
