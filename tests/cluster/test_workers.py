@@ -330,10 +330,9 @@ def test_a_queue_of_another_version_of_the_library_is_reported_as_such(postgres:
     )
 
 
-def test_a_server_that_is_down_is_reported_at_once_and_with_the_cause(tmp_path: Path) -> None:
-    begun = time.monotonic()
+def test_a_server_that_is_down_is_reported_with_the_cause(tmp_path: Path) -> None:
+    # A pool that waited for the server would only report that its time is over.
     assert "No such file or directory" in problem_of(f"postgresql:///none?host={tmp_path}")
-    assert time.monotonic() - begun < 20  # the pool would wait for 30 s
 
 
 @pytest.mark.parametrize("has_tables", [False, True])
