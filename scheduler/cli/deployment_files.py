@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from textwrap import indent
@@ -26,16 +26,7 @@ PROGRAM = "/usr/local/bin/heartbeatd"  # the path in the shipped unit
 INSTALL_FOR_ALL_USERS = "sudo env PIPX_HOME=/opt/pipx PIPX_BIN_DIR=/usr/local/bin pipx install"
 HIDDEN_FOLDERS = ("/home/", "/root/", "/run/user/")  # `ProtectHome=yes` of the unit hides these
 
-# In the containers, each program has a host name of its own. The shipped files are for one machine.
-CONTAINER_ADDRESSES = {
-    "127.0.0.1:7857": "heartbeatd:7857",
-    "127.0.0.1:9090": "prometheus:9090",
-    "127.0.0.1:9093": "alertmanager:9093",
-}
-ALERTING = "# To receive the alerts through Alertmanager:\n"  # the rest of prometheus.yml is a comment without this section
-
-PROMETHEUS_FILES = ("prometheus/prometheus.yml", "prometheus/rules.yml")
-GRAFANA_FOLDERS = ("dashboards", "provisioning", "alertmanager", "kubernetes")
+GRAFANA_FOLDERS = ("alertmanager", "dashboards", "kubernetes", "prometheus", "provisioning")
 PROMETHEUS_RULE = """\
 # The rules of rules.yml for the Prometheus Operator.
 apiVersion: monitoring.coreos.com/v1
@@ -113,21 +104,12 @@ def compose(folder: Path, force: bool) -> None:
 
     The first call also writes a config and a token. These are never replaced, not even with --force.
     """
-    prometheus = _for_containers(read_text("grafana/prometheus/prometheus.yml"))
-    provisioning = {path: _for_containers(read_text(path)) for path in list_files("grafana/provisioning")}
-    boards = {path: read_text(path) for path in list_files("grafana/dashboards")}
+    shipped = {path.removeprefix("packaging/compose/"): path for path in list_files("packaging/compose")}
+    shipped |= {path: path for part in ("dashboards", "provisioning/dashboards") for path in list_files(f"grafana/{part}")}
+    shipped["prometheus/rules.yml"] = "grafana/prometheus/rules.yml"
     _write(
         folder,
-        {
-            "Dockerfile": read_text("packaging/compose/Dockerfile"),
-            ".dockerignore": read_text("packaging/compose/dockerignore"),
-            "compose.yaml": read_text("packaging/compose/compose.yaml"),
-            "prometheus/prometheus.yml": prometheus,
-            "prometheus/rules.yml": read_text("grafana/prometheus/rules.yml"),
-            "alertmanager/alertmanager.yml": read_text("packaging/compose/alertmanager.yml"),
-            **provisioning,
-            **boards,
-        },
+        {path: read_text(source) for path, source in shipped.items()},
         force=force,
         first={
             "secrets/alertmanager_token": secrets.token_urlsafe(32) + "\n",
@@ -150,7 +132,8 @@ def grafana(folder: Path, force: bool) -> None:
     Edit prometheus/rules.yml to change a threshold of the rules. They are also written in the format of the Prometheus Operator
     for Kubernetes. An example config for Alertmanager is written too.
     """
-    texts = {path: read_text(f"grafana/{path}") for path in (*PROMETHEUS_FILES, *_list_grafana_files())}
+    shipped = [path for part in GRAFANA_FOLDERS for path in list_files(f"grafana/{part}")]
+    texts = {path.removeprefix("grafana/"): read_text(path) for path in shipped}
     texts["kubernetes/prometheusrule.yaml"] = PROMETHEUS_RULE + indent(texts["prometheus/rules.yml"], "  ")
     _write(folder, texts, force=force)
     place = shlex.quote(str(folder))
@@ -160,11 +143,6 @@ def grafana(folder: Path, force: bool) -> None:
         f"sudo install -D -m 644 -t /var/lib/grafana/dashboards/heartbeatd {place}/dashboards/*.json",
         "sudo systemctl restart grafana-server",
     )
-
-
-def _list_grafana_files() -> Iterator[str]:
-    for folder in GRAFANA_FOLDERS:
-        yield from (path.removeprefix("grafana/") for path in list_files(f"grafana/{folder}"))
 
 
 @files.command()
@@ -242,17 +220,6 @@ def _print_next(*lines: str) -> None:
     click.echo("next:")
     for line in lines:
         click.echo(f"  {line}")
-
-
-def _for_containers(text: str) -> str:
-    """A shipped file with the addresses of the containers, and with the commented section for Alertmanager."""
-    before, marker, after = text.partition(ALERTING)
-    if marker:
-        after = "".join(line.removeprefix("# ") for line in after.splitlines(keepends=True))
-    text = before + after
-    for address, name in CONTAINER_ADDRESSES.items():
-        text = text.replace(address, name)
-    return text
 
 
 def _own_program() -> str:
