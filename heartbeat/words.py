@@ -44,21 +44,13 @@ def format_usd(cost: float | None) -> str:
 
 def format_duration(span: timedelta) -> str:
     """A duration as it is written in the config: 1h30m."""
-    return _join_units(_split_into_units(round(span.total_seconds())))
+    seconds = round(span.total_seconds())
+    parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
 def abbreviate_duration(span: timedelta) -> str:
-    """A duration in its largest unit and the next smaller one: 3d4h, 5m20s, 12d. A negative one is 0s."""
-    parts = _split_into_units(max(0, int(span.total_seconds())))
-    while len(parts) > 1 and not parts[0][0]:
-        del parts[0]
-    return _join_units(parts[:2])
-
-
-def _split_into_units(seconds: int) -> list[tuple[int, str]]:
-    """The days, hours, minutes and seconds of a duration, with their units."""
-    return [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-
-
-def _join_units(parts: list[tuple[int, str]]) -> str:
-    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+    """A duration in its largest unit and the next smaller one, rounded: 3d4h, 5m20s, 12d. A negative one is 0s."""
+    seconds = max(0, span.total_seconds())
+    unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1
+    return format_duration(timedelta(seconds=round(seconds / unit) * unit))

@@ -28,6 +28,11 @@ from heartbeat.words import (
         (3605, "1h5s", "1h"),
         (93_900, "1d2h5m", "1d2h"),
         (86_400 * 12, "12d", "12d"),
+        (17_999, "4h59m59s", "5h"),
+        (3599.6, "1h", "1h"),
+        (86_399, "23h59m59s", "1d"),
+        (95_400, "1d2h30m", "1d2h"),
+        (95_401, "1d2h30m1s", "1d3h"),
     ],
 )
 def test_a_duration_is_written_as_in_the_config_or_in_its_two_largest_units(seconds: float, exact: str, short: str) -> None:
