@@ -143,7 +143,7 @@ class LaneHolder(EntryPart):
     until: Time
 
 
-class Mute(EntryPart):
+class ActiveMute(EntryPart):
     since: Time
     by: str
     until: Time | None
@@ -195,7 +195,7 @@ class EntryStatus(EntryBody):
     undelivered: UndeliveredMessages | None
     activity: Activity | None
     busy: list[LaneHolder]
-    muted: Mute | None
+    muted: ActiveMute | None
     conditions: ConditionCounts
     budget: BudgetUsage | None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from heartbeatd.verbs import Cancel
 from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import NumberParam
 from scheduler.cli.daemon_client import connect_to_daemon
@@ -33,7 +34,7 @@ def cancel(run: int, path: Path) -> None:
     running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
-    if running.cancel_run(run) or wait_until_closed(CLOSE_TIMEOUT, files, run):
+    if running.perform(Cancel(), run).ended or wait_until_closed(CLOSE_TIMEOUT, files, run):
         click.echo(f"run {run} is cancelled")
         _print_waiting_wakes(files, run)
     else:

@@ -9,41 +9,27 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from datetime import timedelta
-from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Protocol, Self
+from urllib.parse import urlencode, urlsplit
 
 import click
 
-from heartbeat.words import format_duration
+from heartbeatd.operations import Answer, Concern, Endpoint, query_of
+from heartbeatd.verbs import VERB_ENDPOINTS, Reload, Verb
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
 from scheduler.cli.output import utc_now
 from scheduler.config.settings import load
 from scheduler.engine import plan_sync
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import PendingRequest, Refused, Request
-from scheduler.engine.requests import (
-    AcknowledgeConditions,
-    CloseCondition,
-    DropMessage,
-    MuteEntry,
-    PauseEntries,
-    ResendMessage,
-    ResumeEntries,
-    RunJob,
-    UnacknowledgeConditions,
-    UnmuteEntry,
-    WakeAgent,
-)
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
-from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.outcome import Kind
 from scheduler.model.state_address import MAX_DAEMON_ANSWER
-from scheduler.model.wake import Wake
 from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing
@@ -55,8 +41,6 @@ from scheduler.work import plan
 START_TIMEOUT = 3.0  # seconds from taking the lock to writing the address
 POLL_INTERVAL = 0.05
 CONNECT_TIMEOUT = 1.0  # seconds
-P = ParamSpec("P")
-T = TypeVar("T")
 ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 
 
@@ -71,48 +55,8 @@ class DaemonClient(Protocol):
         """All agents and jobs."""
         ...
 
-    def wake_agent(self, name: str, text: str) -> int:
-        """Wake an agent, and return the ID of the wake."""
-        ...
-
-    def run_job(self, name: str) -> int:
-        """Run a job now, and return the ID of the wake that starts the run."""
-        ...
-
-    def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
-        """Pause one entry, or all entries if `key` is None, for a time or until they are resumed."""
-        ...
-
-    def resume_entries(self, key: Key | None) -> list[str]:
-        """Resume one entry, or all entries if `key` is None, and return the names of those that were paused."""
-        ...
-
-    def retry_message(self, message_id: int) -> None:
-        """Send a message of the outbox again as soon as possible."""
-        ...
-
-    def drop_message(self, message_id: int) -> None:
-        """Drop a message of the outbox permanently."""
-        ...
-
-    def close_condition(self, name: str, key: str) -> str:
-        """Close an open condition of an agent, and return its key as the agent wrote it."""
-        ...
-
-    def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
-        """Suppress the messages of an entry, for a time or until it is unmuted, or until something changes."""
-        ...
-
-    def unmute_entry(self, key: Key) -> int | None:
-        """Stop suppressing the messages of an entry. Returns how many runs were affected; None if it was not muted."""
-        ...
-
-    def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        """Acknowledge an open condition of an agent, or those of a run, and return their keys as the agent wrote them."""
-        ...
-
-    def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        """Remove the acknowledgement of conditions. Returns the keys of the conditions that were acknowledged."""
+    def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
+        """Carry out a verb for an entry, for the run or message with a number, or for all. Raises Refused."""
         ...
 
 
@@ -179,64 +123,35 @@ class HttpDaemonClient:
         with open_for_reading(self._files) as db:
             return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
 
-    def wake_agent(self, name: str, text: str) -> int:
-        return int(self._post_or_raise(f"/api/v1/agents/{name}/wake", {"text": text})["wake"])
-
-    def run_job(self, name: str) -> int:
-        return int(self._post_or_raise(f"/api/v1/cron/{name}/run", {})["wake"])
-
-    def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
-        self._post_or_raise(_entry_path(key, "pause"), {"for": format_duration(span)} if span else {})
-
-    def resume_entries(self, key: Key | None) -> list[str]:
-        return list(self._post_or_raise(_entry_path(key, "resume"), {})["resumed"])
-
-    def retry_message(self, message_id: int) -> None:
-        self._post_or_raise(f"/api/v1/outbox/{message_id}/retry", {})
-
-    def drop_message(self, message_id: int) -> None:
-        self._post_or_raise(f"/api/v1/outbox/{message_id}/drop", {})
-
-    def close_condition(self, name: str, key: str) -> str:
-        return str(self._post_or_raise("/api/v1/conditions/close", {"agent": name, "key": key})["key"])
-
-    def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
-        span_body = {"for": format_duration(span)} if span else {}
-        self._post_or_raise(_entry_path(key, "mute"), span_body | {"until_changed": until_changed})
-
-    def unmute_entry(self, key: Key) -> int | None:
-        answer = self._post_or_raise(_entry_path(key, "unmute"), {})
-        return int(answer["held"]) if answer["was_muted"] else None
-
-    def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        return list(self._post_or_raise("/api/v1/conditions/ack", _condition_body(name, key, run_id))["keys"])
-
-    def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        return list(self._post_or_raise("/api/v1/conditions/unack", _condition_body(name, key, run_id))["keys"])
-
-    def cancel_run(self, run_id: int) -> bool:
-        """Cancel a run. Returns whether it has ended already."""
-        return bool(self._post_or_raise(f"/api/v1/runs/{run_id}/cancel", {})["ended"])
+    def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
+        endpoint = _endpoint_of(verb, subject)
+        status, answer = self.call(endpoint, subject[1] if isinstance(subject, tuple) else subject, verb.as_json())
+        if status >= 300:
+            raise _error_from_answer(status, answer)
+        try:
+            return verb.read_answer(json.dumps(answer).encode())
+        except ValueError:
+            raise click.ClickException(
+                f"the answer of the daemon at {self._host}:{self._port} is unknown; restart the daemon after an upgrade"
+            ) from None
 
     def reload_config(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
         """Reload the config. Returns whether the config is valid, and the daemon's answer."""
-        status, answer = self._post_json("/-/reload", {"dry_run": dry})
+        status, answer = self.call(VERB_ENDPOINTS["reload_config"], None, Reload(dry_run=dry).as_json())
         if status not in (200, 422) or "error" in answer:
             raise _error_from_answer(status, answer)
         return status == 200, answer
-
-    def _post_or_raise(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        status, answer = self._post_json(path, body)
-        if status >= 300:
-            raise _error_from_answer(status, answer)
-        return answer
 
     def with_token(self, token: str) -> HttpDaemonClient:
         """A client of the same daemon that sends another token."""
         return HttpDaemonClient(self._files, self._host, self._port, token)
 
-    def _post_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        status, content = self.send("POST", path, json.dumps(body), {})
+    def call(self, endpoint: Endpoint, subject: str | int | None, sent: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Send a request of the API with these keys. Returns the status and the answer; empty if that is no JSON object."""
+        path = endpoint.path_for(subject)
+        if endpoint.method == "GET":
+            path += f"?{urlencode(query_of(sent))}" if sent else ""
+        status, content = self.send(endpoint.method, path, None if endpoint.method == "GET" else json.dumps(sent), {})
         return status, _parse_json_object(content)
 
     def send(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
@@ -270,15 +185,13 @@ def _read_token(files: DaemonFiles) -> str:
         ) from error
 
 
-def _condition_body(name: str, key: str | None, run_id: int | None) -> dict[str, Any]:
-    return {"run": run_id} if key is None else {"agent": name, "key": key}
-
-
-def _entry_path(key: Key | None, verb: str) -> str:
-    if key is None:
-        return f"/api/v1/{verb}"
-    kind, name = key
-    return f"/api/v1/{'agents' if kind is Kind.HEARTBEAT else 'cron'}/{name}/{verb}"
+def _endpoint_of(verb: Verb[Any], subject: Key | int | None) -> Endpoint:
+    """The request of the API that carries out a verb for such a subject."""
+    endpoints = [VERB_ENDPOINTS[name] for name in type(verb).paths]
+    if not isinstance(subject, tuple):
+        return next(each for each in endpoints if ("{id}" in each.path) == (subject is not None) and "{name}" not in each.path)
+    concern = Concern.AGENT if subject[0] is Kind.HEARTBEAT else Concern.JOB
+    return next(each for each in endpoints if each.concern is concern)
 
 
 def _parse_json_object(text: bytes) -> dict[str, Any]:
@@ -294,23 +207,6 @@ def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
     if not isinstance(error, dict):
         return click.ClickException(f"the daemon answered with HTTP status {status} and without a reason")
     return Refused(str(error.get("code")), str(error.get("message")))
-
-
-def _or_by_daemon(apply: Callable[Concatenate[OfflineDaemonClient, P], T]) -> Callable[Concatenate[OfflineDaemonClient, P], T]:
-    """The method, or that of a daemon which has started since the command looked for one."""
-
-    @wraps(apply)
-    def apply_here_or_there(self: OfflineDaemonClient, /, *args: P.args, **named: P.kwargs) -> T:
-        while True:
-            try:
-                return apply(self, *args, **named)
-            except AlreadyRunning:
-                daemon = connect_to_daemon(self.files)
-            if daemon is not None:  # otherwise another command had the lock
-                answer: T = getattr(daemon, apply.__name__)(*args, **named)
-                return answer
-
-    return apply_here_or_there
 
 
 class OfflineDaemonClient:
@@ -331,52 +227,15 @@ class OfflineDaemonClient:
     def list_entries(self) -> Iterable[Key]:
         return self._plan.entries
 
-    @_or_by_daemon
-    def wake_agent(self, name: str, text: str) -> int:
-        wake = Wake(name, source=Trigger.MANUAL, sender="cli", text=text)
-        return int(self._apply_request(WakeAgent(wake, cause=os.environ.get(RUN_ID_VARIABLE))))
-
-    @_or_by_daemon
-    def run_job(self, name: str) -> int:
-        return int(self._apply_request(RunJob(name, Trigger.MANUAL)))
-
-    @_or_by_daemon
-    def pause_entries(self, key: Key | None, span: timedelta | None) -> None:
-        self._apply_request(PauseEntries(key, None if span is None else utc_now() + span, "command"))
-
-    @_or_by_daemon
-    def resume_entries(self, key: Key | None) -> list[str]:
-        return list(self._apply_request(ResumeEntries(key, "command")))
-
-    @_or_by_daemon
-    def retry_message(self, message_id: int) -> None:
-        self._apply_request(ResendMessage(message_id))
-
-    @_or_by_daemon
-    def drop_message(self, message_id: int) -> None:
-        self._apply_request(DropMessage(message_id))
-
-    @_or_by_daemon
-    def close_condition(self, name: str, key: str) -> str:
-        return str(self._apply_request(CloseCondition(name, key)))
-
-    @_or_by_daemon
-    def mute_entry(self, key: Key, span: timedelta | None, *, until_changed: bool) -> None:
-        until = None if span is None else utc_now() + span
-        self._apply_request(MuteEntry(key, until, "cli", until_changed=until_changed))
-
-    @_or_by_daemon
-    def unmute_entry(self, key: Key) -> int | None:
-        held: int | None = self._apply_request(UnmuteEntry(key, "cli"))
-        return held
-
-    @_or_by_daemon
-    def acknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        return list(self._apply_request(AcknowledgeConditions(name, "cli", key, run_id)))
-
-    @_or_by_daemon
-    def unacknowledge(self, name: str, key: str | None, run_id: int | None) -> list[str]:
-        return list(self._apply_request(UnacknowledgeConditions(name, "cli", key, run_id)))
+    def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
+        while True:
+            try:
+                answer: Answer = self._apply_request(VerbRequest(verb, subject, Sender(run=os.environ.get(RUN_ID_VARIABLE))))
+                return answer
+            except AlreadyRunning:
+                daemon = connect_to_daemon(self.files)
+            if daemon is not None:  # otherwise another command had the lock
+                return daemon.perform(verb, subject)
 
     def _apply_request(self, request: Request) -> Any:
         """Apply a request in one transaction.

@@ -89,6 +89,7 @@ def close(key: str, agent: str | None, path: Path) -> None:
     Case and blanks in KEY are ignored. If the agent mentions the condition again, it is opened again and reported as new.
     If the daemon is down, the condition is closed in the database.
     """
+    from heartbeatd.verbs import CloseProblem
     from scheduler.cli.daemon_client import open_client  # half a second of imports that the list does not need
 
     if agent is not None:
@@ -96,7 +97,7 @@ def close(key: str, agent: str | None, path: Path) -> None:
     else:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
             name = find_agent_with_condition(list_conditions(db) if db else [], key)
-    closed = open_client(path).close_condition(name, key)
+    closed = open_client(path).perform(CloseProblem(agent=name, key=key)).key
     click.echo(f"the condition {closed} of agent/{name} is closed")
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
 from heartbeat.words import format_count
-from scheduler.cli import arguments, daemon_files, options
+from heartbeatd.verbs import Ack, Mute, Unack, Unmute
+from scheduler.cli import arguments, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import entry_label, format_time, utc_now, zone_name
-from scheduler.store import run_history
+from scheduler.model.outcome import Kind
 from scheduler.store.database import parse_row_id
 
 
@@ -35,7 +37,7 @@ def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> 
     """
     client = open_client(path)
     key = arguments.resolve_entry(name, client.has_entry, client.list_entries)
-    client.mute_entry(key, span, until_changed=until_changed)
+    client.perform(Mute.of(for_=span, until_changed=until_changed), key)
     ends = [f"until {format_time(utc_now() + span)} {zone_name()}"] if span else []
     ends += ["until something changes"] if until_changed else []
     click.echo(f"{entry_label(*key)} muted {' or '.join(ends) or 'until unmuted'}")
@@ -52,11 +54,11 @@ def unmute(name: str, path: Path) -> None:
     """
     client = open_client(path)
     key = arguments.resolve_entry(name, client.has_entry, client.list_entries)
-    held = client.unmute_entry(key)
-    if held is None:
+    found = client.perform(Unmute(), key)
+    if not found.was_muted:
         click.echo(f"{entry_label(*key)} was not muted")
     else:
-        click.echo(f"{entry_label(*key)} unmuted; messages of {format_count(held, 'run')} were suppressed")
+        click.echo(f"{entry_label(*key)} unmuted; messages of {format_count(found.held, 'run')} were suppressed")
 
 
 @click.command()
@@ -69,9 +71,8 @@ def ack(name: str, key: str | None, path: Path) -> None:
     Give the agent and the key of the condition, or the number of a run to acknowledge all open conditions that it reported.
     Case and blanks in KEY are ignored.
     """
-    agent, run_id = _find_subject(name, key, path)
-    keys = open_client(path).acknowledge(agent, key, run_id)
-    click.echo(f"{_name_conditions(keys)} of agent/{agent}: no messages until worse or over")
+    found = open_client(path).perform(Ack(**_chosen_conditions(name, key)))
+    click.echo(f"{_name_conditions(found.keys)} of agent/{found.agent}: no messages until worse or over")
 
 
 @click.command()
@@ -84,34 +85,25 @@ def unack(name: str, key: str | None, path: Path) -> None:
     Give the agent and the key of the condition, or the number of a run for all open conditions that it reported. From the next
     run on, reminders are sent again.
     """
-    agent, run_id = _find_subject(name, key, path)
-    keys = open_client(path).unacknowledge(agent, key, run_id)
-    if keys:
-        click.echo(f"{_name_conditions(keys)} of agent/{agent}: acknowledgement removed")
+    found = open_client(path).perform(Unack(**_chosen_conditions(name, key)))
+    if found.keys:
+        click.echo(f"{_name_conditions(found.keys)} of agent/{found.agent}: acknowledgement removed")
     else:
         click.echo(
-            f"{f'the condition {key}' if key else f'no condition of run {run_id}'} of agent/{agent} was"
+            f"{f'the condition {key}' if key else f'no condition of run {name}'} of agent/{found.agent} was"
             f"{' not' if key else ''} acknowledged"
         )
 
 
-def _find_subject(name: str, key: str | None, path: Path) -> tuple[str, int | None]:
-    """The agent, and the number of the run if that was given instead of agent and key. Raises InputError."""
-    run_id = parse_row_id(name) if key is None else None
-    if key is None and run_id is None:
+def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
+    """The fields that say which conditions: agent and key, or the number of a run. Raises InputError."""
+    if key is not None:
+        return {"agent": arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}
+    run_id = parse_row_id(name)
+    if not run_id:
         raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
-    if run_id is not None:
-        return _agent_of(run_id, path), run_id
-    return arguments.name_of_kind("agent", name, "only agents have conditions"), None
+    return {"run": run_id}
 
 
 def _name_conditions(keys: list[str]) -> str:
     return f"the condition{'' if len(keys) == 1 else 's'} {', '.join(keys)}"
-
-
-def _agent_of(run_id: int, path: Path) -> str:
-    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-        run = run_history.get_run(db, run_id) if db else None
-    if run is None or run.kind != "heartbeat":
-        raise InputError(f"there is no run {run_id} of an agent; `heartbeatd runs` lists runs")
-    return run.name

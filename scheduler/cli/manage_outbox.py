@@ -12,9 +12,10 @@ import click
 
 from heartbeat.words import abbreviate_duration
 from heartbeatd.answers import QueuedMessage
+from heartbeatd.verbs import Drop, Retry
 from scheduler.cli import daemon_files, options
 from scheduler.cli.arguments import NumberParam
-from scheduler.cli.daemon_client import DaemonClient, open_client
+from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     entry_label,
@@ -28,8 +29,6 @@ from scheduler.engine.inbox import Refused
 from scheduler.store.outbox import MOVABLE, list_messages
 
 COLUMNS = ("ID", "AGE", "NAME", "CHANNEL", "STATE", "TRIES", "NEXT TRY", "RUN")
-
-MessageRequest = Callable[[DaemonClient, int], None]
 
 
 @click.group(invoke_without_command=True)
@@ -71,12 +70,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 
     Each message keeps its idempotency key. If the daemon is down, the messages are sent at its next start.
     """
-    return _request_each(
-        _choose_messages(ids, everything, path),
-        path,
-        lambda client, message_id: client.retry_message(message_id),
-        "will be sent again",
-    )
+    return _request_each(_choose_messages(ids, everything, path), path, Retry(), "will be sent again")
 
 
 @outbox.command(short_help="Drop messages without sending them.")
@@ -84,9 +78,7 @@ def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
 @options.config_option
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Drop messages without sending them. `heartbeatd show RUN` still shows their text."""
-    return _request_each(
-        _choose_messages(ids, everything, path), path, lambda client, message_id: client.drop_message(message_id), "is dropped"
-    )
+    return _request_each(_choose_messages(ids, everything, path), path, Drop(), "is dropped")
 
 
 def _unfinished_messages(path: Path, state: Path | None = None) -> list[QueuedMessage]:
@@ -102,13 +94,13 @@ def _choose_messages(ids: tuple[int, ...], everything: bool, path: Path) -> tupl
     return tuple(each.id for each in _unfinished_messages(path) if each.state in MOVABLE)
 
 
-def _request_each(ids: tuple[int, ...], path: Path, move: MessageRequest, result: str) -> int:
+def _request_each(ids: tuple[int, ...], path: Path, verb: Retry | Drop, result: str) -> int:
     """Make the request for each message. An error is printed, and the next message follows."""
     client = open_client(path)
     refused = 0
     for message_id in ids:
         try:
-            move(client, message_id)
+            client.perform(verb, message_id)
         except Refused as refusal:
             click.echo(f"heartbeatd: {refusal}", err=True)
             refused += 1

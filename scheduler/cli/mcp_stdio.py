@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
 from scheduler.cli.options import InputError
 from scheduler.web import mcp_server
 from scheduler.web.mcp_server import ToolFailed
+from scheduler.web.perform import ENDPOINTS
 
 TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
 
@@ -53,15 +53,18 @@ class _DaemonApi:
     config: Path
     token: str | None
 
-    async def __call__(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-    ) -> Any:
-        text = None if body is None else json.dumps(body)
+    async def __call__(self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
-            status, content = await asyncio.to_thread(lambda: self._client().send(method, path, text, headers or {}))
-        except click.ClickException as error:
-            raise ToolFailed(error.format_message()) from None
-        return mcp_server.parse_answer(status, content)
+            status, answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], agent, sent or {}))
+        except (ValueError, click.ClickException) as error:
+            raise ToolFailed(error.format_message() if isinstance(error, click.ClickException) else str(error)) from None
+        if status < 300:
+            return answer
+        if found := answer.get("errors"):
+            lines = (f"{each.get('line')}:{each.get('column')}: {each.get('path')}: {each.get('message')}" for each in found)
+            raise ToolFailed("\n".join(lines))
+        rejected = answer.get("error")
+        raise ToolFailed(str(rejected["message"]) if rejected else f"the daemon answered with HTTP status {status}")
 
     def _client(self) -> HttpDaemonClient:
         found = connect_to_daemon(daemon_files.locate_files(self.config, None))

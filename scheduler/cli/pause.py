@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from heartbeatd.verbs import Pause, Resume
 from scheduler.cli import arguments, options
 from scheduler.cli.arguments import DurationParam
 from scheduler.cli.daemon_client import DaemonClient, open_client
@@ -26,7 +27,7 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
     Runs that fall due during the pause are recorded as one skipped run with a count. Runs in progress continue.
     """
     key, client = _open_client(name, everything, path)
-    client.pause_entries(key, span)
+    client.perform(Pause.of(for_=span), key)
     until = f"until {format_time(utc_now() + span)} {zone_name()}" if span else "until resumed"
     click.echo(f"{entry_label(*key) if key else 'all agents and jobs'} paused {until}")
 
@@ -38,7 +39,7 @@ def pause(name: str | None, everything: bool, span: timedelta | None, path: Path
 def resume(name: str | None, everything: bool, path: Path) -> None:
     """Resume a paused agent or job."""
     key, client = _open_client(name, everything, path)
-    resumed = client.resume_entries(key)
+    resumed = client.perform(Resume(), key).resumed
     for each in sorted(resumed):
         click.echo(f"{each} resumed")
     if not resumed:

@@ -19,12 +19,14 @@ def wake(agent: str, text: str, wait: bool, path: Path) -> int:
 
     If the daemon is down, the agent is woken when the daemon starts again.
     """
+    from heartbeatd.verbs import Wake
     from scheduler.cli.daemon_client import open_client
     from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run
+    from scheduler.model.outcome import Kind
 
     name = arguments.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
     before = newest_run_id(path)
-    wake_id = open_client(path).wake_agent(name, text)
+    wake_id = open_client(path).perform(Wake(text=text), (Kind.HEARTBEAT, name)).wake
     if wait:
         return wait_for_run(path, wake_id, before)
     click.echo(f"wake {wake_id} for agent/{name} is queued")

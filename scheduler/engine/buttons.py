@@ -16,17 +16,18 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.words import one_line
+from heartbeatd.verbs import Ack, Mute, RunJob, Wake
 from scheduler.channels import target_urls, telegram
 from scheduler.channels.message import Button
 from scheduler.channels.telegram_buttons import Press
+from scheduler.engine import effects
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AcknowledgeConditions, MuteEntry, RunJob, WakeAgent
 from scheduler.engine.tick import Tick
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.model.wake import Wake
 from scheduler.store import conditions, outbox, used_buttons
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
@@ -169,20 +170,21 @@ class PressButton:
         return chat == self.press.chat or chat.casefold() == f"@{self.press.chat_name}".casefold()
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
-        kind, name, by = Kind(message.kind), message.name, one_line(f"{self.press.user} on {message.channel}")[:100]
+        key, name = (Kind(message.kind), message.name), message.name
+        person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100])
         if action == MUTE:
-            MuteEntry((kind, name), tick.now + MUTE_TIME, by).apply(tick)
+            effects.mute(tick, VerbRequest(Mute(for_=MUTE_TIME), key, person))
             return f"{name} is muted for two hours."
         if action == ACKNOWLEDGE:
             keys = conditions.keys_of_message(tick.tx.db, message.id)
-            labels = [label for key in keys for label in AcknowledgeConditions(name, by, key).apply(tick)]
-            if not labels:
-                labels = AcknowledgeConditions(name, by, run_id=message.run_id).apply(tick)
+            wanted = [Ack(agent=name, key=each) for each in keys] or [Ack(run=message.run_id)]
+            labels = [label for verb in wanted for label in effects.acknowledge(tick, VerbRequest(verb, sender=person)).keys]
             return f"{', '.join(labels)}: no messages until worse or over."
-        if kind is Kind.HEARTBEAT:
-            WakeAgent(Wake(name, source=Trigger.API, sender="button")).apply(tick)
+        button = Sender("button", source=Trigger.API)
+        if key[0] is Kind.HEARTBEAT:
+            effects.wake_agent(tick, VerbRequest(Wake(), key, button))
         else:
-            RunJob(name, Trigger.API).apply(tick)
+            effects.run_job(tick, VerbRequest(RunJob(), key, button))
         return f"{name} runs again."
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -58,81 +57,65 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
         runs.close_undeclared_run(tick.tx, awaited.kind, awaited.name, run, result)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportResult:
-    """Report the result of an asynchronous run: a text, findings or an error. Returns the id of the run that records it.
+def record_result(tick: Tick, run_id: int, text: str | None, error: str | None, *, truncated: bool, report: Report | None) -> int:
+    """Record the result of an asynchronous run as another run of the same slot, and return its id.
 
-    `truncated`: the answer was cut at a token limit. If there is a `report`, it includes the text.
+    The result is a text, findings (`report`, which includes the text) or an error. `truncated`: the answer was cut at a token
+    limit. Raises Refused if it is too late, or reported twice.
     """
-
-    run_id: int
-    text: str | None
-    error: str | None
-    truncated: bool = False
-    report: Report | None = None
-
-    def apply(self, tick: Tick) -> int:
-        """Record the result as another run of the same slot. It is refused if it is too late, or reported twice."""
-        found = runs.find_awaited_result(tick.tx.db, self.run_id)
-        if found is None and runs.is_run_open(tick.tx.db, self.run_id):
-            raise Refused("not_yet", f"run {self.run_id} does not wait for a result yet; try again in a moment")
-        if found is None:
-            raise Refused("not_found", f"run {self.run_id} does not wait for a result")
-        entry = tick.plan.entries.get((found.kind, found.name))
-        if found.given_up:
-            raise Refused("too_late", f"run {self.run_id} has failed: no result was reported within its async_timeout")
-        if entry is None:
-            raise Refused("too_late", f"run {self.run_id} no longer waits for a result: {found.name} was removed from the config")
-        run_id = (
-            run_ends.record_late_result(tick, entry, found.slot, storable_result(self._result(entry))) if found.due_at else None
-        )
-        if run_id is None:
-            raise Refused("already_reported", f"run {self.run_id} already has its result")
-        return run_id
-
-    def _result(self, entry: Entry) -> AttemptResult:
-        if self.report is not None:
-            return _judge_report(entry, self.report, self.truncated)
-        if self.text is None:
-            return AttemptResult(Outcome.FAILED, Failure.EXIT, error=self.error)
-        return _judge_answer(entry, self.text, self.truncated)
+    found = runs.find_awaited_result(tick.tx.db, run_id)
+    if found is None and runs.is_run_open(tick.tx.db, run_id):
+        raise Refused("not_yet", f"run {run_id} does not wait for a result yet; try again in a moment")
+    if found is None:
+        raise Refused("not_found", f"run {run_id} does not wait for a result")
+    entry = tick.plan.entries.get((found.kind, found.name))
+    if found.given_up:
+        raise Refused("too_late", f"run {run_id} has failed: no result was reported within its async_timeout")
+    if entry is None:
+        raise Refused("too_late", f"run {run_id} no longer waits for a result: {found.name} was removed from the config")
+    if report is not None:
+        result = _judge_report(entry, report, truncated)
+    elif text is not None:
+        result = _judge_answer(entry, text, truncated)
+    else:
+        result = AttemptResult(Outcome.FAILED, Failure.EXIT, error=error)
+    recorded = run_ends.record_late_result(tick, entry, found.slot, storable_result(result)) if found.due_at else None
+    if recorded is None:
+        raise Refused("already_reported", f"run {run_id} already has its result")
+    return recorded
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRun:
-    """Cancel a run that is in progress, waits for its next attempt, or awaits its result.
+def cancel_run(tick: Tick, run_id: int) -> bool:
+    """Cancel a run that is in progress, waits for its next attempt, or awaits its result. Returns whether it has ended.
 
-    Returns whether it has ended. A run in progress ends within seconds.
+    A run in progress ends within seconds. It ends `abandoned` with the reason `cancelled`, without a retry. Its wakes wait for
+    another run.
     """
-
-    run_id: int
-
-    def apply(self, tick: Tick) -> bool:
-        """The run ends `abandoned` with the reason `cancelled`, without a retry. Its wakes wait for another run."""
-        found = runs.find_open_run_by_id(tick.tx.db, self.run_id)
-        if found is None:
-            self._cancel_awaited_result(tick)
-            return True
-        kind, name, run = found
-        if run.state == "running":
-            runs.mark_run_cancelled(tick.tx, self.run_id)
-            tick.cancelled.append(self.run_id)
-            return False
-        entry_row = entries.get_entry(tick.tx, kind, name)
-        run_ends.close_abandoned(
-            tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next attempt")
-        )
+    found = runs.find_open_run_by_id(tick.tx.db, run_id)
+    if found is None:
+        _cancel_awaited_result(tick, run_id)
         return True
+    kind, name, run = found
+    if run.state == "running":
+        runs.mark_run_cancelled(tick.tx, run_id)
+        tick.cancelled.append(run_id)
+        return False
+    entry_row = entries.get_entry(tick.tx, kind, name)
+    run_ends.close_abandoned(
+        tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next attempt")
+    )
+    return True
 
-    def _cancel_awaited_result(self, tick: Tick) -> None:
-        """Record a cancelled result, so that no result is accepted any more."""
-        found = runs.find_awaited_result(tick.tx.db, self.run_id)
-        entry = tick.plan.entries.get((found.kind, found.name)) if found else None
-        if found is None or entry is None or found.given_up:
-            raise Refused(*_explain_no_cancel(tick.tx, self.run_id))
-        result = _cancelled_result("was cancelled before its result was reported")
-        if not found.due_at or run_ends.record_late_result(tick, entry, found.slot, result) is None:
-            raise Refused("closed", f"run {self.run_id} already has its result")
+
+def _cancel_awaited_result(tick: Tick, run_id: int) -> None:
+    """Record a cancelled result, so that no result is accepted any more."""
+    found = runs.find_awaited_result(tick.tx.db, run_id)
+    entry = tick.plan.entries.get((found.kind, found.name)) if found else None
+    if found is None or entry is None or found.given_up:
+        raise Refused(*_explain_no_cancel(tick.tx, run_id))
+    result = _cancelled_result("was cancelled before its result was reported")
+    if not found.due_at or run_ends.record_late_result(tick, entry, found.slot, result) is None:
+        raise Refused("closed", f"run {run_id} already has its result")
 
 
 def _cancelled_result(error: str) -> AttemptResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from scheduler.model import local_days
@@ -62,7 +63,7 @@ def _check_range(instant: datetime, now: datetime) -> None:
 
 
 def parse_period(
-    named: Mapping[str, str], zone: ZoneInfo, now: datetime, parse_time: Callable[[str], datetime], *, may_be_ahead: bool = True
+    named: Mapping[str, Any], zone: ZoneInfo, now: datetime, parse_time: Callable[[Any], datetime], *, may_be_ahead: bool = True
 ) -> Period | None:
     """The time that the value of `at`, `on` or `since` names; None without any. Raises ValueError with the key in its message."""
     if len(named) > 1:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from heartbeatd.answers import (
+    ActiveMute,
     Activity,
     BreakerStatus,
     BudgetShare,
@@ -25,7 +26,6 @@ from heartbeatd.answers import (
     Failing,
     FrozenTime,
     LastRun,
-    Mute,
     OutageStatus,
     Override,
     QueueCounts,
@@ -307,13 +307,13 @@ def _pause_end(paused_until: int) -> datetime | None:
     return None if paused_until == to_millis(UNTIL_RESUMED) else from_millis(paused_until)
 
 
-def _present_mute(row: sqlite3.Row, now: datetime) -> Mute | None:
+def _present_mute(row: sqlite3.Row, now: datetime) -> ActiveMute | None:
     """The mute of an entry: since when, by whom, until when (None: until `unmute`), and the number of runs that it affected."""
     if row["mute"] is None or row["muted_until"] is None or from_millis(row["muted_until"]) <= now:
         return None
     mute = parse_mute(row["mute"])
     until = _pause_end(row["muted_until"])
-    return Mute(since=mute.since, by=mute.by, until=until, until_changed=mute.known is not None, held=mute.held)
+    return ActiveMute(since=mute.since, by=mute.by, until=until, until_changed=mute.known is not None, held=mute.held)
 
 
 def _undelivered_messages(messages: EntryMessages | None) -> UndeliveredMessages | None:

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from heartbeat.words import format_count, shorten
+from heartbeatd.operations import error_sentence
+from heartbeatd.verbs import Wake
+from scheduler.engine.effects import Sender
 from scheduler.model.outcome import Trigger
-from scheduler.model.wake import TEXT_LIMIT, Wake
-from scheduler.web.request_bodies import AlertmanagerBody
+from scheduler.model.wake import TEXT_LIMIT
 
+VERSION_HINT = '"4": only this version of Alertmanager\'s webhook body is supported'
 FIRING = "firing"
 MAX_SENDER_LENGTH = 200  # characters
 MAX_VALUE_LENGTH = 300  # characters of a label or an annotation
@@ -22,16 +28,41 @@ MAX_OMITTED_ALERTS = 1_000_000  # alerts; a larger number cannot be a real count
 RESERVED_FOR_END = 100  # bytes of the text kept free for the sentence about omitted alerts
 
 
-def wake_from_alerts(agent: str, body: AlertmanagerBody, token: str = "") -> Wake:
-    """The wake for a notification that was sent with this token. Repeats for one group merge, because their sender is the same.
+class AlertmanagerBody(BaseModel):
+    """Version 4 of the body of Alertmanager's webhook.
 
-    If all alerts are resolved, the wake is not urgent: it starts no run and waits for the next one.
+    Nothing else is checked, because Alertmanager does not repeat a rejected notification.
     """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    version: Annotated[Literal["4"], Field(description=VERSION_HINT)]
+    alerts: Annotated[list[dict[str, Any]], Field(min_length=1, description="a list of at least one alert")]
+    status: Any = None
+    receiver: Any = None
+    group_key: Any = Field(None, alias="groupKey")
+    truncated_alerts: Any = Field(None, alias="truncatedAlerts")
+
+
+def is_notification(sent: Mapping[str, Any]) -> bool:
+    """Whether a body is one of Alertmanager."""
+    return "alerts" in sent
+
+
+def wake_from_alerts(sent: Mapping[str, Any], sender: Sender) -> tuple[Wake, Sender]:
+    """The wake for a notification, and the group of alerts as its sender: repeats for one group merge.
+
+    If all alerts are resolved, the wake is not urgent: it starts no run and waits for the next one. Raises ValueError.
+    """
+    try:
+        body = AlertmanagerBody.model_validate(sent)
+    except ValidationError as error:
+        raise ValueError(error_sentence(error, AlertmanagerBody)) from None
     alerts = sorted(body.alerts, key=lambda alert: _alert_status(alert) != FIRING)  # firing alerts first
     firing = any(_alert_status(alert) == FIRING for alert in alerts)
-    return Wake(
-        agent, source=Trigger.WEBHOOK, sender=_sender_of_group(body), text=_wake_text(body, alerts), urgent=firing, token=token
-    )
+    text = _wake_text(body, alerts).encode(errors="replace").decode()  # an alert may have half of a surrogate pair
+    wake = Wake(text=text, urgent=firing)
+    return wake, replace(sender, name=_sender_of_group(body), source=Trigger.WEBHOOK)
 
 
 def _sender_of_group(body: AlertmanagerBody) -> str:

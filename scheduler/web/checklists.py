@@ -8,23 +8,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-
 from heartbeat import checklist_file
 from heartbeat.checklist import has_work
 from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, FileProblem, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
-from heartbeatd import answers
+from heartbeatd.answers import Checklist
+from heartbeatd.questions import GetChecklist
+from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.model.settings import Settings
-from scheduler.web.access import Concern, guard
-from scheduler.web.api_request import ApiRequest, parse_hash
+from scheduler.web.api_request import ApiRequest
 from scheduler.web.config_editing import read_config
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.request_bodies import ChecklistBody
+from scheduler.web.perform import handles, parse_hash
 
 _WORDS = re.compile(r"[\s'\"=:,;|&<>(){}$`]+")  # what stands between the words of a command, of ${file:PATH} and of an option
 HOW_TO_SEND_THE_VERSION = (
@@ -32,12 +31,12 @@ HOW_TO_SEND_THE_VERSION = (
 )
 
 
-@guard("read", Concern.AGENT, answers.Checklist)
-def get_checklist(request: ApiRequest) -> dict[str, Any]:
-    """The checklist with the hash of this version. `file` is None if the checklist is text in the config."""
+@handles(GetChecklist)
+def get_checklist(request: ApiRequest, _: GetChecklist) -> Checklist:
+    """The checklist with the hash of this version."""
     beat = _find_heartbeat(request)
     if _is_in_config(beat):
-        return {"file": None, "text": beat.checklist, "hash": None, "has_work": has_work(beat.checklist)}
+        return Checklist(file=None, text=beat.checklist, hash=None, has_work=has_work(beat.checklist))
     found = checklist_file.read_checklist(beat.workspace, beat.checklist)
     if isinstance(found, NotUtf8):
         raise HttpError(409, "checklist_not_utf8", f"{beat.checklist} of {beat.name} cannot be shown: {found}")
@@ -46,14 +45,14 @@ def get_checklist(request: ApiRequest) -> dict[str, Any]:
     return _checklist_data(beat, found)
 
 
-@guard("edit", Concern.AGENT, answers.Checklist)
-async def put_checklist(request: ApiRequest, body: ChecklistBody) -> dict[str, Any]:
+@handles(SetChecklist)
+def put_checklist(request: ApiRequest, verb: SetChecklist) -> Checklist:
     """Replace the checklist. Raises HttpError, and changes nothing, if its hash is not the one that was sent."""
     beat = _find_heartbeat(request)
     if _is_in_config(beat):
-        raise HttpError(409, "in_config", await run_in_threadpool(_in_config_message, request, beat))
-    text, expected = _check_text(body.text), _expected_hash(request, body.hash)
-    return _checklist_data(beat, await run_in_threadpool(_replace_file, request, beat, text, expected))
+        raise HttpError(409, "in_config", _in_config_message(request, beat))
+    text, expected = _check_text(verb.text), None if verb.hash == NO_VERSION else parse_hash(verb.hash, HOW_TO_SEND_THE_VERSION)
+    return _checklist_data(beat, _replace_file(request, beat, text, expected))
 
 
 def _replace_file(request: ApiRequest, beat: Heartbeat, text: str, expected: str | None) -> ChecklistVersion:
@@ -124,7 +123,7 @@ def _texts_in(node: Any, steps: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _find_heartbeat(request: ApiRequest) -> Heartbeat:
-    name = request.path["name"]
+    _, name = request.key
     beat = request.app_state.settings().heartbeats.get(name)
     if beat is None:
         raise not_found(f"agent {name!r}")
@@ -135,8 +134,8 @@ def _is_in_config(beat: Heartbeat) -> bool:
     return "\n" in beat.checklist
 
 
-def _checklist_data(beat: Heartbeat, found: ChecklistVersion) -> dict[str, Any]:
-    return {"file": beat.checklist, "text": found.text, "hash": found.hash, "has_work": found.has_work}
+def _checklist_data(beat: Heartbeat, found: ChecklistVersion) -> Checklist:
+    return Checklist(file=beat.checklist, text=found.text, hash=found.hash, has_work=found.has_work)
 
 
 def _refusal_error(beat: Heartbeat, refusal: FileProblem) -> HttpError:
@@ -157,16 +156,6 @@ def _check_text(text: str) -> str:
     if len(data) > MAX_BYTES:
         raise HttpError(413, "too_large", f"text: a checklist may have at most {MAX_BYTES // 1024} KiB")
     return text
-
-
-def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str | None:
-    """The hash of the version to replace; None if there must not be a checklist yet."""
-    named, none = request.headers.get("if-match", hash_sent), request.headers.get("if-none-match")
-    if named is None and none == "*":
-        return None
-    if named is None or none is not None:
-        raise HttpError(428, "version_wanted", HOW_TO_SEND_THE_VERSION)
-    return parse_hash(named, HOW_TO_SEND_THE_VERSION)
 
 
 def _in_config_message(request: ApiRequest, beat: Heartbeat) -> str:

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-
-from heartbeatd import answers
+from heartbeatd.answers import ConfigEdited, ConfigFile, ConfigSuggestion, ConfigValue, EntryConfig
+from heartbeatd.questions import GetConfig, GetEntryConfig
+from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
@@ -24,11 +24,11 @@ from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
-from scheduler.web.access import Concern, concerns, guard
-from scheduler.web.api_request import ApiRequest, caller_of_change, parse_hash
+from scheduler.web.access import concerns
+from scheduler.web.api_request import ApiRequest
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.request_bodies import EditBody
+from scheduler.web.perform import handles, parse_hash, sender_of
 
 Changes = Mapping[str, Any]
 
@@ -48,30 +48,20 @@ TEXT_ONLY = (
 HOW_TO_SEND_THE_VERSION = "GET the config, and send its hash as `If-Match` or as hash"
 
 
-@guard("read", Concern.ALL, answers.ConfigFile)
-def get_config(request: ApiRequest) -> dict[str, Any]:
-    """The hash of the config file, and what it declares, with secrets masked. Only for tokens that are valid for all agents."""
+@handles(GetConfig)
+def get_config(request: ApiRequest, _: GetConfig) -> ConfigFile:
+    """The hash of the config file, and what it declares, with secrets masked."""
     content, declared = _read_declared(request)
-    return {"path": str(request.app_state.settings().path), "hash": hash_of_bytes(content), "declared": declared}
+    return ConfigFile(path=str(request.app_state.settings().path), hash=hash_of_bytes(content), declared=declared)
 
 
-@guard("read", Concern.AGENT, answers.EntryConfig)
-def get_agent_config(request: ApiRequest) -> dict[str, Any]:
-    """The keys of an agent in the config file, and all values in effect with their origin."""
-    return _get_entry_config(request, Kind.HEARTBEAT, "agents")
-
-
-@guard("read", Concern.JOB, answers.EntryConfig)
-def get_job_config(request: ApiRequest) -> dict[str, Any]:
-    """The keys of a cron job in the config file, and all values in effect with their origin."""
-    return _get_entry_config(request, Kind.CRON, "cron")
-
-
-def _get_entry_config(request: ApiRequest, kind: Kind, section: str) -> dict[str, Any]:
-    name = request.path["name"]
+@handles(GetEntryConfig)
+def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
+    """The keys of an agent or a job in the config file, and all values in effect with their origin."""
+    kind, name = request.key
     _check_entry(request, kind, name)
     content, declared = _read_declared(request)
-    found = declared.get(section)
+    found = declared.get(_section_of(kind))
     try:
         word = "agent" if kind is Kind.HEARTBEAT else "cron"
         rows = list_effective_values(request.app_state.settings().path, os.environ, f"{word}/{name}")
@@ -81,45 +71,37 @@ def _get_entry_config(request: ApiRequest, kind: Kind, section: str) -> dict[str
         if request.caller.agents is None or any(concerns(each, request.caller) for each in error.errors):
             raise
         rows = []  # somebody else's entry is wrong, so that no values can be computed
-    return {
-        "name": name,
-        "hash": hash_of_bytes(content),
-        "declared": found.get(name) if isinstance(found, dict) else None,
-        "values": [{"key": row.key, "value": mask_quoted_secrets(row.value), "origin": row.origin} for row in rows],
-    }
+    return EntryConfig(
+        name=name,
+        hash=hash_of_bytes(content),
+        declared=found.get(name) if isinstance(found, dict) else None,
+        values=[ConfigValue(key=row.key, value=mask_quoted_secrets(row.value), origin=row.origin) for row in rows],
+    )
 
 
-@guard("read", Concern.ALL, answers.ConfigEdited, answers.ConfigSuggestion)
-async def patch_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
-    """Change values anywhere in the config."""
-    return await _edit(request, body, body.changes)
+def _section_of(kind: Kind) -> str:
+    return "agents" if kind is Kind.HEARTBEAT else "cron"
 
 
-@guard("read", Concern.AGENT, answers.ConfigEdited, answers.ConfigSuggestion)
-async def patch_agent_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
-    """Change values of one agent."""
-    name = request.path["name"]
-    _check_entry(request, Kind.HEARTBEAT, name)
-    return await _edit(request, body, {"agents": {name: body.changes}})
+@handles(SetConfig)
+def patch_config(request: ApiRequest, verb: SetConfig) -> ConfigEdited | ConfigSuggestion:
+    """Change values of the entry in the path, or anywhere in the config."""
+    if request.subject is None:
+        return _edit(request, verb, verb.changes)
+    kind, name = request.key
+    _check_entry(request, kind, name)
+    return _edit(request, verb, {_section_of(kind): {name: verb.changes}})
 
 
-@guard("read", Concern.JOB, answers.ConfigEdited, answers.ConfigSuggestion)
-async def patch_job_config(request: ApiRequest, body: EditBody) -> dict[str, Any]:
-    """Change values of one cron job."""
-    name = request.path["name"]
-    _check_entry(request, Kind.CRON, name)
-    return await _edit(request, body, {"cron": {name: body.changes}})
-
-
-async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[str, Any]:
+def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> ConfigEdited | ConfigSuggestion:
     """Write the changes, or return the lines to write if the caller may not write them."""
     if not body.changes:
         raise bad_request("changes: write keys with their new values, as in {heartbeat: {interval: 1h}}; null removes a key")
-    reason = why_not_permitted(request, changes) or await run_in_threadpool(_why_not_removable, request, changes)
+    reason = why_not_permitted(request, changes) or _why_not_removable(request, changes)
     if reason is not None:
         _refuse_unknown_key(changes)
-        return {"written": False, "reason": reason, "yaml": lines_to_write(changes)}
-    expected = _expected_hash(request, body.hash)
+        return ConfigSuggestion(written=False, reason=reason, yaml=lines_to_write(changes))
+    expected = parse_hash(body.hash, HOW_TO_SEND_THE_VERSION)
 
     def change(text: str) -> str:
         own = () if request.caller.agents is None else ("agents", request.path["name"])
@@ -128,9 +110,7 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
     # Only a token that may reload applies what others have written into the file.
     alone = request.caller.agents is not None or "operate" not in request.caller.may
     try:
-        edited = await run_in_threadpool(
-            request.app_state.edit_config, change, expected, by=caller_of_change(request), dry=body.dry_run, alone=alone
-        )
+        edited = request.app_state.edit_config(change, expected, by=sender_of(request).by, dry=body.dry_run, alone=alone)
     except FileChanged as error:
         raise HttpError(412, "changed", f"{error}; GET it again") from None
     except EditRefused as error:
@@ -140,19 +120,15 @@ async def _edit(request: ApiRequest, body: EditBody, changes: Changes) -> dict[s
     return _edited_data(edited, request.caller, written=not body.dry_run)
 
 
-def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> dict[str, Any]:
+def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> ConfigEdited:
     """What the edit has changed; for a limited token only what concerns its agents."""
     lines, warnings = list(edited.reloaded.lines), list(edited.reloaded.warnings)
     if caller.agents is not None:
         lines = edited.changes.of_agents(caller.agents).lines(MAX_LINES) or [NOTHING_CHANGED]
         warnings = [str(each) for each in edited.problems if concerns(each, caller)]
-    return {
-        "written": written and bool(edited.diff),
-        "hash": edited.hash,
-        "diff": list(edited.diff),
-        "lines": lines,
-        "warnings": warnings,
-    }
+    return ConfigEdited(
+        written=written and bool(edited.diff), hash=edited.hash, diff=list(edited.diff), lines=lines, warnings=warnings
+    )
 
 
 def lines_to_write(changes: Changes) -> str:
@@ -232,13 +208,6 @@ def _changed_keys(path: tuple[str, ...], changes: Changes) -> Iterator[tuple[str
             yield from _changed_keys((*path, key), value)
         else:
             yield (*path, key)
-
-
-def _expected_hash(request: ApiRequest, hash_sent: str | None) -> str:
-    named = request.headers.get("if-match", hash_sent)
-    if named is None:
-        raise HttpError(428, "version_wanted", HOW_TO_SEND_THE_VERSION)
-    return parse_hash(named, HOW_TO_SEND_THE_VERSION)
 
 
 def _check_entry(request: ApiRequest, kind: Kind, name: str) -> None:

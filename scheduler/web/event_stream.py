@@ -10,19 +10,20 @@ import asyncio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from heartbeatd.operations import Permission
 from scheduler.telemetry.event_feed import MAX_CHUNK, EventFeed, StreamEvent
-from scheduler.web.access import Concern, guard
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.callers import Caller
 from scheduler.web.connection_timeouts import STREAMING
 from scheduler.web.http_errors import HttpError
 
+PATH = "/api/v1/events"
+MAY: Permission = "read"  # each reader gets the events of the agents that its token is valid for
 PING_SECONDS = 15.0  # between comments on a quiet stream, so that proxies keep it open and a dead reader is noticed
 SHARED_EVENTS = frozenset(("reloaded",))  # events of the whole daemon that a token for some agents gets too
 RETRY_MILLISECONDS = 2000  # how long a reader waits before it connects again
 
 
-@guard("read", Concern.PART)
 def stream_events(request: ApiRequest) -> Response:
     """Stream the events of the agents that the token is valid for, as server-sent events. `Last-Event-ID` resumes a stream."""
     feed = request.app_state.feed

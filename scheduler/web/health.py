@@ -16,13 +16,13 @@ from scheduler.telemetry.metrics import MetricsPage, ScrapeState
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import HttpError, error_response
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+HttpHandler = Callable[[Request], Awaitable[Response]]
 
 GZIP_LEVEL = 1  # level 6 takes three times as long for a page that is hardly shorter
 STALLED_AFTER = timedelta(seconds=90)  # the main loop ticks at least every 15 seconds
 
 
-def metrics_endpoint(app_state: AppState) -> Endpoint:
+def metrics_endpoint(app_state: AppState) -> HttpHandler:
     """The page that Prometheus scrapes. While the database cannot be read, it has only the process's own metrics.
 
     The header Accept chooses between the text format and OpenMetrics, and Accept-Encoding whether the page is compressed.
@@ -37,7 +37,7 @@ def metrics_endpoint(app_state: AppState) -> Endpoint:
     return endpoint
 
 
-def liveness_endpoint(app_state: AppState) -> Endpoint:
+def liveness_endpoint(app_state: AppState) -> HttpHandler:
     """200 unless the main loop has stalled."""
 
     async def endpoint(_: Request) -> Response:
@@ -46,7 +46,7 @@ def liveness_endpoint(app_state: AppState) -> Endpoint:
     return endpoint
 
 
-def readiness_endpoint(app_state: AppState) -> Endpoint:
+def readiness_endpoint(app_state: AppState) -> HttpHandler:
     """200 while the engine can work, otherwise 503 with the reason."""
 
     async def endpoint(_: Request) -> Response:

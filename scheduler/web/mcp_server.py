@@ -1,6 +1,6 @@
 """Offers the HTTP API as tools and resources of the Model Context Protocol (MCP), so that agents can manage their own heartbeat.
 
-Each tool is one or two requests to the API with the caller's token. So its permissions and errors are those of the API.
+Each tool performs one or two requests of the API with the caller's token. So its permissions and errors are those of the API.
 The official SDK is an optional package (`heartbeatd[mcp]`), and is imported only when it is needed.
 """
 
@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, unquote
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Scope
 
+from heartbeatd.answers import ResponseBody
+from heartbeatd.operations import parse_operation
+from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.model.expected_error import ExpectedError
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError, error_response
 from scheduler.web.middleware import unauthorized_error
+from scheduler.web.openapi import without_null
+from scheduler.web.perform import ENDPOINTS, perform
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
@@ -40,11 +51,11 @@ class ToolFailed(Exception):
 
 
 class Api(Protocol):
-    """Sends a request to the HTTP API. Raises ToolFailed if it is rejected."""
+    """Performs the request of the API with this name, for an agent or without one. Raises ToolFailed if it is rejected."""
 
     async def __call__(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-    ) -> Any: ...
+        self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]: ...
 
 
 Arguments = Mapping[str, Any]
@@ -52,57 +63,48 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool: the permission that a token needs for it, the JSON schema of its arguments, and what it does."""
+    """A tool: a request of the API with some of its keys. `call` does more than this one request.
+
+    `properties` are the JSON schemas of arguments that the request does not have, or describe one better.
+    """
 
     name: str
-    may: str
+    endpoint: str
     description: str
-    call: Callable[[Api, Arguments], Awaitable[Any]]
+    keys: tuple[str, ...] = ()
+    required: tuple[str, ...] = ("agent",)
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    required: tuple[str, ...] = ()
+    call: Callable[[Api, Arguments], Awaitable[Any]] | None = None
+
+    @property
+    def may(self) -> str | None:
+        """The permission that a token needs."""
+        return ENDPOINTS[self.endpoint].may
+
+    @property
+    def is_read_only(self) -> bool:
+        return ENDPOINTS[self.endpoint].method == "GET"
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        return {
-            "type": "object",
-            "properties": dict(self.properties),
-            "required": list(self.required),
-            "additionalProperties": False,
-        }
+        """The JSON schema of the arguments, made from that of the request."""
+        schema = ENDPOINTS[self.endpoint].operation.model_json_schema()["properties"]
+        agent = {"agent": {"type": "string", "description": "the name of the agent"}} if self.has_agent else {}
+        properties = agent | {key: without_null(schema[key]) for key in self.keys} | dict(self.properties)
+        return {"type": "object", "properties": properties, "required": list(self.required), "additionalProperties": False}
+
+    @property
+    def has_agent(self) -> bool:
+        return "agent" in self.required
+
+    async def run(self, api: Api, arguments: Arguments) -> Any:
+        if self.call is not None:
+            return await self.call(api, arguments)
+        return await api(self.endpoint, arguments.get("agent"), _chosen(arguments, self.keys))
 
 
-def _agent_path(arguments: Arguments, *rest: str) -> str:
-    return "/".join(("/api/v1/agents", quote(arguments["agent"], safe=""), *rest))
-
-
-def _query(path: str, **parameters: Any) -> str:
-    given = {key: value for key, value in parameters.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
-
-
-async def _status(api: Api, _: Arguments) -> Any:
-    return await api("GET", "/api/v1/agents")
-
-
-async def _get(api: Api, arguments: Arguments) -> Any:
-    state = await api("GET", _agent_path(arguments))
-    config = await api("GET", _agent_path(arguments, "config"))
-    if not arguments.get("all_values"):
-        config.pop("values")
-    return {"state": state, "config": config}
-
-
-async def _set(api: Api, arguments: Arguments) -> Any:
-    found = await api("GET", _agent_path(arguments, "config"))
-    body = {"changes": arguments["changes"], "hash": found["hash"], "dry_run": arguments.get("dry_run", False)}
-    return await api("PATCH", _agent_path(arguments, "config"), body)
-
-
-async def _toggle(api: Api, arguments: Arguments) -> Any:
-    if arguments["on"]:
-        _reject_given(arguments, ("for",), "`on: true` resumes the heartbeat at once")
-        return await api("POST", _agent_path(arguments, "resume"), {})
-    return await api("POST", _agent_path(arguments, "pause"), {key: value for key, value in arguments.items() if key == "for"})
+def _chosen(arguments: Arguments, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: arguments[key] for key in keys if key in arguments}
 
 
 def _reject_given(arguments: Arguments, keys: tuple[str, ...], reason: str) -> None:
@@ -112,155 +114,133 @@ def _reject_given(arguments: Arguments, keys: tuple[str, ...], reason: str) -> N
             raise ToolFailed(f"{key}: leave it out, because {reason}")
 
 
-async def _get_checklist(api: Api, arguments: Arguments) -> Any:
-    return await api("GET", _agent_path(arguments, "checklist"))
+async def _get(api: Api, arguments: Arguments) -> Any:
+    state = await api("get_agent", arguments["agent"])
+    config = await api("get_agent_config", arguments["agent"])
+    if not arguments.get("all_values"):
+        config.pop("values")
+    return {"state": state, "config": config}
 
 
-async def _set_checklist(api: Api, arguments: Arguments) -> Any:
-    version = arguments.get("hash")
-    headers = {"If-Match": version} if version else {"If-None-Match": "*"}
-    return await api("PUT", _agent_path(arguments, "checklist"), {"text": arguments["text"]}, headers)
-
-
-async def _test(api: Api, arguments: Arguments) -> Any:
-    return await api("POST", _agent_path(arguments, "wake"), {})
-
-
-async def _wake(api: Api, arguments: Arguments) -> Any:
-    return await api("POST", _agent_path(arguments, "wake"), {"text": arguments["text"]})
-
-
-async def _logs(api: Api, arguments: Arguments) -> Any:
-    limit = arguments.get("limit", 10)
-    return await api("GET", _query("/api/v1/runs", kind="heartbeat", name=arguments["agent"], limit=limit))
-
-
-async def _explain(api: Api, arguments: Arguments) -> Any:
-    name = quote(arguments["agent"], safe="")
-    return await api("GET", _query(f"/api/v1/explain/{name}", kind="heartbeat", on=arguments.get("on"), at=arguments.get("at")))
-
-
-async def _mute(api: Api, arguments: Arguments) -> Any:
-    if not arguments.get("muted", True):
-        _reject_given(arguments, ("for", "until_changed"), "`muted: false` ends the mute at once")
-        return await api("POST", _agent_path(arguments, "unmute"), {})
+async def _set(api: Api, arguments: Arguments) -> Any:
+    found = await api("get_agent_config", arguments["agent"])
     return await api(
-        "POST", _agent_path(arguments, "mute"), {key: arguments[key] for key in ("for", "until_changed") if key in arguments}
+        "patch_agent_config", arguments["agent"], _chosen(arguments, ("changes", "dry_run")) | {"hash": found["hash"]}
     )
 
 
+async def _toggle(api: Api, arguments: Arguments) -> Any:
+    if arguments["on"]:
+        _reject_given(arguments, ("for",), "`on: true` resumes the heartbeat at once")
+        return await api("resume_agent", arguments["agent"])
+    return await api("pause_agent", arguments["agent"], _chosen(arguments, ("for",)))
+
+
+async def _mute(api: Api, arguments: Arguments) -> Any:
+    if arguments.get("muted", True):
+        return await api("mute_agent", arguments["agent"], _chosen(arguments, ("for", "until_changed")))
+    _reject_given(arguments, ("for", "until_changed"), "`muted: false` ends the mute at once")
+    return await api("unmute_agent", arguments["agent"])
+
+
+async def _set_checklist(api: Api, arguments: Arguments) -> Any:
+    return await api("put_checklist", arguments["agent"], {"hash": NO_VERSION} | _chosen(arguments, ("text", "hash")))
+
+
+async def _logs(api: Api, arguments: Arguments) -> Any:
+    wanted = {"kind": "agent", "name": arguments["agent"], "limit": arguments.get("limit", 10)}
+    return await api("list_runs", None, wanted)
+
+
+async def _explain(api: Api, arguments: Arguments) -> Any:
+    return await api("get_explanation", arguments["agent"], {"kind": "agent"} | _chosen(arguments, ("on", "at")))
+
+
 async def _plan(api: Api, arguments: Arguments) -> Any:
-    return await api("GET", _query("/api/v1/plan", name=arguments.get("agent"), **{"for": arguments.get("for")}))
+    name = {"name": arguments["agent"]} if "agent" in arguments else {}
+    return await api("get_plan", None, name | _chosen(arguments, ("for",)))
 
-
-def _text(description: str) -> dict[str, Any]:
-    return {"type": "string", "description": description, "maxLength": MAX_REQUEST}
-
-
-_AGENT = {"agent": _text("the name of the agent")}
-_SPAN = {"for": _text("how long, such as 2h or 30m; default: until you end it")}
 
 TOOLS = (
-    Tool("status", "read", "List the agents with their state, next run and last run.", _status),
+    Tool("status", "list_agents", "List the agents with their state, next run and last run.", required=()),
     Tool(
         "get",
-        "read",
+        "get_agent",
         "Show the state and the config of an agent.",
-        _get,
-        _AGENT | {"all_values": {"type": "boolean", "description": "also list all values in effect with their origin"}},
-        ("agent",),
+        properties={"all_values": {"type": "boolean", "description": "also list all values in effect with their origin"}},
+        call=_get,
     ),
     Tool(
         "set",
-        "read",
+        "patch_agent_config",
         "Change values of an agent in the config file, for example {heartbeat: {interval: 1h}}. All other values stay."
         " Without the permission to edit, the result contains the YAML that a person can write.",
-        _set,
-        _AGENT
-        | {
-            "changes": {"type": "object", "description": "keys with their new values; maps are merged, null removes a key"},
-            "dry_run": {"type": "boolean", "description": "only show the changed lines"},
-        },
-        ("agent", "changes"),
+        keys=("changes", "dry_run"),
+        required=("agent", "changes"),
+        call=_set,
     ),
     Tool(
         "toggle",
-        "operate",
+        "pause_agent",
         "Pause or resume the heartbeat of an agent.",
-        _toggle,
-        _AGENT | {"on": {"type": "boolean", "description": "true resumes, false pauses"}} | _SPAN,
-        ("agent", "on"),
+        keys=("for",),
+        required=("agent", "on"),
+        properties={"on": {"type": "boolean", "description": "true resumes, false pauses"}},
+        call=_toggle,
     ),
-    Tool(
-        "get_checklist",
-        "read",
-        "Read the checklist of an agent, and the hash of this version.",
-        _get_checklist,
-        _AGENT,
-        ("agent",),
-    ),
+    Tool("get_checklist", "get_checklist", "Read the checklist of an agent, and the hash of this version."),
     Tool(
         "set_checklist",
-        "edit",
+        "put_checklist",
         "Replace the checklist of an agent. Read it first, and send the hash of the version that you replace.",
-        _set_checklist,
-        _AGENT
-        | {
-            "text": _text("the whole checklist in Markdown"),
-            "hash": _text("the hash from get_checklist; leave it out if there is no checklist yet"),
+        keys=("text",),
+        required=("agent", "text"),
+        properties={
+            "hash": {"type": "string", "description": "from get_checklist; leave it out if there is no checklist yet"},
         },
-        ("agent", "text"),
+        call=_set_checklist,
     ),
-    Tool(
-        "test", "wake", "Run the heartbeat of an agent now, without an extra text. This is a real run.", _test, _AGENT, ("agent",)
-    ),
+    Tool("test", "wake_agent", "Run the heartbeat of an agent now, without an extra text. This is a real run."),
     Tool(
         "logs",
-        "read",
+        "list_runs",
         "Show the latest runs and skips of an agent, newest first, with outcome, reason, text and cost.",
-        _logs,
-        _AGENT | {"limit": {"type": "integer", "minimum": 1, "maximum": MAX_RUNS, "description": "how many; default 10"}},
-        ("agent",),
+        properties={"limit": {"type": "integer", "minimum": 1, "maximum": MAX_RUNS, "description": "how many; default 10"}},
+        call=_logs,
     ),
     Tool(
         "explain",
-        "read",
+        "get_explanation",
         "Explain why an agent ran or did not run: now, at a time, or over a day.",
-        _explain,
-        _AGENT | {"on": _text("a day, such as 2027-03-28"), "at": _text("a time with its zone, as 2027-03-28T01:00:00Z")},
-        ("agent",),
+        keys=("on", "at"),
+        call=_explain,
     ),
     Tool(
         "wake",
-        "wake",
+        "wake_agent",
         "Run the heartbeat of an agent now, and add a text to its prompt.",
-        _wake,
-        _AGENT | {"text": _text("the text for the prompt")},
-        ("agent", "text"),
+        keys=("text", "urgent"),
+        required=("agent", "text"),
     ),
     Tool(
         "mute",
-        "operate",
+        "mute_agent",
         "Stop sending the messages of an agent. With muted: false, start again. The agent still runs.",
-        _mute,
-        _AGENT
-        | _SPAN
-        | {
-            "muted": {"type": "boolean", "description": "false ends the mute"},
-            "until_changed": {"type": "boolean", "description": "end the mute as soon as something changes"},
-        },
-        ("agent",),
+        keys=("for", "until_changed"),
+        properties={"muted": {"type": "boolean", "description": "false ends the mute"}},
+        call=_mute,
     ),
     Tool(
         "plan",
-        "read",
+        "get_plan",
         "List the runs that are scheduled next.",
-        _plan,
-        _AGENT | {"for": _text("for how long, such as 24h")},
+        keys=("for",),
+        required=(),
+        properties={"agent": {"type": "string", "description": "the name of the only agent; default: all"}},
+        call=_plan,
     ),
 )
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
-READ_ONLY = frozenset(("status", "get", "get_checklist", "logs", "explain", "plan"))
 
 
 def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
@@ -273,22 +253,22 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     from mcp.server.lowlevel.server import Server
     from mcp.shared.exceptions import MCPError
 
-    async def get(context: Any, path: str) -> Any:
-        """The answer to a GET request. A rejected request becomes a protocol error: only tool results can say why."""
+    async def read(context: Any, endpoint: str, agent: str | None = None, **sent: Any) -> dict[str, Any]:
+        """The answer to a question. A rejected request becomes a protocol error: only tool results can say why."""
         try:
-            return await api_of(context)("GET", path)
+            return await api_of(context)(endpoint, agent, sent)
         except ToolFailed as failed:
             raise MCPError(types.INVALID_PARAMS, str(failed)) from None
 
     async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
-        may = (await get(context, "/api/v1/whoami"))["may"]
+        may = (await read(context, "get_caller"))["may"]
         return types.ListToolsResult(
             tools=[
                 types.Tool(
                     name=tool.name,
                     description=tool.description,
                     input_schema=tool.input_schema,
-                    annotations=types.ToolAnnotations(read_only_hint=tool.name in READ_ONLY, open_world_hint=False),
+                    annotations=types.ToolAnnotations(read_only_hint=tool.is_read_only, open_world_hint=False),
                 )
                 for tool in TOOLS
                 if tool.may in may
@@ -305,13 +285,13 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
             if error is not None:
                 place = ".".join(map(str, error.path))
                 raise ToolFailed(f"{f'{place}: ' if place else ''}{error.message[:300]}")
-            data = await tool.call(api_of(context), arguments)
+            data = await tool.run(api_of(context), arguments)
         except ToolFailed as failed:
             return types.CallToolResult(content=[types.TextContent(text=str(failed))], is_error=True)
         return _tool_result(types, data)
 
     async def list_resources(context: Any, _: Any) -> types.ListResourcesResult:
-        agents = (await get(context, "/api/v1/agents"))["agents"]
+        agents = (await read(context, "list_agents"))["agents"]
         names = [agent["name"] for agent in agents]
         return types.ListResourcesResult(
             resources=[
@@ -323,12 +303,13 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
 
     async def read_resource(context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
-        name, _, what = uri.removeprefix("heartbeatd://agents/").partition("/")
+        quoted, _, what = uri.removeprefix("heartbeatd://agents/").partition("/")
+        name = unquote(quoted)
         if what == "checklist":
-            found = await get(context, f"/api/v1/agents/{name}/checklist")
+            found = await read(context, "get_checklist", name)
             content = types.TextResourceContents(uri=uri, mime_type="text/markdown", text=found["text"])
         elif what == "runs":
-            found = await get(context, f"/api/v1/runs?kind=heartbeat&name={name}&limit=10")
+            found = await read(context, "list_runs", kind="agent", name=name, limit=10)
             content = types.TextResourceContents(uri=uri, mime_type="application/json", text=_as_json(found))
         else:
             problem = f"there is no resource {uri}; read heartbeatd://agents/NAME/checklist or heartbeatd://agents/NAME/runs"
@@ -362,8 +343,8 @@ def _as_json(data: Any) -> str:
 class McpEndpoint:
     """The path /mcp: streamable HTTP without sessions. Each request needs a token, and is answered as JSON."""
 
-    def __init__(self, api_app: Callable[[], ASGIApp]) -> None:
-        self._api_app = api_app
+    def __init__(self, app_state: AppState) -> None:
+        self._app_state = app_state
         self._start = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._handle: ASGIApp | None = None
@@ -385,7 +366,7 @@ class McpEndpoint:
             if self._handle is None:
                 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-                server = build_server(lambda context: _InnerApi(self._api_app(), context.request.scope["caller"]))
+                server = build_server(lambda context: _InnerApi(self._app_state, context.request.scope["caller"]))
                 manager = StreamableHTTPSessionManager(
                     server, json_response=True, stateless=True, max_request_body_size=MAX_REQUEST
                 )
@@ -404,59 +385,19 @@ async def _keep_running(manager: Any, ready: asyncio.Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _InnerApi:
-    """Calls the API within the process, for a caller that the server has checked already."""
+    """Performs requests within the daemon, for a caller that the server has checked already."""
 
-    app: ASGIApp
+    app_state: AppState
     caller: Caller
 
-    async def __call__(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-    ) -> Any:
-        sent = b"" if body is None else json.dumps(body).encode()
-        plain, _, query = path.partition("?")
-        scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": unquote(plain),
-            "raw_path": plain.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
-            "client": None,
-            "server": None,
-            "caller": self.caller,
-        }
-        answer = bytearray()
-        status = 500
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": sent, "more_body": False}
-
-        async def send(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                answer.extend(message.get("body", b""))
-
-        await self.app(scope, receive, send)
-        return parse_answer(status, bytes(answer))
-
-
-def parse_answer(status: int, content: bytes) -> Any:
-    """The data of an answer of the API. Raises ToolFailed, with one line for each error, if the request was rejected."""
-    try:
-        data = json.loads(content)
-    except ValueError:
-        data = {}
-    if status < 300:
-        return data
-    if isinstance(data, dict) and isinstance(data.get("error"), dict):
-        raise ToolFailed(str(data["error"].get("message")))
-    if isinstance(data, dict) and data.get("errors"):
-        lines = (f"{each.get('line')}:{each.get('column')}: {each.get('path')}: {each.get('message')}" for each in data["errors"])
-        raise ToolFailed("\n".join(lines))
-    raise ToolFailed(f"the daemon answered with HTTP status {status}")
+    async def __call__(self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        request = ApiRequest(self.app_state, self.caller, {} if agent is None else {"name": agent}, {}, Headers())
+        try:
+            operation = parse_operation(ENDPOINTS[endpoint].operation, sent or {})
+            answer: ResponseBody = await perform(request, endpoint, operation)
+            return answer.as_data()
+        except ConfigError as error:
+            lines = (f"{each.line}:{each.column}: {each.path}: {each.message}" for each in error.errors)
+            raise ToolFailed("\n".join(lines)) from None
+        except (ValueError, HttpError, ExpectedError, sqlite3.Error) as error:
+            raise ToolFailed(str(error)) from None

@@ -1,182 +1,148 @@
-"""Lists every request of the HTTP API: method, path, permission, handler, and what goes in and out."""
+"""Makes the routes of the HTTP API from the lists of verbs and questions, and adds the few that are written by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from anyio import to_thread
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from heartbeatd.operations import Endpoint, parse_operation
+from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
-from scheduler.config.keys import value_types
 from scheduler.engine.buttons import LINK_PATH
-from scheduler.store.run_history import ORDERS
-from scheduler.web import checklists, config_editing, event_stream, health, mcp_server, openapi, operations, queries, signed_links
-from scheduler.web.access import Concern, Guarded, guard
-from scheduler.web.api_request import MAX_BODY_BYTES, ApiRequest, Endpoint, read_endpoint, write_endpoint
+from scheduler.web import (
+    alertmanager,
+    checklists,
+    config_editing,
+    event_stream,
+    health,
+    mcp_server,
+    openapi,
+    queries,
+    services,
+    signed_links,
+)
+from scheduler.web.api_request import (
+    MAX_BODY_BYTES,
+    ApiRequest,
+    HttpHandler,
+    authorized_caller,
+    read_json_object,
+)
 from scheduler.web.app_state import AppState
-from scheduler.web.http_errors import HANDLERS
-from scheduler.web.openapi import Operation, QueryParameter
+from scheduler.web.http_errors import HANDLERS, HttpError, bad_request, unknown_key
 from scheduler.web.page import page_routes
 from scheduler.web.page.page_sessions import Sessions
-from scheduler.web.request_bodies import (
-    AcknowledgeBody,
-    ActivityBody,
-    AlertmanagerBody,
-    ChecklistBody,
-    CloseConditionBody,
-    EditBody,
-    EmptyBody,
-    HoldBody,
-    MuteBody,
-    PauseBody,
-    PingBody,
-    ReleaseBody,
-    ReloadBody,
-    RequestBody,
-    ResultBody,
-    WakeBody,
-)
+from scheduler.web.perform import ENDPOINTS, ask, perform, sender_of
 
-MAX_WAKE_BYTES = 1024 * 1024  # bytes; Alertmanager does not repeat a rejected notification, so even one with many alerts must fit
-MAX_CHECKLIST_BYTES = 512 * 1024  # bytes; JSON may need six bytes for one byte of the text
-
-_TIME = {"type": "string", "format": "date-time"}
-_KIND = QueryParameter("kind", "of the entry", {"type": "string", "enum": list(queries.KIND_WORDS)})
-_NAME = QueryParameter("name", "of the agent or job", {"type": "string"})
-_LIMIT = QueryParameter("limit", "the most that a page has", {"type": "integer", "minimum": 1, "maximum": queries.MAX_LIMIT})
-_CURSOR = QueryParameter("cursor", "`next` of the page before", {"type": "string"})
-_RUN_PARAMETERS = (
-    _KIND,
-    _NAME,
-    QueryParameter("since", "the earliest slot", _TIME),
-    QueryParameter("until", "the time before which the slots lie", _TIME),
-    QueryParameter("outcome", "of the run", {"type": "string"}),
-    QueryParameter("reason", "of the run", {"type": "string"}),
-    _LIMIT,
-    QueryParameter("sort", "the order", {"type": "string", "enum": list(ORDERS)}),
-    _CURSOR,
-)
-_PLAN_PARAMETERS = (
-    QueryParameter("for", "how long", {"type": "string", "pattern": value_types.DURATION_PATTERN}),
-    QueryParameter("from", "the first time", _TIME),
-    _NAME,
-    _KIND,
-    QueryParameter("all", "whether every run is listed", {"type": "string", "enum": ["true", "false"]}),
-)
-_DAY = QueryParameter("on", "a local day: `today`, `yesterday`, a weekday such as `monday`, or a date", {"type": "string"})
-_EXPLAIN_PARAMETERS = (_KIND, QueryParameter("at", "a time", _TIME), _DAY)
-_OVERVIEW_PARAMETERS = (_DAY, QueryParameter("since", "the first time of a period up to now", _TIME))
-
-
-def _get(path: str, handler: Guarded, *query: QueryParameter) -> Operation:
-    return Operation("GET", path, handler, query=query)
-
-
-def _change(method: str, path: str, handler: Guarded, *bodies: type[RequestBody], largest: int = MAX_BODY_BYTES) -> Operation:
-    return Operation(method, path, handler, bodies, largest=largest)
-
-
-OPERATIONS = (
-    _get("/api/v1/status", queries.get_status),
-    _get("/api/v1/agents", queries.list_agents),
-    _get("/api/v1/agents/{name}", queries.get_agent),
-    _get("/api/v1/cron", queries.list_jobs),
-    _get("/api/v1/runs", queries.list_runs, *_RUN_PARAMETERS),
-    _get("/api/v1/runs/{id}", queries.get_run),
-    _get("/api/v1/wakes/{id}", queries.get_wake),
-    _get("/api/v1/plan", queries.get_plan, *_PLAN_PARAMETERS),
-    _get("/api/v1/explain", queries.get_overview, *_OVERVIEW_PARAMETERS),
-    _get("/api/v1/explain/{name}", queries.get_explanation, *_EXPLAIN_PARAMETERS),
-    _get("/api/v1/outbox", queries.list_undelivered, _LIMIT, _CURSOR),
-    _get(
-        "/api/v1/conditions",
-        queries.list_conditions,
-        QueryParameter("agent", "the only agent", {"type": "string"}),
-        QueryParameter("state", "`all`: the closed ones too", {"type": "string", "enum": ["open", "all"]}),
-    ),
-    _get("/api/v1/whoami", queries.get_caller),
-    _get("/api/v1/config", config_editing.get_config),
-    _get("/api/v1/agents/{name}/config", config_editing.get_agent_config),
-    _get("/api/v1/cron/{name}/config", config_editing.get_job_config),
-    # A caller without the permission `edit` gets the lines to write.
-    _change("PATCH", "/api/v1/config", config_editing.patch_config, EditBody),
-    _change("PATCH", "/api/v1/agents/{name}/config", config_editing.patch_agent_config, EditBody),
-    _change("PATCH", "/api/v1/cron/{name}/config", config_editing.patch_job_config, EditBody),
-    Operation("GET", "/api/v1/events", event_stream.stream_events, media_type="text/event-stream"),
-    _get("/api/v1/agents/{name}/checklist", checklists.get_checklist),
-    _change(
-        "PUT",
-        "/api/v1/agents/{name}/checklist",
-        checklists.put_checklist,
-        ChecklistBody,
-        largest=MAX_CHECKLIST_BYTES,
-    ),
-    _change(
-        "POST",
-        "/api/v1/agents/{name}/wake",
-        operations.wake_agent,
-        AlertmanagerBody,
-        WakeBody,
-        largest=MAX_WAKE_BYTES,
-    ),
-    _change("PUT", "/api/v1/agents/{name}/busy", operations.hold_lane, HoldBody),
-    _change("DELETE", "/api/v1/agents/{name}/busy", operations.release_lane, ReleaseBody),
-    _change("POST", "/api/v1/agents/{name}/activity", operations.record_activity, ActivityBody),
-    _change("POST", "/api/v1/agents/{name}/pause", operations.pause_agent, PauseBody),
-    _change("POST", "/api/v1/agents/{name}/resume", operations.resume_agent, EmptyBody),
-    _change("POST", "/api/v1/agents/{name}/mute", operations.mute_agent, MuteBody),
-    _change("POST", "/api/v1/agents/{name}/unmute", operations.unmute_agent, EmptyBody),
-    _change("POST", "/api/v1/cron/{name}/run", operations.run_job, EmptyBody),
-    _change("POST", "/api/v1/cron/{name}/pause", operations.pause_job, PauseBody),
-    _change("POST", "/api/v1/cron/{name}/resume", operations.resume_job, EmptyBody),
-    _change("POST", "/api/v1/cron/{name}/mute", operations.mute_job, MuteBody),
-    _change("POST", "/api/v1/cron/{name}/unmute", operations.unmute_job, EmptyBody),
-    _change("POST", "/api/v1/pause", operations.pause_all, PauseBody),
-    _change("POST", "/api/v1/resume", operations.resume_all, EmptyBody),
-    _change("POST", "/api/v1/runs/{id}/result", operations.report_result, ResultBody),
-    _change("POST", "/api/v1/runs/{id}/cancel", operations.cancel_run, EmptyBody),
-    _change("POST", "/api/v1/outbox/{id}/retry", operations.retry_message, EmptyBody),
-    _change("POST", "/api/v1/outbox/{id}/drop", operations.drop_message, EmptyBody),
-    _change("POST", "/api/v1/conditions/close", operations.close_condition, CloseConditionBody),
-    _change("POST", "/api/v1/conditions/ack", operations.acknowledge_conditions, AcknowledgeBody),
-    _change("POST", "/api/v1/conditions/unack", operations.unacknowledge_conditions, AcknowledgeBody),
-    _change("POST", "/api/v1/ping", operations.ping_channels, PingBody),
-    _change("POST", "/-/reload", operations.reload_config, ReloadBody),
-)
+HANDLER_MODULES = (checklists, config_editing, queries, services)  # imported because they register handlers of operations
+# Bytes of a body. Alertmanager does not repeat a rejected notification, so even one with many alerts must fit. JSON may need six
+# bytes for one byte of a checklist.
+LARGEST = {"wake_agent": 1024 * 1024, "put_checklist": 512 * 1024}
 
 
 def build_application(app_state: AppState, sessions: Sessions) -> Starlette:
     """The ASGI application, without the checks of the middleware."""
-    pages = page_routes.build_routes(app_state, sessions, OPERATIONS)
+    pages = page_routes.build_routes(app_state, sessions)
     application = Starlette(routes=[*build_routes(app_state), *pages], exception_handlers=HANDLERS)
-    application.router.routes.append(Route(mcp_server.PATH, mcp_server.McpEndpoint(lambda: application)))
+    application.router.routes.append(Route(mcp_server.PATH, mcp_server.McpEndpoint(app_state)))
     return application
 
 
 def build_routes(app_state: AppState) -> list[Route]:
+    """The routes of the API, of the probes and of the links in messages."""
     probes = {"/metrics": health.metrics_endpoint, "/healthz": health.liveness_endpoint, "/readyz": health.readiness_endpoint}
     return [
         Route(f"{LINK_PATH}{{data}}", signed_links.link_endpoint(app_state), methods=["GET", "POST"]),
         *(Route(path, make(app_state), methods=["GET"]) for path, make in probes.items()),
-        Route("/api/v1/openapi.json", read_endpoint(app_state, _get_openapi), methods=["GET"]),
-        *(Route(each.path, _endpoint_of(app_state, each), methods=[each.method]) for each in OPERATIONS),
+        Route("/api/v1/openapi.json", _get_openapi, methods=["GET"]),
+        Route(event_stream.PATH, _stream_endpoint(app_state), methods=["GET"]),
+        *(Route(each.path, _endpoint(app_state, each), methods=[each.method]) for each in ENDPOINTS.values()),
     ]
 
 
-def _endpoint_of(app_state: AppState, operation: Operation) -> Endpoint:
-    if operation.method == "GET":
-        return read_endpoint(app_state, operation.handler, [each.name for each in operation.query])
-    return write_endpoint(app_state, operation.handler, *operation.bodies, largest=operation.largest)
+def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
+    """Performs an operation. The keys are in the query of a GET request, and in the body of all others.
+
+    Some clients cannot send a body with DELETE, so the query of a DELETE counts as part of the body.
+    """
+
+    async def read(request: Request) -> Response:
+        api = _authorized(app_state, request, endpoint)
+        question = _parse(endpoint, api.query)
+        found = await to_thread.run_sync(ask, api, endpoint.name, question, limiter=app_state.read_limiter)
+        return JSONResponse(await to_thread.run_sync(found.as_data))
+
+    async def change(request: Request) -> Response:
+        api = _authorized(app_state, request, endpoint)
+        sent = await read_json_object(request, LARGEST.get(endpoint.name, MAX_BODY_BYTES))
+        if endpoint.method == "DELETE":
+            sent = {**api.query, **sent}
+        else:
+            api.allow_only(())
+        if endpoint.name == "wake_agent" and alertmanager.is_notification(sent):
+            wake, sender = _parse_notification(sent, api)
+            done = await perform(api, endpoint.name, wake, sender)
+        else:
+            done = await perform(api, endpoint.name, _parse(endpoint, _with_version(endpoint, sent, request.headers)))
+        return JSONResponse(done.as_data())
+
+    return read if endpoint.method == "GET" else change
+
+
+def _authorized(app_state: AppState, request: Request, endpoint: Endpoint) -> ApiRequest:
+    """The request of a caller with the permission, which is checked before the body is read."""
+    caller = authorized_caller(request, endpoint.may)
+    return ApiRequest(app_state, caller, request.path_params, request.query_params, request.headers)
+
+
+def _parse(endpoint: Endpoint, sent: Mapping[str, Any]) -> Any:
+    try:
+        return parse_operation(endpoint.operation, sent, is_query=endpoint.method == "GET")
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+
+
+def _parse_notification(sent: Mapping[str, Any], api: ApiRequest) -> Any:
+    try:
+        return alertmanager.wake_from_alerts(sent, sender_of(api))
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+
+
+def _with_version(endpoint: Endpoint, sent: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[str, Any]:
+    """The body with the version that a header names. `If-None-Match: *`: there must not be a version yet."""
+    if "hash" not in endpoint.operation.model_fields:
+        return sent
+    named, none = headers.get("if-match"), headers.get("if-none-match")
+    if none is not None and (named is not None or none != "*" or sent.get("hash") not in (None, NO_VERSION)):
+        raise HttpError(428, "version_wanted", "send either the hash of a version, or `If-None-Match: *` if there is none yet")
+    return {**sent, "hash": NO_VERSION if none else named} if named or none else sent
+
+
+def _stream_endpoint(app_state: AppState) -> HttpHandler:
+    async def endpoint(request: Request) -> Response:
+        caller = authorized_caller(request, event_stream.MAY)
+        api = ApiRequest(app_state, caller, {}, request.query_params, request.headers)
+        api.allow_only(())
+        return event_stream.stream_events(api)
+
+    return endpoint
 
 
 @cache
 def _openapi_document() -> dict[str, Any]:
-    return openapi.build_document(OPERATIONS, __version__)
+    return openapi.build_document(ENDPOINTS.values(), __version__)
 
 
-@guard("read", Concern.PART)
-def _get_openapi(_: ApiRequest) -> dict[str, Any]:
-    """The description of the API."""
-    return _openapi_document()
+async def _get_openapi(request: Request) -> Response:
+    authorized_caller(request, "read")
+    for key in request.query_params:
+        raise unknown_key(key, ())
+    return JSONResponse(await to_thread.run_sync(_openapi_document))

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from scheduler.channels.telegram_buttons import Press
 from scheduler.engine import buttons
 from scheduler.engine.buttons import PressAnswer, PressButton
-from scheduler.web.api_request import Endpoint
+from scheduler.web.api_request import HttpHandler
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import not_found
 
@@ -26,7 +26,7 @@ PAGE = """<!doctype html>
 FORM = '<form method="post"><button type="submit">{label}</button></form>'
 
 
-def link_endpoint(app_state: AppState) -> Endpoint:
+def link_endpoint(app_state: AppState) -> HttpHandler:
     """GET shows what the link does and changes nothing, because programs that preview links follow them. POST does it.
 
     A forged link is counted in both cases.

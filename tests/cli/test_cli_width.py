@@ -6,10 +6,12 @@ import pytest
 from loops import loop_over
 from world import MakeWorld, World
 
+from heartbeatd.verbs import HoldLane
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.cli.output import wrap_text
-from scheduler.engine.requests import HoldLane
+from scheduler.engine.effects import VerbRequest
+from scheduler.model.outcome import Kind
 
 CHANNEL = "a-channel-whose-name-is-forty-characters"
 AGENTS = [f"agent-{number:02}-with-a-name-of-forty-character" for number in range(12)]
@@ -43,7 +45,9 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     world.send = lambda _: DeliveryResult("retry", "the server said " + "that it is not well, " * 5)
     world.run(minutes=29)
     for name in AGENTS[2:4]:
-        world.request(HoldLane(name, "a-gateway-whose-name-is-forty-characters", world.clock.now + timedelta(hours=20)))
+        world.request(
+            VerbRequest(HoldLane(id="a-gateway-whose-name-is-forty-characters", for_=timedelta(hours=20)), (Kind.HEARTBEAT, name))
+        )
     world.run(hours=1, minutes=31)
     return world
 

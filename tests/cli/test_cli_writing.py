@@ -14,6 +14,7 @@ import pytest
 from config_file import write
 from world import Delayed, MakeWorld
 
+from heartbeatd.verbs import Cancel, Mute, Wake
 from scheduler.cli import daemon_client
 from scheduler.cli.daemon_client import OfflineDaemonClient
 from scheduler.cli.daemon_files import DaemonFiles
@@ -21,7 +22,7 @@ from scheduler.cli.main import main
 from scheduler.cli.wake_progress import print_wait
 from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
-from scheduler.engine.pending_runs import CancelRun
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, open_read_only
@@ -267,11 +268,10 @@ def test_a_command_waits_for_a_daemon_that_starts_beside_it(config: Path, place:
     call(config, "resume", "--all")
     client = OfflineDaemonClient(config)
     daemon = Daemon(place)
-    daemon.answers = {"/api/v1/agents/ops/wake": (202, {"wake": 7})}
     daemon.write_address()
     try:
-        assert client.wake_agent("ops", "look") == 7
-        client.mute_entry((Kind.HEARTBEAT, "ops"), None, until_changed=True)
+        assert client.perform(Wake(text="look"), (Kind.HEARTBEAT, "ops")).wake == 7
+        client.perform(Mute(until_changed=True), (Kind.HEARTBEAT, "ops"))
     finally:
         daemon.close()
     assert [path for path, _ in daemon.asked] == ["/api/v1/agents/ops/wake", "/api/v1/agents/ops/mute"]
@@ -294,6 +294,22 @@ def test_a_starting_daemon_waits_for_a_command_and_not_for_a_daemon(config: Path
     looks.clear()
     with StateLock.take(place.lock_file, started_at=START, instance="other"), pytest.raises(AlreadyRunning):
         startup.take_lock(settings, "daemon", lambda: START)
+
+
+# Has the keys of every answer, because the command reads only those that it knows.
+ANSWER = {
+    "wake": 7,
+    "paused": [],
+    "resumed": ["cron/both"],
+    "muted_until": None,
+    "until_changed": False,
+    "was_muted": True,
+    "held": 3,
+    "message": 1,
+    "channel": "hook",
+    "run": 3,
+    "ended": True,
+}
 
 
 class Daemon:
@@ -323,7 +339,7 @@ class Daemon:
     def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
         self.asked.append((path, body))
         self.headers = headers
-        return self.answers.get(path, (202, {}))
+        return self.answers.get(path, (200, ANSWER))
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         daemon = self
@@ -356,10 +372,10 @@ def daemon(config: Path, place: DaemonFiles) -> Iterator[Daemon]:
 @pytest.mark.parametrize(
     ("arguments", "path", "body"),
     [
-        (["pause", "ops", "--for", "1h30m"], "/api/v1/agents/ops/pause", {"for": "1h30m"}),
+        (["pause", "ops", "--for", "1h30m"], "/api/v1/agents/ops/pause", {"for": "5400s"}),
         (["pause", "tick"], "/api/v1/cron/tick/pause", {}),
-        (["pause", "--all", "--for", "2h"], "/api/v1/pause", {"for": "2h"}),
-        (["mute", "ops", "--for", "2h"], "/api/v1/agents/ops/mute", {"for": "2h", "until_changed": False}),
+        (["pause", "--all", "--for", "2h"], "/api/v1/pause", {"for": "7200s"}),
+        (["mute", "ops", "--for", "2h"], "/api/v1/agents/ops/mute", {"for": "7200s", "until_changed": False}),
         (["mute", "tick", "--until-changed"], "/api/v1/cron/tick/mute", {"until_changed": True}),
         (["unmute", "cron/both"], "/api/v1/cron/both/unmute", {}),
         (["resume", "cron/both"], "/api/v1/cron/both/resume", {}),
@@ -374,7 +390,6 @@ def test_pause_resume_mute_and_unmute_are_sent_to_a_running_daemon(
     daemon: Daemon,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    daemon.answers[path] = (200, {"resumed": ["cron/both"], "was_muted": True, "held": 3})
     capsys.readouterr()
     assert call(config, *arguments) == 0
     assert daemon.asked == [(path, body)]
@@ -619,7 +634,7 @@ def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
     world.write("ops/HEARTBEAT.md", "- look\n")
     world.wake("ops", "the disk is full")
     world.run(seconds=1)
-    world.request(CancelRun(1))
+    world.request(VerbRequest(Cancel(), 1))
     world.run(seconds=1)
     daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
     capsys.readouterr()

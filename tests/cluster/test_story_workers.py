@@ -21,8 +21,9 @@ from heartbeat.findings import Finding, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.verdict import Suppression
+from heartbeatd.verbs import Cancel
 from scheduler.cli.commands import explain
-from scheduler.engine.pending_runs import CancelRun
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
@@ -122,7 +123,7 @@ def test_a_cancelled_run_is_not_given_to_another_worker(make_world: MakeWorld) -
     world.scripts["ops"] = lambda call: LONG
     world.runs.cancelled_result = lambda result, why: LOST
     world.run(minutes=1)
-    world.request(CancelRun(1))
+    world.request(VerbRequest(Cancel(), 1))
     world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval abandoned cancelled"]
     assert len(world.calls) == 1

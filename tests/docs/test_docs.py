@@ -13,9 +13,18 @@ import heartbeat
 from scheduler.cli import manual
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import config_schema
-from scheduler.web.routes import OPERATIONS
+from scheduler.web import event_stream
+from scheduler.web.perform import ENDPOINTS
 
-KNOWN_PATHS = ["/metrics", "/healthz", "/readyz", "/mcp", "/api/v1/openapi.json", *(each.path for each in OPERATIONS)]
+KNOWN_PATHS = [
+    "/metrics",
+    "/healthz",
+    "/readyz",
+    "/mcp",
+    "/api/v1/openapi.json",
+    event_stream.PATH,
+    *(each.path for each in ENDPOINTS.values()),
+]
 DOCS = HOME / "docs"
 COMING = (DOCS / "coming-from.md").read_text("utf-8")
 SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])

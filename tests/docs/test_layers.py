@@ -46,8 +46,7 @@ ROOMS = {
     "pydantic": (
         "scheduler/config/",
         "heartbeatd/",
-        "scheduler/web/request_bodies.py",
-        "heartbeatd/answers.py",
+        "scheduler/web/alertmanager.py",
         "scheduler/web/openapi.py",
     ),
 }

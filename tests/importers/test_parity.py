@@ -18,12 +18,12 @@ import heartbeat
 from heartbeat.checklist import has_work, open_tasks
 from heartbeat.interval_slots import stagger_for
 from heartbeat.verdict import judge_answer
+from heartbeatd.verbs import NoteActivity
 from scheduler.cli.main import main
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import NoteActivity
 from scheduler.model.events import RunClosed
-from scheduler.model.outcome import Trigger
-from scheduler.model.settings import Target
+from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import targets
 
 NOW = utc("2026-03-02 08:00")
@@ -309,7 +309,7 @@ WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{targ
 def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWorld) -> None:
     world = make_world(WITH_CHAT + agent())
     for recipient, title in (("7", "Family"), ("8", "Work")):
-        world.request(NoteActivity("ops", Target("chat", recipient), title))
+        world.request(VerbRequest(NoteActivity.of(channel="chat", target=recipient, title=title), (Kind.HEARTBEAT, "ops")))
     known = [each.as_data() for each in targets.known_targets(world.store.connection, "ops")]
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
@@ -317,9 +317,9 @@ def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWor
 @row("PicoClaw", 8)
 def test_picoclaw_messages_go_to_the_last_chat_of_a_user_and_never_to_an_internal_one(make_world: MakeWorld) -> None:
     world = make_world(WITH_CHAT + agent(deliver="last"), scripts=answers_in_turn("Disk full"))
-    world.inbox.submit(NoteActivity("ops", Target("chat", "7")))
+    world.inbox.submit(VerbRequest(NoteActivity(channel="chat", target="7"), (Kind.HEARTBEAT, "ops")))
     with pytest.raises(Refused, match="internal"):
-        world.request(NoteActivity("ops", Target("cli", "direct")))
+        world.request(VerbRequest(NoteActivity(channel="cli", target="direct"), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=1)
     assert [target["says"] for target in world.records()[0]["delivery"]["targets"]] == ["delivered to chat:7"]
 
@@ -366,7 +366,7 @@ def test_mistermorph_a_slot_during_a_run_is_skipped(make_world: MakeWorld) -> No
 def test_mistermorph_a_run_gets_its_metadata(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"), scripts=answers_in_turn(1, "HEARTBEAT_OK"))
     world.run(minutes=31)
-    world.request(NoteActivity("ops", None, None, 3, 1))
+    world.request(VerbRequest(NoteActivity(queue=3, pending_approvals=1), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=30)
     failed, fine = (json.loads(str(call.env["HEARTBEATD_META"])) for call in world.calls[1:])
     assert (failed["trigger"], failed["scheduled_at"], failed["failures"]) == ("interval", "2026-03-02T08:30:00Z", 1)

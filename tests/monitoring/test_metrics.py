@@ -23,9 +23,10 @@ from test_story_async_results import http_agent
 from test_story_models import KEY, config
 from world import Delayed, MakeWorld, utc
 
+from heartbeatd.verbs import Ack, CloseProblem, Mute, Unack
 from scheduler.channels.message import DeliveryResult
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AcknowledgeConditions, CloseCondition, MuteEntry, UnacknowledgeConditions
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import Kind
@@ -473,7 +474,7 @@ def test_open_conditions_are_shown_by_agent_and_severity(make_world: MakeWorld) 
     assert open_conditions(page) == {"{false,ops,warning}": 2, "{false,ops,critical}": 1}
     world.run(minutes=30)
     assert open_conditions(page) == {"{false,ops,warning}": 1, "{false,ops,critical}": 1}
-    world.request(CloseCondition("ops", "log"))
+    world.request(VerbRequest(CloseProblem(agent="ops", key="log")))
     assert open_conditions(page) == {"{false,ops,critical}": 1}
     world.reload(AGENT.replace("ops:", "web:"))
     assert open_conditions(page) == {}
@@ -484,11 +485,11 @@ def test_a_condition_that_a_person_has_acknowledged_is_counted_as_such_until_it_
     world = make_world(AGENT, scripts={"ops": lambda _: next(answers)})
     page = Page(world)
     world.run(minutes=1)
-    world.request(AcknowledgeConditions("ops", "ann", "disk"))
+    world.request(VerbRequest(Ack(agent="ops", key="disk"), sender=Sender("ann")))
     assert open_conditions(page) == {"{false,ops,warning}": 1, "{true,ops,warning}": 1}
-    world.request(UnacknowledgeConditions("ops", "ann", "disk"))
+    world.request(VerbRequest(Unack(agent="ops", key="disk"), sender=Sender("ann")))
     assert open_conditions(page) == {"{false,ops,warning}": 2}
-    world.request(AcknowledgeConditions("ops", "ann", "disk"))
+    world.request(VerbRequest(Ack(agent="ops", key="disk"), sender=Sender("ann")))
     world.run(minutes=30)
     assert open_conditions(page) == {"{false,ops,warning}": 1, "{true,ops,warning}": 1}
     world.run(minutes=30)
@@ -508,7 +509,7 @@ def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWo
 def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:
     world = make_world(BOTH, scripts={"ops": lambda call: "The disk is full."})
     page = Page(world)
-    world.request(MuteEntry((Kind.HEARTBEAT, "ops"), world.clock.now + timedelta(hours=1), "cli"))
+    world.request(VerbRequest(Mute(until=world.clock.now + timedelta(hours=1)), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=31)
     assert page.series("muted") == {"muted{heartbeat,ops}": 1}
     assert page.series("suppressions_total")["suppressions_total{heartbeat,ops,muted}"] == 2

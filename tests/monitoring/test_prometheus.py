@@ -21,9 +21,10 @@ from servers.messages import error_answer, text_answer
 from servers.scripted import Server
 from world import Delayed, MakeWorld, World
 
+from heartbeatd.verbs import Mute
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.requests import MuteEntry
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.outcome import Kind
 
@@ -186,7 +187,7 @@ def quarter_of_an_hour(world: World) -> Iterator[tuple[datetime, str]]:
     """The scrapes, every 15 seconds, of a quarter of an hour with many faults. The daemon is killed halfway."""
     world.pause((Kind.HEARTBEAT, "held"))
     world.wake("held", "look")
-    world.request(MuteEntry((Kind.HEARTBEAT, "loud"), world.clock.now + timedelta(minutes=5), "cli"))
+    world.request(VerbRequest(Mute(until=world.clock.now + timedelta(minutes=5)), (Kind.HEARTBEAT, "loud")))
     page = Page(world)
     yield from scrapes(page, world)
     page = Page(world)  # the counters of the next boot, which starts with the open runs of this one

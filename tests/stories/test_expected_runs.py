@@ -12,8 +12,8 @@ from servers.scripted import Server
 from test_story_async_results import http_agent
 from world import Delayed, MakeWorld, World, utc
 
-from scheduler.engine.pending_runs import CancelRun, ReportResult
-from scheduler.engine.requests import HoldLane
+from heartbeatd.verbs import Cancel, HoldLane, ReportResult
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis
 
@@ -96,7 +96,7 @@ def test_an_agent_without_a_checklist_is_silent_until_it_has_one_again(make_worl
 
 def test_an_agent_that_is_always_busy_is_silent(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 08:10")
-    world.request(HoldLane("ops", "gateway", utc("2026-03-02 12:00")))
+    world.request(VerbRequest(HoldLane(id="gateway", for_=utc("2026-03-02 12:00") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     assert silent_times(world, "2026-03-02 09:50", minutes=20) == ["02 08:50", "02 09:10", "02 09:30", "02 09:50"]
     assert slots(world)[1] >= 1
 
@@ -141,7 +141,7 @@ def test_an_agent_that_reports_each_result_in_time_is_not_silent(make_world: Mak
         for run in world.records("ops"):
             waits = world.clock.now - utc(run["slot"][:16].replace("T", " "))
             if run["outcome"] == "async" and waits == timedelta(minutes=40):
-                world.request(ReportResult(run["id"], "HEARTBEAT_OK", None))
+                world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), run["id"]))
         found += ["silent"] * is_silent(world)
     assert found == []
     assert slots(world)[0] >= 8
@@ -272,7 +272,7 @@ def test_a_failed_run_is_a_bad_slot_but_no_silence_and_a_cancelled_one_is_neithe
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=4))
     world.run_until("2026-03-02 09:02")
     (running,) = [run for run in world.records("ops") if run["state"] == "running"]
-    world.request(CancelRun(running["id"]))
+    world.request(VerbRequest(Cancel(), running["id"]))
     world.run(minutes=1)
     assert not is_silent(world)
     assert slots(world) == (0, 1)

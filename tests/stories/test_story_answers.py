@@ -20,8 +20,9 @@ from test_story_slots import agent
 from world import MakeWorld, World
 
 from heartbeat.verdict import CUT_NOTE
+from heartbeatd.verbs import Cancel, ReportResult
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import CancelRun, ReportResult
 
 KEY = "sk-test-0123456789"
 
@@ -138,7 +139,7 @@ def test_a_later_result_can_be_truncated_too(make_world: MakeWorld) -> None:
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=1)
-        world.request(ReportResult(world.records()[0]["id"], "The disk is", None, truncated=True))
+        world.request(VerbRequest(ReportResult(text="The disk is", truncated=True), world.records()[0]["id"]))
         world.run(minutes=1)
     assert delivered_texts(world) == [f"The disk is\n\n{CUT_NOTE}"]
     assert [row["truncated"] for row in world.records()] == [False, True]
@@ -229,7 +230,7 @@ def test_a_result_in_time_ends_the_run(make_world: MakeWorld) -> None:
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=50)
-        world.request(ReportResult(world.records()[0]["id"], "HEARTBEAT_OK", None))
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), world.records()[0]["id"]))
         world.run(minutes=100)
     assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result ok heartbeat_ok"]
     assert column_values(world, "failures") == 0
@@ -240,10 +241,10 @@ def test_a_result_after_the_deadline_is_refused_with_the_reason(make_world: Make
         world = make_world(http_agent(server.url, beat=", async_timeout: 10m"))
         world.run(minutes=11)
         with pytest.raises(Refused, match="has failed: no result was reported within its async_timeout") as refused:
-            world.request(ReportResult(world.records()[0]["id"], "ALERT: late", None))
+            world.request(VerbRequest(ReportResult(text="ALERT: late"), world.records()[0]["id"]))
         assert refused.value.code == "too_late"
         with pytest.raises(Refused, match="has already ended"):
-            world.request(CancelRun(world.records()[0]["id"]))
+            world.request(VerbRequest(Cancel(), world.records()[0]["id"]))
     assert delivered_texts(world) == []
 
 
@@ -284,7 +285,7 @@ def test_after_a_stop_a_result_is_accepted_for_five_more_minutes(make_world: Mak
         world.downtime(hours=2)
         world.run(minutes=4)
         assert world.history("ops") == ["03-02 08:00 interval async"]
-        world.request(ReportResult(world.records()[0]["id"], "The disk is full.", None))
+        world.request(VerbRequest(ReportResult(text="The disk is full."), world.records()[0]["id"]))
         world.run(minutes=3)
     assert world.history() == ["03-02 08:00 interval async", "03-02 08:00 result alert"]
 
@@ -294,7 +295,7 @@ def test_a_run_with_a_pending_result_is_not_deleted_from_the_history(make_world:
         beat = http_agent(server.url, beat=", async_timeout: 24h").replace("interval: 3h", "interval: 5m")
         world = make_world(beat + "history: {runs: 1, keep: 1h}\n")
         world.run(hours=3)
-        world.request(ReportResult(server.requests[0].json["run"], "The disk is full.", None))
+        world.request(VerbRequest(ReportResult(text="The disk is full."), server.requests[0].json["run"]))
         world.run(minutes=1)
     assert delivered_texts(world) == ["The disk is full."]
 
@@ -312,7 +313,7 @@ def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> No
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=1)
-        world.request(CancelRun(world.records()[0]["id"]))
+        world.request(VerbRequest(Cancel(), world.records()[0]["id"]))
         world.run(hours=2)
     assert [row["reason"] for row in world.records()] == [None, "cancelled"]
 
@@ -328,7 +329,7 @@ def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(ma
         world.boot()
         run_id = world.records()[0]["id"]
         assert world.records()[0]["result_due_at"] == "2026-03-03T08:00:00Z"
-        world.request(ReportResult(run_id, "The disk is full.", None))
+        world.request(VerbRequest(ReportResult(text="The disk is full."), run_id))
         world.run(minutes=1)
     assert delivered_texts(world)[0] == "The disk is full."
 

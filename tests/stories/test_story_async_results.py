@@ -10,8 +10,9 @@ from servers import gateway
 from servers.scripted import Server
 from world import MakeWorld, World
 
+from heartbeatd.verbs import ReportResult
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.pending_runs import ReportResult
 from scheduler.model.outcome import Kind
 
 
@@ -29,13 +30,13 @@ def test_an_async_result_is_classified_and_sent_once(make_world: MakeWorld) -> N
         run_id = server.requests[0].json["run"]
     assert run_id == world.records()[0]["id"]
     assert world.records()[0]["outcome"] == "async"
-    world.request(ReportResult(run_id, "ALERT: found it", None))
+    world.request(VerbRequest(ReportResult(text="ALERT: found it"), run_id))
     world.run(minutes=1)
     later = world.records()[1]
     assert (later["trigger"], later["slot"], later["outcome"]) == ("result", world.records()[0]["slot"], "alert")
     assert [text for _, _, text in world.delivered] == ["ALERT: found it"]
     with pytest.raises(Refused, match="already has its result"):
-        world.request(ReportResult(run_id, "again", None))
+        world.request(VerbRequest(ReportResult(text="again"), run_id))
 
 
 def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
@@ -45,7 +46,7 @@ def test_a_result_after_a_day_is_refused(make_world: MakeWorld) -> None:
         run_id = server.requests[0].json["run"]
     world.run(hours=25)
     with pytest.raises(Refused, match="has failed: no result was reported"):
-        world.request(ReportResult(run_id, "ALERT: found it", None))
+        world.request(VerbRequest(ReportResult(text="ALERT: found it"), run_id))
 
 
 def test_a_result_that_arrives_before_its_202_is_recorded_is_not_refused_as_unknown(make_world: MakeWorld) -> None:
@@ -53,7 +54,7 @@ def test_a_result_that_arrives_before_its_202_is_recorded_is_not_refused_as_unkn
         world = make_world(http_agent(server.url), durations={"ops": timedelta(seconds=1)})
         world.engine.tick(world.clock.read())
         with pytest.raises(Refused) as refused:
-            world.request(ReportResult(server.requests[0].json["run"], "ALERT fast", None))
+            world.request(VerbRequest(ReportResult(text="ALERT fast"), server.requests[0].json["run"]))
     assert refused.value.code == "not_yet"
 
 
@@ -61,7 +62,7 @@ def test_a_nul_byte_is_removed_from_an_async_result(make_world: MakeWorld) -> No
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=1)
-        world.request(ReportResult(server.requests[-1].json["run"], "a\0b", None))
+        world.request(VerbRequest(ReportResult(text="a\0b"), server.requests[-1].json["run"]))
         world.run(minutes=1)
     assert world.records()[-1]["text"] == "ab"
 
@@ -71,7 +72,7 @@ def test_failed_async_results_count_as_consecutive_failures(make_world: MakeWorl
         world = make_world(http_agent(server.url))
         for _ in range(3):
             world.run(minutes=1)
-            world.request(ReportResult(server.requests[-1].json["run"], None, "it broke"))
+            world.request(VerbRequest(ReportResult(error="it broke"), server.requests[-1].json["run"]))
             world.run(minutes=29)
     assert world.store.connection.execute("select failures from entry").fetchone()[0] == 3
 
@@ -82,12 +83,12 @@ def test_a_result_that_fails_after_the_answer_of_a_newer_run_is_no_failure_in_a_
         world = make_world(http_agent(server.url, async_timeout="2h"))
         world.run(minutes=91)
         first, _, third, newest = [request.json["run"] for request in server.requests]
-        world.request(ReportResult(first, None, "it broke"))
+        world.request(VerbRequest(ReportResult(error="it broke"), first))
         world.run(minutes=1)
         assert failures_in_a_row(world) == 1
-        world.request(ReportResult(newest, "HEARTBEAT_OK", None))
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), newest))
         world.run(minutes=1)
-        world.request(ReportResult(third, None, "it broke"))
+        world.request(VerbRequest(ReportResult(error="it broke"), third))
         world.pause((Kind.HEARTBEAT, "ops"))
         world.run(hours=3)
     assert [run["reason"] for run in world.records() if run["outcome"] == "failed"] == ["exit", "exit", "no_result"]
@@ -103,7 +104,7 @@ def test_a_suppressed_async_result_counts_once_as_quiet(make_world: MakeWorld) -
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=1)
-        world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), server.requests[-1].json["run"]))
     assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 1
 
 
@@ -111,6 +112,6 @@ def test_an_active_alert_is_not_resolved_by_the_start_of_an_async_run(make_world
     with Server([gateway.async_answer()]) as server:
         world = make_world(http_agent(server.url))
         world.run(minutes=1)
-        world.request(ReportResult(server.requests[-1].json["run"], "ALERT: x", None))
+        world.request(VerbRequest(ReportResult(text="ALERT: x"), server.requests[-1].json["run"]))
         world.run(minutes=30)
     assert world.store.connection.execute("select alerting from entry").fetchone()[0] == 1

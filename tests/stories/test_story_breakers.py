@@ -15,9 +15,9 @@ from servers.scripted import Act, Request, Server, hang_up, reply
 from test_story_models import config, decides
 from world import MakeWorld, World
 
+from heartbeatd.verbs import Cancel, Mute, ReportResult
 from scheduler.cli.main import main
-from scheduler.engine.pending_runs import CancelRun, ReportResult
-from scheduler.engine.requests import MuteEntry
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import BreakerMoved, MuteChanged, ProviderFailed
@@ -100,7 +100,7 @@ def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(ma
     with Models(lambda request: next(answers, NO_KEY)) as server:
         world = make_world(fleet(server.url, "a", "b", b="stagger: 5m, on_failure: {after: 1}"), environ={"KEY": KEY})
         world.run(minutes=10)
-        world.request(MuteEntry((Kind.HEARTBEAT, "b"), None, "cli", until_changed=True))
+        world.request(VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, "b")))
         world.run(minutes=30)
     assert count_outcomes(world, "b") == Counter(ok=1, breaker_open=1)
     assert [event.muted for event in world.events_of(MuteChanged)] == [True, False]
@@ -112,7 +112,7 @@ def test_a_mute_until_something_changes_lasts_while_the_same_provider_fails(make
         world = make_world(fleet(server.url, "a", "b", b="stagger: 5m"), environ={"KEY": KEY})
         world.run(minutes=20)
         for name in ("a", "b"):
-            world.request(MuteEntry((Kind.HEARTBEAT, name), None, "cli", until_changed=True))
+            world.request(VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, name)))
         world.run(hours=4)
         assert all(count_outcomes(world, name)["auth"] > 1 and count_outcomes(world, name)["breaker_open"] for name in ("a", "b"))
         assert [event.muted for event in world.events_of(MuteChanged)] == [True, True]
@@ -265,7 +265,7 @@ def test_a_cancelled_probe_does_not_count_and_is_made_by_the_next_run(make_world
         probe = world.records()[-1]
         assert (probe["state"], len(server.requests)) == ("running", 2)
         world.runs.cancelled_result = lambda _, why: result
-        world.request(CancelRun(probe["id"]))
+        world.request(VerbRequest(Cancel(), probe["id"]))
         world.run(minutes=18)
     assert [line[6:] for line in world.history()[-2:]] == ["08:30 interval abandoned cancelled", "08:40 interval ok heartbeat_ok"]
     assert len(world.events_of(ProviderFailed)) == before
@@ -287,7 +287,7 @@ def test_an_async_result_does_not_use_up_the_probe(make_world: MakeWorld) -> Non
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=75)  # 08:00 async; 08:40 a 401, so the next probe is at 09:10
         run_id = agent.requests[0].json["run"]
-        world.request(ReportResult(run_id, "HEARTBEAT_OK", None))
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), run_id))
         world.run(minutes=10)
     assert world.history()[-1] == "03-02 09:20 interval ok decided_skip"
 

@@ -17,8 +17,9 @@ from test_story_slots import agent
 from world import QUIET, AgentCall, Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import ReportResult
 from scheduler.cli.main import main
-from scheduler.engine.pending_runs import ReportResult
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import ProviderFailed
 from scheduler.telemetry.event_log import EventLog
 
@@ -381,9 +382,9 @@ def test_an_async_answer_counts_for_its_items_when_it_arrives(make_world: MakeWo
         world = make_world(async_agent(server.url), prechecks={"ops": precheck_outputs("1")})
         world.run(minutes=70)
         first, second = (request.json["run"] for request in server.requests)
-        world.request(ReportResult(second, None, "it broke"))
+        world.request(VerbRequest(ReportResult(error="it broke"), second))
         assert world.store.connection.execute("select count(*) from item").fetchone()[0] == 0
-        world.request(ReportResult(first, ALARM, None))
+        world.request(VerbRequest(ReportResult(text=ALARM), first))
         world.run(minutes=60)
         world.reload(async_agent(server.url, checklist=checklist_key("- look")))
         world.run(minutes=60)

@@ -9,8 +9,9 @@ import pytest
 from test_story_conditions import effects
 from world import MakeWorld, World
 
+from heartbeatd.verbs import CloseProblem
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import CloseCondition
 from scheduler.model.events import ConditionClosed
 from scheduler.model.outcome import Kind
 from scheduler.store.conditions import MAX_KEPT_CLOSED, list_conditions
@@ -81,7 +82,7 @@ def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_
 def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
     world.run(minutes=20)
-    assert world.request(CloseCondition("ops", "Disk: /VAR")) == "disk:/var"
+    assert world.request(VerbRequest(CloseProblem(agent="ops", key="Disk: /VAR"))).key == "disk:/var"
     assert world.events_of(ConditionClosed) == [ConditionClosed("ops", "disk:/var", "user")]
     (closed,) = [each.as_data() for each in list_conditions(world.store.connection, closed=True)]
     assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == (
@@ -100,7 +101,7 @@ def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps
     world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97)), "HEARTBEAT_OK"))
     for _ in range(5):
         world.run(minutes=20)
-        world.request(CloseCondition("ops", "disk:/var"))
+        world.request(VerbRequest(CloseProblem(agent="ops", key="disk:/var")))
     flaps = "flaps: it was opened 3 times within 24 hours. Further changes are not reported until it is stable."
     reported = ["[disk:/var] 90 %", "[disk:/var] 92 %", f"[disk:/var] {flaps} 93 %"]
     assert sent(world) == reported
@@ -118,7 +119,7 @@ def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps
 def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
     world.run(minutes=5)
-    world.request(CloseCondition("ops", "disk"))
+    world.request(VerbRequest(CloseProblem(agent="ops", key="disk")))
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
     assert row.conditions == 1
@@ -139,9 +140,9 @@ def test_a_condition_that_cannot_be_closed_is_named_in_one_line(
 ) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
     world.run(minutes=5)
-    world.request(CloseCondition("ops", "mail"))
+    world.request(VerbRequest(CloseProblem(agent="ops", key="mail")))
     with pytest.raises(Refused) as refused:
-        world.request(CloseCondition(name, key))
+        world.request(VerbRequest(CloseProblem(agent=name, key=key)))
     assert (refused.value.code, str(refused.value)) == (code, said)
 
 
@@ -149,5 +150,5 @@ def test_a_condition_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> 
     world = make_world(CONFIG, scripts=answers("[disk] full"))
     world.run(minutes=5)
     world.reload(CONFIG.replace("  ops:", "  web:"))
-    assert world.request(CloseCondition("ops", "disk")) == "disk"
+    assert world.request(VerbRequest(CloseProblem(agent="ops", key="disk"))).key == "disk"
     assert [each.as_data() for each in list_conditions(world.store.connection)] == []

@@ -17,9 +17,10 @@ from test_story_lanes import lane_locked
 from test_story_slots import agent, job
 from world import QUIET, DatabaseOf, Delayed, MakeWorld, World, utc
 
+from heartbeatd.verbs import HoldLane
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
-from scheduler.engine.requests import HoldLane
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.periods import Period
 from scheduler.model import local_days
@@ -92,11 +93,11 @@ def test_a_night_outside_active_hours_is_explained(make_world: MakeWorld) -> Non
 def test_a_pause_is_explained_during_and_after_it(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"), start="2026-03-02 00:00")
     world.run(hours=9, minutes=30)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     world.run(hours=4)
     expected = ["00:00-09:00 10 ok heartbeat_ok", "10:00-23:00 14 paused"]
     assert stretch_lines(explain_day_of(world)) == expected
-    world.resume(("heartbeat", "ops"))
+    world.resume((Kind.HEARTBEAT, "ops"))
     world.run(hours=12)
     assert stretch_lines(explain_day_of(world)) == [*expected[:1], "10:00-13:00 4 paused", "14:00-23:00 10 ok heartbeat_ok"]
 
@@ -548,7 +549,7 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
 
 
 def hold_lane(world: World, holder: str, minutes: int) -> None:
-    world.request(HoldLane("ops", holder, world.clock.now + timedelta(minutes=minutes)))
+    world.request(VerbRequest(HoldLane(id=holder, for_=timedelta(minutes=minutes)), (Kind.HEARTBEAT, "ops")))
 
 
 def test_the_holder_of_a_lane_is_shown_with_the_end_of_the_hold(make_world: MakeWorld) -> None:

@@ -16,15 +16,16 @@ from test_story_async_results import http_agent
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
+from heartbeatd.verbs import Wake
 from scheduler.channels.message import DeliveryResult
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AdoptPlan, WakeAgent
+from scheduler.engine.requests import AdoptPlan
 from scheduler.engine.savepoints import TickParts
 from scheduler.engine.tick import Tick
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.wake import Wake
 from scheduler.store import entries, outbox, wakes
 from scheduler.store.database import CommitUnknown, DatabaseUnavailable, Store
 from scheduler.work.plan import Plan
@@ -130,7 +131,7 @@ class FaultyRequest:
     """A request that raises an unexpected error after it has written a wake."""
 
     def apply(self, tick: Tick) -> int:
-        WakeAgent(Wake("ops", source=Trigger.API, sender="odd")).apply(tick)
+        VerbRequest(Wake(), (Kind.HEARTBEAT, "ops"), Sender("odd", source=Trigger.API)).apply(tick)
         raise ValueError("unexpected")
 
 

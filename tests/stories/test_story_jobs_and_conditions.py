@@ -15,13 +15,12 @@ from simulation import size
 from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import HoldLane, NoteActivity, ReportResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.engine.pending_runs import ReportResult
-from scheduler.engine.requests import HoldLane, NoteActivity
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import Target
 from scheduler.store import outbox
 from scheduler.store.entries import find_entry
 
@@ -203,7 +202,7 @@ def test_a_pause_releases_a_notification_that_is_held_back(make_world: MakeWorld
 
 
 @pytest.mark.parametrize(
-    ("heartbeat", "note"),
+    (Kind.HEARTBEAT, "note"),
     [
         ("enabled: false", "the wake of agent ops ended without a run"),
         ("deliver: room", "agent ops does not report there"),
@@ -503,7 +502,7 @@ def test_a_restart_after_the_time_limit_sends_the_notification(make_world: MakeW
 def test_a_user_who_keeps_the_agent_busy_beyond_the_time_limit_releases_the_notification(make_world: MakeWorld) -> None:
     world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
     world.run_until("2026-03-02 07:00")
-    world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=12)))
+    world.request(VerbRequest(HoldLane(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 09:00")
     assert sent(world) == [f"03-02 08:17 {FAILURE}"]
     assert held_back(world)[0]["held_back"]["note"] == "agent ops did not report it in time"
@@ -514,7 +513,7 @@ def test_a_second_failure_while_the_agent_is_busy_does_not_postpone_the_notifica
     scripts = {"nightly-backup": in_turn(FAILED, other)}
     world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 07:00")
-    world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=12)))
+    world.request(VerbRequest(HoldLane(id="chat", for_=timedelta(hours=12)), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 08:05")
     world.run_job("nightly-backup")
     world.run_until("2026-03-02 10:00")
@@ -574,7 +573,7 @@ def test_an_agent_that_answers_later_is_awaited(make_world: MakeWorld, answer: s
         run_id = server.requests[0].json["run"]
         world.run_until("2026-03-02 12:10")
         assert sent(world) == []
-        world.request(ReportResult(run_id, answer, None))
+        world.request(VerbRequest(ReportResult(text=answer), run_id))
         world.run(minutes=1)
     assert sent(world) == [f"03-02 12:10 {last}"]
 
@@ -585,10 +584,10 @@ def test_deliver_last_holds_back_only_what_the_agent_says_in_the_same_conversati
     text = config("deliver: last", channels=chat).replace("command: backup", "prompt: back up, agent: ops")
     text = text.replace("on_failure: {deliver: phone}", "on_failure: {deliver: last}")
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
-    world.request(NoteActivity("ops", Target("chat", "4711")))
+    world.request(VerbRequest(NoteActivity(channel="chat", target="4711"), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 06:00")
     assert sent(world) == []
-    world.request(NoteActivity("ops", Target("chat", talks_to)))
+    world.request(VerbRequest(NoteActivity(channel="chat", target=talks_to), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 12:00")
     moved = [f"03-02 06:00 {FAILURE}"] if talks_to != "4711" else []
     assert sent(world) == [*moved, f"03-02 08:00 {REPORT}"]

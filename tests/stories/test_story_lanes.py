@@ -14,9 +14,12 @@ from test_story_models import KEY, config, model
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
+from heartbeatd.answers import LaneHeld
+from heartbeatd.verbs import HoldLane, ReleaseLane
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import HoldLane, ReleaseLane
 from scheduler.model.events import LaneBusy
+from scheduler.model.outcome import Kind
 from scheduler.system import lanes
 
 OPS_KEY = ("heartbeat", "ops")
@@ -36,8 +39,8 @@ def lane_locked(world: World, name: str = "ops") -> Iterator[int]:
         os.close(fd)
 
 
-def hold_lane(world: World, holder: str = "chat", **time: float) -> int | None:
-    return world.request(HoldLane("ops", holder, world.clock.now + timedelta(**time)))
+def hold_lane(world: World, holder: str = "chat", **time: float) -> LaneHeld:
+    return world.request(VerbRequest(HoldLane(id=holder, for_=timedelta(**time)), (Kind.HEARTBEAT, "ops")))
 
 
 def call_times(world: World) -> list[str]:
@@ -409,7 +412,7 @@ def test_a_released_hold_lets_the_waiting_run_start_at_once(make_world: MakeWorl
     world.run(minutes=29)
     hold_lane(world, hours=24)
     world.run(minutes=5, seconds=13)
-    world.request(ReleaseLane("ops", "chat"))
+    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
     assert call_times(world) == ["08:00:00", "08:34:13"]
 
@@ -420,10 +423,10 @@ def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) ->
     for holder in ("chat", "mail"):
         hold_lane(world, holder, hours=1)
     world.run(minutes=2)
-    world.request(ReleaseLane("ops", "chat"))
+    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.run(minutes=2)
     assert call_times(world) == ["08:00:00"]
-    world.request(ReleaseLane("ops", "mail"))
+    world.request(VerbRequest(ReleaseLane(id="mail"), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=1)
     assert len(world.calls) == 2
 
@@ -431,7 +434,7 @@ def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) ->
 def test_releasing_a_hold_that_does_not_exist_is_no_error(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=1)
-    world.request(ReleaseLane("ops", "chat"))
+    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
     assert call_times(world) == ["08:00:00"]
 
 
@@ -452,7 +455,7 @@ def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(make_world: Mak
     world.run_until("2026-03-02 08:30:30")
     running = world.records()[-1]
     assert running["state"] == "running"
-    assert hold_lane(world, minutes=1) == running["id"]
+    assert hold_lane(world, minutes=1).run == running["id"]
     world.run(minutes=5)
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
     assert hold_lane(world, minutes=1) is None
@@ -479,7 +482,9 @@ def test_expired_holds_are_deleted(make_world: MakeWorld) -> None:
 def test_a_hold_on_an_unknown_agent_is_refused(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     with pytest.raises(Refused, match="no agent 'nobody'"):
-        world.request(HoldLane("nobody", "chat", utc("2026-03-02 09:00")))
+        world.request(
+            VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 09:00") - world.clock.now), (Kind.HEARTBEAT, "nobody"))
+        )
 
 
 def test_a_lane_has_at_most_a_hundred_holders(make_world: MakeWorld) -> None:
@@ -487,5 +492,5 @@ def test_a_lane_has_at_most_a_hundred_holders(make_world: MakeWorld) -> None:
     for number in range(100):
         hold_lane(world, f"chat{number}", minutes=5)
     with pytest.raises(Refused, match="100 others"):
-        hold_lane(world, "one more", minutes=5)
+        hold_lane(world, "one-more", minutes=5)
     hold_lane(world, "chat7", minutes=10)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from world import Delayed, MakeWorld, Script, World
 
+from heartbeatd.answers import Unmuted
+from heartbeatd.verbs import Ack, Mute, Unack, Unmute
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AcknowledgeConditions, MuteEntry, UnacknowledgeConditions, UnmuteEntry
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, MuteChanged, StaleResultDropped
 from scheduler.model.outcome import Kind
@@ -44,7 +46,7 @@ def begin(make_world: MakeWorld, *texts: Any) -> World:
 
 def mute(world: World, hours: float | None = None, *, until_changed: bool = False, key: Any = OPS) -> None:
     until = None if hours is None else world.clock.now + timedelta(hours=hours)
-    world.request(MuteEntry(key, until, "cli", until_changed=until_changed))
+    world.request(VerbRequest(Mute.of(until=until, until_changed=until_changed), key))
 
 
 def sent(world: World) -> list[str]:
@@ -120,8 +122,8 @@ def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeW
     world = begin(make_world, "[disk] 92 %", "[disk] 93 %", "[mail] 4 letters")
     mute(world)
     world.run(hours=3)
-    assert world.request(UnmuteEntry(OPS, "cli")) == 2
-    assert world.request(UnmuteEntry(OPS, "cli")) is None
+    assert world.request(VerbRequest(Unmute(), OPS)) == Unmuted(was_muted=True, held=2)
+    assert world.request(VerbRequest(Unmute(), OPS)) == Unmuted(was_muted=False, held=0)
     world.run(hours=1)
     over = "[disk] resolved after 3h, because the agent no longer mentions it. It was: 93 %"
     assert [sorted(text.splitlines()) for text in sent(world)] == [["[disk] 92 %"], [over, "[mail] 4 letters"]]
@@ -150,7 +152,7 @@ def test_the_log_has_who_muted_and_until_when(make_world: MakeWorld) -> None:
     world = begin(make_world, "HEARTBEAT_OK")
     until = world.clock.now + timedelta(hours=1)
     mute(world, hours=1)
-    world.request(UnmuteEntry(OPS, "bot"))
+    world.request(VerbRequest(Unmute(), OPS, Sender("bot")))
     assert world.events_of(MuteChanged) == [
         MuteChanged(Kind.HEARTBEAT, "ops", True, "cli", until),
         MuteChanged(Kind.HEARTBEAT, "ops", False, "bot", None),
@@ -319,7 +321,7 @@ def test_reminders_do_not_end_a_mute_until_something_changes(make_world: MakeWor
 
 def test_an_acknowledged_condition_gets_no_reminder(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
-    assert world.request(AcknowledgeConditions("ops", "cli", " DISK")) == ["disk"]
+    assert world.request(VerbRequest(Ack(agent="ops", key=" DISK"))).keys == ["disk"]
     world.run(hours=30)
     assert sent(world) == ["[disk] CRITICAL: 97 %"]
     assert world.events_of(ConditionAcknowledged) == [ConditionAcknowledged("ops", "disk", "cli")]
@@ -327,7 +329,7 @@ def test_an_acknowledged_condition_gets_no_reminder(make_world: MakeWorld) -> No
 
 def test_an_acknowledged_condition_that_gets_worse_is_reported(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] 93 %", "[disk!] 97 %")
-    world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    world.request(VerbRequest(Ack(agent="ops", key="disk")))
     world.run(hours=10)
     assert sent(world)[:2] == ["[disk] 92 %", "[disk] CRITICAL now, warning before: 97 %"]
     assert sent(world)[2].startswith("[disk] still open")
@@ -335,24 +337,24 @@ def test_an_acknowledged_condition_that_gets_worse_is_reported(make_world: MakeW
 
 def test_the_end_of_an_acknowledged_condition_is_reported_and_a_new_opening_too(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "[disk] 92 %")
-    world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    world.request(VerbRequest(Ack(agent="ops", key="disk")))
     world.run(hours=3)
     assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h: 80 %", "[disk] 92 %"]
 
 
 def test_a_run_stands_for_all_of_its_open_conditions(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %\n[mail!] 4 letters")
-    assert sorted(world.request(AcknowledgeConditions("ops", "cli", run_id=1))) == ["disk", "mail"]
+    assert sorted(world.request(VerbRequest(Ack(run=1))).keys) == ["disk", "mail"]
     world.run(hours=30)
     assert len(sent(world)) == 1
 
 
 def test_a_condition_gets_reminders_again_when_its_acknowledgement_is_taken_back(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
-    world.request(AcknowledgeConditions("ops", "cli", "disk"))
+    world.request(VerbRequest(Ack(agent="ops", key="disk")))
     world.run(hours=30)
-    assert world.request(UnacknowledgeConditions("ops", "cli", "DISK ")) == ["disk"]
-    assert world.request(UnacknowledgeConditions("ops", "cli", run_id=1)) == []
+    assert world.request(VerbRequest(Unack(agent="ops", key="DISK "))).keys == ["disk"]
+    assert world.request(VerbRequest(Unack(run=1))).keys == []
     world.run(hours=1)
     assert len(sent(world)) == 2
     assert sent(world)[1].startswith("[disk] still open, since")
@@ -362,9 +364,9 @@ def test_a_condition_gets_reminders_again_when_its_acknowledgement_is_taken_back
 def test_only_open_conditions_can_be_acknowledged(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] resolved")
     with pytest.raises(Refused, match="has no condition 'mail'"):
-        world.request(AcknowledgeConditions("ops", "cli", "mail"))
+        world.request(VerbRequest(Ack(agent="ops", key="mail")))
     world.run(hours=1)
     with pytest.raises(Refused, match="is closed already"):
-        world.request(AcknowledgeConditions("ops", "cli", "disk"))
+        world.request(VerbRequest(Ack(agent="ops", key="disk")))
     with pytest.raises(Refused, match="run 1 of agent 'ops' has no open condition"):
-        world.request(AcknowledgeConditions("ops", "cli", run_id=1))
+        world.request(VerbRequest(Ack(run=1)))

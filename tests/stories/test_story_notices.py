@@ -18,11 +18,11 @@ from test_story_slots import agent, job
 from world import MakeWorld, World, count_steps, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import ReportResult, Retry
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
-from scheduler.engine.pending_runs import ReportResult
-from scheduler.engine.requests import ResendMessage
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
 from scheduler.store import entries_view
 from scheduler.telemetry.event_log import EventLog
@@ -366,7 +366,7 @@ def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead
     del answers["hook"]
     world.run(minutes=30)
     answers["hook"] = REFUSED
-    world.request(ResendMessage(1))
+    world.request(VerbRequest(Retry(), 1))
     world.run(minutes=30)
     assert [(row["id"], len(row["notices"])) for row in world.records()] == [(1, 1), (2, 0), (3, 1)]
 
@@ -647,7 +647,7 @@ agents:
         metrics = Page(world)
         for _ in range(2):
             world.run(minutes=10)
-            world.request(ReportResult(server.requests[-1].json["run"], "HEARTBEAT_OK", None))
+            world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), server.requests[-1].json["run"]))
             world.run(minutes=20)
     assert [line.split("although")[1] for line in message_lines(world)] == [
         " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."

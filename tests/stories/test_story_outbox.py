@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from world import Delayed, MakeWorld, World
 
+from heartbeatd.verbs import Drop, Retry
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import MAX_ENTRIES_PER_TICK
-from scheduler.engine.requests import DropMessage, ResendMessage
 from scheduler.model.timestamps import to_millis
 from scheduler.store import outbox
 
@@ -68,7 +69,7 @@ def test_a_resent_message_is_sent_at_once_with_its_old_key(make_world: MakeWorld
     world = make_world(CONFIG, scripts=ALARM, send=channel)
     world.run(seconds=10)
     assert listed_messages(world) == [(1, stood, 1, first.error)]
-    assert world.request(ResendMessage(1)) == "hook"
+    assert world.request(VerbRequest(Retry(), 1)).channel == "hook"
     world.settle()
     assert listed_messages(world) == []
     assert len(channel.keys) == 2
@@ -79,7 +80,7 @@ def test_a_resent_message_is_sent_at_once_with_its_old_key(make_world: MakeWorld
 def test_an_old_message_that_is_resent_gets_one_more_attempt(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts={"ops": lambda call: f"Alarm {call.at:%d %H:%M}"}, send=Channel(REFUSED, LATER))
     world.run(hours=25)
-    world.request(ResendMessage(1))
+    world.request(VerbRequest(Retry(), 1))
     world.settle()
     assert (1, "dead", 2, "503") in listed_messages(world)
 
@@ -90,7 +91,7 @@ def test_the_duplicate_window_of_a_resent_message_starts_when_it_is_delivered(ma
     world = make_world(yaml, scripts={"ops": lambda call: "The disk is full." if len(world.calls) != 2 else "HEARTBEAT_OK"})
     world.send = Channel(REFUSED, FINE)
     world.run(minutes=50)
-    world.request(ResendMessage(1))
+    world.request(VerbRequest(Retry(), 1))
     world.run_until("2026-03-02 09:45")
     assert [row["suppression"] for row in world.records()] == [None, "heartbeat_ok", "duplicate", "duplicate"]
     world.run_until("2026-03-02 16:00")
@@ -107,7 +108,7 @@ def test_a_long_message_counts_as_a_duplicate_once_its_dead_part_was_resent(make
     world = make_world(yaml, scripts={"ops": lambda call: "x" * 5000})
     world.send = Channel(FINE, REFUSED, FINE)
     world.run(minutes=10)
-    world.request(ResendMessage(2))
+    world.request(VerbRequest(Retry(), 2))
     world.run(hours=5)
     assert [row["suppression"] for row in world.records()] == [None, "duplicate"]
 
@@ -118,7 +119,7 @@ def test_a_text_refused_after_every_run_is_in_the_outbox_once(make_world: MakeWo
     assert [each[1:] for each in listed_messages(world)] == [("dead", 1, "400")]
     assert [row["delivery"]["state"] for row in world.records()] == ["dropped", "dropped", "dead"]
     with pytest.raises(Refused, match=r"message 1 has been dropped \(400; replaced by the same text of run 2\)"):
-        world.request(ResendMessage(1))
+        world.request(VerbRequest(Retry(), 1))
 
 
 def test_a_text_that_died_repeatedly_is_delivered_once_its_channel_works(make_world: MakeWorld) -> None:
@@ -133,7 +134,7 @@ def test_a_text_that_died_repeatedly_and_was_resent_is_a_duplicate_afterwards(ma
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED, REFUSED, REFUSED, FINE))
     world.run(minutes=50)
     for each in listed_messages(world):
-        world.request(ResendMessage(each[0]))
+        world.request(VerbRequest(Retry(), each[0]))
     world.run(hours=3)
     assert [text for _, _, text in world.delivered if "disk" in text] == ["The disk is full."]
 
@@ -153,7 +154,7 @@ def test_a_dropped_message_is_never_sent_and_stays_recorded(make_world: MakeWorl
     channel = Channel(first, FINE)
     world = make_world(CONFIG, scripts=ALARM, send=channel)
     world.run(seconds=10)
-    assert world.request(DropMessage(1)) == "hook"
+    assert world.request(VerbRequest(Drop(), 1)).channel == "hook"
     world.run(minutes=20)
     assert len(channel.keys) == 1
     (row,) = world.records()
@@ -170,7 +171,7 @@ def test_a_dropped_message_is_never_sent_and_stays_recorded(make_world: MakeWorl
 def test_a_dropped_text_can_be_sent_by_a_later_run(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=ALARM, send=Channel(LATER, FINE))
     world.run(seconds=10)
-    world.request(DropMessage(1))
+    world.request(VerbRequest(Drop(), 1))
     world.run(minutes=30)
     assert [text for _, _, text in world.delivered] == ["The disk is full."]
 
@@ -182,24 +183,24 @@ def test_a_part_behind_a_held_part_is_sent_once_that_is_dropped(make_world: Make
     world = make_world(yaml, scripts={"ops": lambda call: "word " * 1000}, send=Channel(DOUBT, FINE))
     world.run(seconds=10)
     assert [state for _, state, *_ in listed_messages(world)] == ["pending", "held"]
-    world.request(DropMessage(1))
+    world.request(VerbRequest(Drop(), 1))
     world.settle()
     assert (listed_messages(world), delivery_state(world)) == ([], "partial")
 
 
-@pytest.mark.parametrize("request_of", [ResendMessage, DropMessage])
-def test_resending_or_dropping_an_unsuitable_message_is_refused_in_one_line(make_world: MakeWorld, request_of: Any) -> None:
+@pytest.mark.parametrize("verb", [Retry(), Drop()])
+def test_resending_or_dropping_an_unsuitable_message_is_refused_in_one_line(make_world: MakeWorld, verb: Any) -> None:
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED, FINE))
     world.run(seconds=10)
     world.store.connection.execute("update outbox set state = 'sending'")
     with pytest.raises(Refused, match="message 1 is being sent; wait for the result"):
-        world.request(request_of(1))
+        world.request(VerbRequest(verb, 1))
     world.store.connection.execute("update outbox set state = 'dead'")
-    world.request(DropMessage(1))
+    world.request(VerbRequest(Drop(), 1))
     with pytest.raises(Refused, match="message 1 has been dropped"):
-        world.request(request_of(1))
+        world.request(VerbRequest(verb, 1))
     with pytest.raises(Refused, match="no message 7; `heartbeatd outbox` lists them"):
-        world.request(request_of(7))
+        world.request(VerbRequest(verb, 7))
 
 
 def test_a_message_is_listed_with_its_run_and_its_next_attempt(make_world: MakeWorld) -> None:

@@ -12,8 +12,8 @@ from servers.scripted import Server
 from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
-from scheduler.engine.pending_runs import ReportResult
-from scheduler.engine.requests import HoldLane, ReleaseLane
+from heartbeatd.verbs import HoldLane, ReleaseLane, ReportResult
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.outcome import Kind
 from scheduler.system import lanes
 
@@ -112,9 +112,9 @@ def test_a_prompt_waits_for_its_agents_lane(make_world: MakeWorld) -> None:
 
 def test_a_prompt_starts_at_once_when_a_hold_is_released(make_world: MakeWorld) -> None:
     world = world_before_ten(make_world, digest=lambda call: "done")
-    world.request(HoldLane("ops", "chat", world.clock.now + timedelta(hours=1)))
+    world.request(VerbRequest(HoldLane(id="chat", for_=timedelta(hours=1)), (Kind.HEARTBEAT, "ops")))
     world.run(seconds=65)
-    world.request(ReleaseLane("ops", "chat"))
+    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
     world.settle()
     assert world.history("digest") == ["03-02 09:00 schedule ok"]
 
@@ -161,7 +161,7 @@ def test_an_async_answer_to_a_job_is_delivered_and_wakes_when_it_arrives(make_wo
         world.run(minutes=2)
         (row,) = world.records("digest")
         assert (row["outcome"], world.delivered, world.records("web")) == ("async", [], [])
-        world.request(ReportResult(row["id"], "The digest.", None))
+        world.request(VerbRequest(ReportResult(text="The digest."), row["id"]))
         world.run(minutes=1)
     assert world.history("digest")[-1] == "03-02 09:00 result ok"
     assert [text for _, name, text in world.delivered if name == "digest"] == ["The digest."]

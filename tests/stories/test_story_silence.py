@@ -23,6 +23,7 @@ from world import QUIET, AgentCall, Delayed, MakeWorld, World
 
 from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import Ack, HoldLane, Mute, Pause, Unmute
 from scheduler.app import Daemon
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.commands import status
@@ -31,16 +32,10 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.config_reload import plan_for_start
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import (
-    AcknowledgeConditions,
-    AdoptPlan,
-    HoldLane,
-    MuteEntry,
-    NoteRejectedConfig,
-    PauseEntries,
-    UnmuteEntry,
-)
+from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
+from scheduler.model.outcome import Kind
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 
 HOUR = timedelta(hours=1)
@@ -261,7 +256,7 @@ def test_an_agent_that_runs_only_when_it_is_woken(plant: Plant, say: Say) -> Non
 def test_a_pause(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     run_until_now(world)
     check(say(world), "silent: paused since 08:00 by command until someone resumes it", "`heartbeatd resume agent/ops`")
     assert f"paused: agent/ops since {TODAY} 08:00:00 by command until someone resumes it" in status_lines(world)
@@ -270,9 +265,9 @@ def test_a_pause(plant: Plant, say: Say) -> None:
 def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
-    world.request(PauseEntries(("heartbeat", "ops"), None, "token chat"))
+    world.request(VerbRequest(Pause(), (Kind.HEARTBEAT, "ops"), Sender(by="token chat")))
     world.run_until(at(13, 30))
-    world.resume(("heartbeat", "ops"))
+    world.resume((Kind.HEARTBEAT, "ops"))
     run_until_now(world)
     check(say(world), "unusual", "5 slots since 09:00: paused: paused by token chat")
 
@@ -280,7 +275,7 @@ def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
 def test_a_mute(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(f"{MIDNIGHT:%Y-%m-%d %H:%M}")
-    world.request(MuteEntry(("heartbeat", "ops"), None, "chat"))
+    world.request(VerbRequest(Mute(), (Kind.HEARTBEAT, "ops"), Sender("chat")))
     run_until_now(world)
     check(say(world), f"muted by chat until unmuted, {hours_of_day(world) - 1} answers not sent", "`heartbeatd unmute agent/ops`")
     assert "quiet muted by chat until unmuted" in " ".join(" ".join(say(world, "ops")).split())
@@ -289,10 +284,14 @@ def test_a_mute(plant: Plant, say: Say) -> None:
 def test_all_commands_say_the_same_of_a_pause_and_of_a_mute(plant: Plant, say: Say) -> None:
     """The times are formatted for each reader, so they are left out of the comparison."""
     cases = (
-        (PauseEntries(("heartbeat", "ops"), None, "chat"), "paused since", "by chat until someone resumes it"),
-        (PauseEntries(("heartbeat", "ops"), MIDNIGHT + timedelta(days=9), "Mary"), "paused since", "by Mary until"),
-        (MuteEntry(("heartbeat", "ops"), None, "chat"), "muted", "by chat until unmuted"),
-        (MuteEntry(("heartbeat", "ops"), None, "Mary", until_changed=True), "muted", "by Mary until something changes"),
+        (VerbRequest(Pause(), (Kind.HEARTBEAT, "ops"), Sender(by="chat")), "paused since", "by chat until someone resumes it"),
+        (VerbRequest(Pause(for_=timedelta(days=9)), (Kind.HEARTBEAT, "ops"), Sender(by="Mary")), "paused since", "by Mary until"),
+        (VerbRequest(Mute(), (Kind.HEARTBEAT, "ops"), Sender("chat")), "muted", "by chat until unmuted"),
+        (
+            VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, "ops"), Sender("Mary")),
+            "muted",
+            "by Mary until something changes",
+        ),
     )
     world = plant(fleet())
     run_until_now(world)
@@ -303,14 +302,14 @@ def test_all_commands_say_the_same_of_a_pause_and_of_a_mute(plant: Plant, say: S
         for shown in (overview, one, status):
             assert begin in shown and end in shown, (request, shown)
         world.resume(("heartbeat", "ops"))
-        world.request(UnmuteEntry(("heartbeat", "ops"), "chat"))
+        world.request(VerbRequest(Unmute(), (Kind.HEARTBEAT, "ops")))
 
 
 def test_a_mute_of_an_agent_that_has_nothing_to_say_and_of_a_job_that_fails(plant: Plant, say: Say) -> None:
     world = plant(fleet(), scripts={"ops": lambda _: QUIET, "backup": lambda _: 1})
     until = MIDNIGHT + timedelta(hours=20)
     for key in (("heartbeat", "ops"), ("cron", "backup")):
-        world.request(MuteEntry(key, until, "chat"))
+        world.request(VerbRequest(Mute.of(until=until), key, Sender("chat")))
     run_until_now(world)
     text = " ".join(" ".join(say(world)).split())
     assert "agent/ops unusual: muted by chat until 20:00. `heartbeatd unmute agent/ops`" in text
@@ -381,7 +380,7 @@ def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
 def test_a_lane_that_a_gateway_holds_over_http(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8))
-    world.request(HoldLane("ops", "telegram-bot", world.clock.now + 20 * HOUR))
+    world.request(VerbRequest(HoldLane(id="telegram-bot", for_=20 * HOUR), (Kind.HEARTBEAT, "ops")))
     run_until_now(world)
     check(say(world), "busy: the agent's lane is locked", "telegram-bot")
 
@@ -632,7 +631,7 @@ def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
 def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
     world = plant(fleet(), scripts={"ops": lambda call: "[disk:/var] /var is full"})
     world.run_until(at(2, 30))
-    world.request(AcknowledgeConditions("ops", "Mary on phone", key="disk:/var"))
+    world.request(VerbRequest(Ack(agent="ops", key="disk:/var"), sender=Sender("Mary on phone")))
     run_until_now(world)
     assert len([text for _, name, text in world.delivered if name == "ops"]) == 3
     for words in (("--since", "10h"), ("--on", "today"), ("ops",)):
@@ -682,7 +681,7 @@ def test_a_channel_that_is_dead(plant: Plant, say: Say) -> None:
 def test_eight_messages_that_are_pending(plant: Plant, say: Say) -> None:
     world = plant(fleet(), send=refuses("ops", DeliveryResult("retry", "HTTP 503")))
     world.run_until(at(7))
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     run_until_now(world)
     (tries,) = world.store.connection.execute("select max(attempts) from outbox").fetchone()  # more in the second half hour
     check(say(world), f"8 messages accepted for phone, not delivered ({tries} tries, HTTP 503), since 00:00")

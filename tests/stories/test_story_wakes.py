@@ -11,14 +11,13 @@ import pytest
 from test_story_slots import agent
 from world import Delayed, MakeWorld, World, utc
 
+from heartbeatd.verbs import Cancel, HoldLane, Wake
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import MAX_REQUESTS_PER_TICK
-from scheduler.engine.pending_runs import CancelRun
-from scheduler.engine.requests import HoldLane, WakeAgent
 from scheduler.model.events import WakeMoved
-from scheduler.model.outcome import Trigger
+from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.timestamps import to_millis
-from scheduler.model.wake import Wake
 from scheduler.store import run_history, wakes
 from scheduler.store.database import APPLICATION_ID
 from scheduler.store.migrations import migrations
@@ -112,8 +111,8 @@ def test_ten_thousand_wakes_start_one_run(make_world: MakeWorld) -> None:
     assert "message 9999" in world.calls[-1].stdin
 
 
-def _wake(text: str, sender: str = "bot") -> WakeAgent:
-    return WakeAgent(Wake("ops", source="api", sender=sender, text=text))
+def _wake(text: str, sender: str = "bot") -> VerbRequest[Wake]:
+    return VerbRequest(Wake(text=text), (Kind.HEARTBEAT, "ops"), Sender(sender, source="api"))
 
 
 def test_wakes_of_sixty_senders_overnight_are_all_in_the_first_morning_prompt(make_world: MakeWorld) -> None:
@@ -261,7 +260,9 @@ def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(make_world: Make
 
 def _wake_of_group(world: World, token: str, number: int) -> str:
     text = f"group {number} of {token} {'x' * 1000}"
-    future = world.inbox.submit(WakeAgent(Wake("ops", source="webhook", sender=f"am {number}", text=text, token=token)))
+    future = world.inbox.submit(
+        VerbRequest(Wake(text=text), (Kind.HEARTBEAT, "ops"), Sender(f"am {number}", source="webhook", token=token))
+    )
     world.engine.tick(world.clock.read())
     refused = future.exception(timeout=0)
     return refused.code if isinstance(refused, Refused) else "kept"
@@ -321,7 +322,7 @@ def test_a_wake_outside_active_hours_starts_a_run_at_opening_if_there_is_no_slot
 def test_expired_wakes_cause_a_notification_with_their_texts(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=1)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     world.wake("ops", "the disk\nis full", sender="disks")
     world.wake("ops", "no mail", sender="mail")
     world.run(hours=25)
@@ -339,7 +340,7 @@ def test_expired_wakes_cause_a_notification_with_their_texts(make_world: MakeWor
 def test_wakes_that_expire_at_different_times_cause_one_notification_each(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=1)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     world.wake("ops", "one", sender="a")
     world.run(hours=2)
     world.wake("ops", "two", sender="b")
@@ -452,10 +453,10 @@ def test_a_slot_right_after_a_woken_run_is_superseded(make_world: MakeWorld) -> 
 def test_a_wake_during_a_pause_is_delivered_after_the_pause(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=1)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     world.wake("ops", "look")
     world.run(hours=1)
-    world.resume(("heartbeat", "ops"))
+    world.resume((Kind.HEARTBEAT, "ops"))
     world.run(hours=1)
     assert world.history()[1:] == [
         "03-02 08:01 api skipped paused",
@@ -494,7 +495,7 @@ def test_a_wake_survives_a_failed_run_and_a_crash(make_world: MakeWorld) -> None
 def test_an_expired_wake_is_counted(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=1)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     world.wake("ops", "look")
     world.run(hours=25)
     assert wake_results(world)[-1] == "expired"
@@ -550,7 +551,7 @@ def test_an_agent_without_an_interval_runs_a_deferred_wake_when_its_hours_open(
 def test_an_agent_without_an_interval_runs_at_opening_after_its_lane_was_locked_until_closing(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="none", active_hours='"08:00-12:00"'))
     world.run(seconds=5)
-    world.request(HoldLane("ops", "chat", utc("2026-03-02 12:30")))
+    world.request(VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 12:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     world.wake("ops", "look")
     world.run(days=1, hours=1)
     assert world.history() == ["03-02 08:00 api skipped busy", "03-03 08:00 api ok heartbeat_ok"]
@@ -562,7 +563,7 @@ def test_an_agent_without_an_interval_runs_a_deferred_wake_after_its_pause(make_
         world.pause(("heartbeat", "ops"), until)
         world.wake("ops", "look")
         world.run(hours=2)
-        world.resume(("heartbeat", "ops"))
+        world.resume((Kind.HEARTBEAT, "ops"))
         world.run(hours=2)
         assert world.history()[-1] == f"03-02 {resumed} api ok heartbeat_ok"
     assert len(world.history()) == 4
@@ -627,7 +628,7 @@ def test_a_cancelled_woken_run_is_not_retried(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="none"))
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.wake("ops", "look")
-    world.request(CancelRun(1))
+    world.request(VerbRequest(Cancel(), 1))
     world.run(hours=3)
     assert world.history() == ["03-02 08:00 api abandoned cancelled"]
 
@@ -811,13 +812,13 @@ def test_the_output_of_a_job_is_delivered_to_its_channel(make_world: MakeWorld) 
 def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.run(minutes=1)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     for hour in range(24):
         world.wake("ops", f"message {hour}")
         world.run(hours=1)
     world.wake("ops", "the house is on fire")
     world.run(minutes=5)
-    world.resume(("heartbeat", "ops"))
+    world.resume((Kind.HEARTBEAT, "ops"))
     world.run(hours=1)
     assert "the house is on fire" in world.calls[-1].stdin
 
@@ -825,11 +826,11 @@ def test_a_wake_expires_by_the_time_it_was_last_merged_and_not_first_sent(make_w
 def test_a_wake_starts_a_run_even_if_twenty_others_wait(make_world: MakeWorld) -> None:
     world = make_world("limits: {wake_flood: 100 per 1s}\n" + agent(interval="1d"))
     world.run(minutes=1)
-    world.pause(("heartbeat", "ops"))
+    world.pause((Kind.HEARTBEAT, "ops"))
     for number in range(20):
         world.wake("ops", f"message {number}", sender=f"sender{number}")
         world.run(seconds=2)
-    world.resume(("heartbeat", "ops"))
+    world.resume((Kind.HEARTBEAT, "ops"))
     before = len(world.calls)
     world.wake("ops", "look", sender="another")
     world.run(minutes=2)
@@ -849,7 +850,7 @@ def test_two_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are_m
 ) -> None:
     world = make_world(agent(interval="1h"), start="2026-03-02 07:30")
     world.run(minutes=20)
-    world.request(HoldLane("ops", "chat", utc("2026-03-02 10:30")))
+    world.request(VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 10:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     world.wake("ops", "first", sender="monitor")
     world.run_until("2026-03-02 08:10")
     world.wake("ops", "second", sender="monitor")

@@ -13,14 +13,15 @@ from page_user import PageUser
 from web_daemon import WebDaemon
 from world import MakeWorld, utc
 
+from heartbeatd.verbs import Ack, Mute
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Request
-from scheduler.engine.requests import AcknowledgeConditions, MuteEntry
 from scheduler.insight import fleet, status_data
 from scheduler.insight.reason_texts import Level
 from scheduler.insight.slot_history import cause_of_run
-from scheduler.model.outcome import DeliveryState
+from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store.outbox import delivery_text
 
 CONFIG = """
@@ -119,8 +120,12 @@ def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make
 def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
     cases: tuple[tuple[Request | None, str, str], ...] = (
         (None, "[disk] full", "disk: known since 08:30, next reminder Tue 2026-03-03 08:30"),
-        (AcknowledgeConditions("ops", "Mary", key="disk"), "[disk] full", "disk: acknowledged by Mary"),
-        (MuteEntry(("heartbeat", "ops"), utc("2026-03-02 14:00"), "Mary"), "HEARTBEAT_OK", "muted by Mary until 14:00"),
+        (VerbRequest(Ack(agent="ops", key="disk"), sender=Sender("Mary")), "[disk] full", "disk: acknowledged by Mary"),
+        (
+            VerbRequest(Mute(until=utc("2026-03-02 14:00")), (Kind.HEARTBEAT, "ops"), Sender("Mary")),
+            "HEARTBEAT_OK",
+            "muted by Mary until 14:00",
+        ),
     )
     for number, (request, answer, says) in enumerate(cases):
         (folder := tmp_path / str(number)).mkdir()

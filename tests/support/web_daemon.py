@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self, Union
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from daemon_process import PATIENCE
@@ -27,7 +27,7 @@ from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts
-from scheduler.web.routes import OPERATIONS
+from scheduler.web.perform import ENDPOINTS
 from scheduler.web.server import MAX_CONNECTIONS, HttpServer
 
 TEXT = "the disk /srv is full"
@@ -218,14 +218,11 @@ def check_as_declared(method: str, path: str, reply: Reply) -> None:
 
     A new key of an answer belongs into its model in heartbeatd/answers.py.
     """
-    for operation in OPERATIONS:
-        if (
-            operation.answers
-            and operation.method == method
-            and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", operation.path), path.partition("?")[0])
-        ):
-            models = operation.answers if reply.status == 200 else (ConfigErrors if reply.status == 422 else ErrorBody,)
-            TypeAdapter(Union[models]).validate_json(reply.body, extra="forbid")  # noqa: UP007 (made at run time)
+    for endpoint in ENDPOINTS.values():
+        if endpoint.method == method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", endpoint.path), path.partition("?")[0]):
+            errors = ConfigErrors if reply.status == 422 else ErrorBody
+            model = endpoint.operation.answer_type() if reply.status == 200 else errors
+            TypeAdapter(model).validate_json(reply.body, extra="forbid")
 
 
 def _received(connection: socket.socket) -> bytes:

@@ -20,19 +20,20 @@ from run_async import with_http
 from servers.postgres import delete_all_rows
 
 from heartbeat.runners import ProcessResult, Resources
+from heartbeatd.verbs import Pause, Resume, RunJob, Wake
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
-from scheduler.engine.requests import AdoptPlan, PauseEntries, ResumeEntries, RunJob, WakeAgent
+from scheduler.engine.requests import AdoptPlan
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
-from scheduler.model.wake import Wake
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
 from scheduler.store import boots, entries, run_history
@@ -301,16 +302,18 @@ class World:
         self, name: str, text: str = "", *, source: Trigger = Trigger.API, sender: str = "bot", token: str = "",
         cause: str | None = None,
     ) -> int:  # fmt: skip
-        return self.request(WakeAgent(Wake(name, source=source, sender=sender, text=text, token=token), cause))
+        return self.request(
+            VerbRequest(Wake(text=text), (Kind.HEARTBEAT, name), Sender(sender, source=source, token=token, run=cause))
+        ).wake
 
-    def pause(self, key: Any, until: datetime | None = None) -> list[str]:
-        return self.request(PauseEntries(key, until, "command"))
+    def pause(self, key: tuple[str, str] | None, until: datetime | None = None) -> list[str]:
+        return self.request(VerbRequest(Pause.of(until=until), key and (Kind(key[0]), key[1]))).paused
 
-    def resume(self, key: Any) -> list[str]:
-        return self.request(ResumeEntries(key, "command"))
+    def resume(self, key: tuple[str, str] | None) -> list[str]:
+        return self.request(VerbRequest(Resume(), key and (Kind(key[0]), key[1]))).resumed
 
     def run_job(self, name: str) -> int:
-        return self.request(RunJob(name, Trigger.MANUAL))
+        return self.request(VerbRequest(RunJob(), (Kind.CRON, name))).wake
 
     def reload(self, yaml: str) -> Any:
         self.write_config(yaml)

@@ -10,11 +10,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 import pytest
 from page_user import PageUser
@@ -23,12 +21,29 @@ from starlette.routing import Route
 from web_daemon import WebDaemon
 
 from heartbeatd.answers import RunNumber, WakeNumber
+from heartbeatd.operations import Operation
+from heartbeatd.questions import ListConditions, ListRuns
+from heartbeatd.verbs import (
+    VERB_ENDPOINTS,
+    Ack,
+    CloseProblem,
+    HoldLane,
+    NoteActivity,
+    Ping,
+    ReleaseLane,
+    Reload,
+    ReportResult,
+    SetChecklist,
+    SetConfig,
+    Unack,
+)
 from scheduler.channels.message import DeliveryResult
-from scheduler.web import mcp_server
+from scheduler.web import event_stream, mcp_server
 from scheduler.web.access import cut
 from scheduler.web.callers import Caller
 from scheduler.web.page.page_sessions import Sessions
-from scheduler.web.routes import OPERATIONS, build_application
+from scheduler.web.perform import ENDPOINTS
+from scheduler.web.routes import build_application
 
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.
 CONFIG = """\
@@ -75,22 +90,21 @@ PARTS = {
     },
     "/api/v1/explain": {"from", "until", "asked_at", "zone", "counts", "entries", "events"},
 }
-QUERIES = {"/api/v1/runs": "?name=alder", "/api/v1/conditions": "?state=all"}
-BODIES: Mapping[str, dict[str, Any]] = {
-    "EmptyBody": {},
-    "WakeBody": {"text": "look"},
-    "HoldBody": {"id": "chat:1", "for": "1m"},
-    "ReleaseBody": {"id": "chat:1"},
-    "ActivityBody": {"queue": 1},
-    "PauseBody": {"for": "1h"},
-    "MuteBody": {"for": "1h"},
-    "ReloadBody": {"dry_run": True},
-    "CloseConditionBody": {"agent": "alder", "key": "disk"},
-    "AcknowledgeBody": {"agent": "alder", "key": "disk"},
-    "PingBody": {"channel": "log"},
-    "ResultBody": {"text": "done"},
-    "ChecklistBody": {"text": "- look\n"},
-    "EditBody": {"changes": {"heartbeat": {"interval": "31m"}}},
+# The keys of a request that needs some. An operation that is not here is sent without any.
+SENT: Mapping[type[Operation[Any]], dict[str, Any]] = {
+    HoldLane: {"id": "chat:1", "for": "1m"},
+    ReleaseLane: {"id": "chat:1"},
+    NoteActivity: {"queue": 1},
+    Reload: {"dry_run": True},
+    CloseProblem: {"agent": "alder", "key": "disk"},
+    Ack: {"agent": "alder", "key": "disk"},
+    Unack: {"agent": "alder", "key": "disk"},
+    Ping: {"channel": "log"},
+    ReportResult: {"text": "done"},
+    SetChecklist: {"text": "- look\n"},
+    SetConfig: {"changes": {"heartbeat": {"interval": "31m"}}},
+    ListRuns: {"name": "alder"},
+    ListConditions: {"state": "all"},
 }
 CHANGES = {"/api/v1/config": {"limits": {"concurrency": 7}}, "/api/v1/cron/{name}/config": {"every": "7h"}}
 TOOL_ARGUMENTS: Mapping[str, dict[str, Any]] = {
@@ -301,37 +315,45 @@ def test_a_key_that_no_model_has_is_hidden_from_a_limited_token() -> None:
 
 
 def test_every_caller_sees_and_changes_only_what_its_token_permits(fleet: Fleet) -> None:
-    rows = [*api_rows(fleet), *tool_rows(fleet), *page_rows(fleet), *file_rows(fleet), *pending_rows(fleet)]
+    rows = [*api_rows(fleet), stream_row(fleet), *tool_rows(fleet), *page_rows(fleet), *file_rows(fleet), *pending_rows(fleet)]
     print(table(rows))  # noqa: T201 (for `pytest -s`)
 
 
 def api_rows(fleet: Fleet) -> Iterator[Row]:
     """Every request of the API."""
-    for each in OPERATIONS:
-        body = dict(BODIES[each.bodies[-1].__name__]) if each.bodies else None
+    for each in ENDPOINTS.values():
+        sent = SENT.get(each.operation, {})
+        body = dict(sent) if each.method != "GET" else None
         rule, answers, what = rule_of(each.method, each.path, body), {}, f"{each.method} {each.path}"
         for caller in CALLERS:
-            if body is not None and each.path.endswith("/config"):
+            if body is not None and each.operation is SetConfig:
                 body |= {"hash": fleet.version(), "changes": CHANGES.get(each.path, body["changes"])}
-            if body is not None and each.path.endswith("/checklist"):
+            if body is not None and each.operation is SetChecklist:
                 body |= {"hash": fleet.checklist_version()}
-            filled = fleet.filled(each.path) + QUERIES.get(each.path, "")
+            filled = fleet.filled(each.path) + (f"?{urlencode(sent)}" if body is None and sent else "")
             before = fleet.state()
             answers[caller] = fleet.send(each.method, filled, body, caller)
             check(fleet, what, rule, caller, answers[caller], before)
-            if answers[caller].status == 200 and each.answers:  # without what a limited token may not see it is valid too
-                TypeAdapter(reduce(or_, each.answers)).validate_json(answers[caller].text)
+            if answers[caller].status == 200:  # without what a limited token may not see it is valid too
+                TypeAdapter(each.operation.answer_type()).validate_json(answers[caller].text)
         if each.path in PARTS:
             shown = {key for key, value in answers["alder"].data.items() if value not in (None, [], {})}
             assert shown <= PARTS[each.path], (each.path, shown - PARTS[each.path])
         yield what, [describe(answers, caller) for caller in CALLERS]
 
 
+def stream_row(fleet: Fleet) -> Row:
+    """The event stream, which is written by hand. What a limited token sees of it is in test_event_stream."""
+    answers = {caller: fleet.send("GET", event_stream.PATH, None, caller) for caller in CALLERS}
+    assert {caller: answer.status for caller, answer in answers.items()} == dict.fromkeys(CALLERS, 200) | {"none": 401}
+    return f"GET {event_stream.PATH}", [describe(answers, caller) for caller in CALLERS]
+
+
 def tool_rows(fleet: Fleet) -> Iterator[Row]:
     """Every tool of MCP."""
     for tool in mcp_server.TOOLS:
         arguments = dict(TOOL_ARGUMENTS.get(tool.name, {})) | ({"agent": "alder"} if "agent" in tool.required else {})
-        answers, changes = {}, tool.name not in mcp_server.READ_ONLY
+        answers, changes = {}, not tool.is_read_only
         for caller in CALLERS:
             arguments |= {"hash": fleet.checklist_version()} if tool.name == "set_checklist" else {}
             before = fleet.state()
@@ -344,9 +366,9 @@ def tool_rows(fleet: Fleet) -> Iterator[Row]:
 def page_rows(fleet: Fleet) -> Iterator[Row]:
     """Every view and form of the page."""
     for method, path in page_requests(fleet):
-        operation = next((each for each in OPERATIONS if form_path(each.path) == path), None)
-        body = dict(BODIES[operation.bodies[-1].__name__]) if operation else {}
-        rule, answers = rule_of(method, operation.path if operation else path, body), {}
+        endpoint = next((each for each in VERB_ENDPOINTS.values() if form_path(each.path) == path), None)
+        body = SENT.get(endpoint.operation, {}) if endpoint else {}
+        rule, answers = rule_of(method, endpoint.path if endpoint else path, body), {}
         for caller in CALLERS:
             fields = {f"{key}:json": json.dumps(value) for key, value in body.items()} | FORM_FIELDS.get(path, {})
             fields |= {"version": fleet.checklist_version(), "hash": fleet.version()} if "{name}/c" in path else {}
@@ -414,13 +436,14 @@ def page_requests(fleet: Fleet) -> Iterator[tuple[str, str]]:
     """Every other route of the application, except those that need no caller."""
     state = fleet.daemon.app_state
     application = build_application(state, Sessions(state.settings, fleet.daemon.token, state.clock))  # type: ignore[arg-type]
-    listed = {(each.method, each.path) for each in OPERATIONS}
+    listed = {(each.method, each.path) for each in ENDPOINTS.values()}
     for route in application.routes:
         assert isinstance(route, Route), route
         for method in sorted(route.methods or {"POST"} - {"HEAD"}):
             if (method, route.path) not in listed and method != "HEAD" and route.path not in OPEN:
-                assert route.path == "/" or route.path.startswith("/page/") or route.path == "/api/v1/openapi.json", route.path
-                if route.path != "/api/v1/openapi.json":
+                by_hand = route.path in ("/api/v1/openapi.json", event_stream.PATH)
+                assert route.path == "/" or route.path.startswith("/page/") or by_hand, route.path
+                if not by_hand:
                     yield method, route.path
 
 

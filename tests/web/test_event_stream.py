@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
-from scheduler.engine.requests import PauseEntries
+from heartbeatd.verbs import Pause
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import AttemptStarted
 from scheduler.model.timestamps import iso_utc
 from scheduler.telemetry import event_feed
@@ -105,7 +106,7 @@ def test_a_run_with_an_alert_is_started_ended_said_and_delivered(daemon: WebDaem
 
 def test_skipped_slots_and_reloads_are_events_and_a_reload_ends_the_stream(daemon: WebDaemon) -> None:
     with reading(daemon) as reader:
-        daemon.ask(PauseEntries(None, daemon.now.replace(hour=9), "cli")).result(20)
+        daemon.ask(VerbRequest(Pause(until=daemon.now.replace(hour=9)))).result(20)
         run(daemon, 90)
         name, data = reader.next()
         assert (name, data["reason"]) == ("skipped", "paused")

@@ -7,6 +7,8 @@ from typing import Any
 
 from world import QUIET, Delayed, MakeWorld, World, utc
 
+from heartbeatd.verbs import Mute
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight import fleet, status_data
 from scheduler.insight.fleet import AgentCard, AgentState, Group
 from scheduler.model.outcome import Kind
@@ -126,9 +128,8 @@ def test_an_agent_without_a_model_of_its_own_shows_how_it_is_called(make_world: 
 
 
 def test_held_back_messages_are_off(make_world: MakeWorld) -> None:
-    from scheduler.engine.requests import MuteEntry
 
     world = make_world(f"{YAML}  ops: {{}}\n")
     world.run(minutes=31)
-    world.request(MuteEntry((Kind.HEARTBEAT, "ops"), None, "cli", until_changed=False))
+    world.request(VerbRequest(Mute(), (Kind.HEARTBEAT, "ops")))
     assert (states(world)["ops"].word, states(world)["ops"].groups) == ("muted", frozenset({Group.OFF}))

@@ -17,7 +17,8 @@ from jsonschema import Draft202012Validator
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.web.routes import OPERATIONS
+from scheduler.web import event_stream
+from scheduler.web.perform import ENDPOINTS
 
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
 
@@ -33,10 +34,7 @@ def document(daemon: WebDaemon) -> Any:
     return daemon.get("/api/v1/openapi.json", READER).data
 
 
-FINITE = [operation for operation in OPERATIONS if operation.media_type == "application/json"]
-
-
-@pytest.mark.parametrize("operation", FINITE, ids=lambda each: f"{each.method} {each.path}")
+@pytest.mark.parametrize("operation", ENDPOINTS.values(), ids=lambda each: f"{each.method} {each.path}")
 def test_generated_requests_are_answered_as_declared(daemon: WebDaemon, document: Any, operation: Any) -> None:
     """Requests from the schema, valid and invalid ones, in the same order at each run."""
     import schemathesis
@@ -77,7 +75,7 @@ def test_generated_requests_are_answered_as_declared(daemon: WebDaemon, document
 
 def test_the_document_describes_every_operation(document: Any) -> None:
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(operation.method, operation.path) for operation in OPERATIONS}
+    assert described == {(each.method, each.path) for each in ENDPOINTS.values()} | {("GET", event_stream.PATH)}
     names = [form["operationId"] for methods in document["paths"].values() for form in methods.values()]
     assert len(set(names)) == len(names)
     assert all(form["summary"] for methods in document["paths"].values() for form in methods.values())
@@ -108,7 +106,7 @@ def test_its_schemas_are_valid_and_all_references_exist(document: Any) -> None:
 def test_the_document_names_every_key_of_an_answer(busy: WebDaemon, document: Any, path: str) -> None:
     """A new key of an answer belongs into its model in heartbeatd/answers.py."""
     closed = json.loads(json.dumps(document))
-    bodies = {body.__name__ for operation in OPERATIONS for body in operation.bodies}
+    bodies = {each.operation.__name__ for each in ENDPOINTS.values()}
     for name, schema in closed["components"]["schemas"].items():
         if name not in bodies and "properties" in schema:
             schema["additionalProperties"] = False

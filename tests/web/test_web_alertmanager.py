@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from web_daemon import TOKENS, WebDaemon
 
-from scheduler.model.wake import TEXT_LIMIT, Wake
+from heartbeatd.verbs import Wake
+from scheduler.engine.effects import COMMAND_LINE
+from scheduler.model.wake import TEXT_LIMIT
 from scheduler.web.alertmanager import wake_from_alerts
-from scheduler.web.request_bodies import AlertmanagerBody, parse_body
 
 WAKE = "/api/v1/agents/ops/wake"
 WAKER = TOKENS["waker"]
@@ -52,7 +53,8 @@ def notification(*alerts: Any, **more: Any) -> dict[str, Any]:
 
 
 def wake_by(body: dict[str, Any]) -> Wake:
-    return wake_from_alerts("ops", parse_body(body, AlertmanagerBody))
+    wake, _ = wake_from_alerts(body, COMMAND_LINE)
+    return wake
 
 
 def test_a_firing_alert_starts_a_run_with_the_alert_in_its_prompt(daemon: WebDaemon) -> None:
@@ -124,7 +126,8 @@ def test_no_value_breaks_out_of_its_line_or_displaces_the_others(value: str) -> 
 
 
 def test_a_group_with_a_long_key_has_a_short_unique_sender() -> None:
-    one, two = (wake_by(notification(alert(), groupKey="{}:" + "x" * 500 + end)).sender for end in "ab")
+    long = (notification(alert(), groupKey="{}:" + "x" * 500 + end) for end in "ab")
+    one, two = (sender.name for _, sender in (wake_from_alerts(each, COMMAND_LINE) for each in long))
     assert one != two
     assert len(one) == len(two) == 200
 

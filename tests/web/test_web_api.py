@@ -14,9 +14,9 @@ from loops import loop_over
 from prometheus_client.parser import text_string_to_metric_families
 from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
 
-from scheduler.engine.requests import WakeAgent
+from heartbeatd.verbs import Wake
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.model.outcome import Kind
-from scheduler.model.wake import Wake
 
 CHIEF, READER, WAKER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "waker", "opsman"))
 
@@ -37,8 +37,8 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
 def test_status_lists_every_entry(still: WebDaemon) -> None:
     status = still.get("/api/v1/status", READER).data
     assert [(entry["kind"], entry["name"], entry["state"]) for entry in status["entries"]] == [
-        ("heartbeat", "ops", "active"),
-        ("heartbeat", "web", "active"),
+        (Kind.HEARTBEAT, "ops", "active"),
+        (Kind.HEARTBEAT, "web", "active"),
         ("cron", "measure", "active"),
     ]
     assert status["config_hash"] == still.settings.hash
@@ -212,7 +212,9 @@ def test_a_token_with_too_many_wakes_gets_429_and_others_do_not(daemon: WebDaemo
     group = {"version": "4", "receiver": "heartbeatd", "alerts": [{"status": "firing", "labels": {"alertname": "Full"}}]}
     for number in range(1000):
         daemon.world.inbox.submit(
-            WakeAgent(Wake("ops", source="webhook", sender=f"heartbeatd {number}", text="x" * 4000, token="chief"))
+            VerbRequest(
+                Wake(text="x" * 4000), (Kind.HEARTBEAT, "ops"), Sender(f"heartbeatd {number}", source="webhook", token="chief")
+            )
         )
     daemon.do(daemon.world.settle)
     full = daemon.post("/api/v1/agents/ops/wake", group | {"groupKey": "one more"}, CHIEF)
@@ -231,7 +233,7 @@ def test_a_wake_by_the_command_line_is_manual(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/wake", token=daemon.token, X_Heartbeatd_Source="cli")
     daemon.post("/api/v1/cron/measure/run", token=daemon.token, X_Heartbeatd_Source="cli")
     assert [wake[:4] for wake in wakes(daemon)] == [
-        ("heartbeat", "ops", "manual", "cli"),
+        (Kind.HEARTBEAT, "ops", "manual", "cli"),
         ("cron", "measure", "manual", "manual"),
     ]
 

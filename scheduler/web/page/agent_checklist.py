@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 
+from heartbeatd.questions import GetChecklist
+from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.engine.config_reload import changed_lines
-from scheduler.web import checklists
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
-from scheduler.web.request_bodies import ChecklistBody
-
-NEW = "none"  # the version if there is no checklist yet
+from scheduler.web.perform import ask, perform
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,12 @@ def show_checklist(request: PageRequest) -> Page:
 async def save_checklist(form: FormRequest) -> Page | Redirect:
     """Save the text. If that is refused, the editor still holds it."""
     text, version = form.fields.get("text", "").replace("\r\n", "\n"), form.fields.get("version", "")
-    headers = Headers({"if-none-match": "*"} if version == NEW else {})
     try:
         form.check()
-        body = ChecklistBody(text=text, hash=None if version == NEW else version)
-        saved = await checklists.put_checklist(replace(form.api, headers=headers), body)
+        saved = await perform(form.api, "put_checklist", SetChecklist(text=text, hash=version))
     except HttpError as error:
         return await run_in_threadpool(_show_refused, form.api, text, version, error)
-    advice = "" if saved["has_work"] else " It has no items, so runs are skipped (see on_empty)."
+    advice = "" if saved.has_work else " It has no items, so runs are skipped (see on_empty)."
     return Redirect("", f"The checklist is saved.{advice}")
 
 
@@ -66,14 +61,14 @@ def _show_refused(api: ApiRequest, text: str, version: str, error: HttpError) ->
 
 def _open_editor(api: ApiRequest) -> Editor:
     try:
-        found: dict[str, Any] = checklists.get_checklist(api)
+        found = ask(api, "get_checklist", GetChecklist())
     except HttpError as error:
         if error.status == 404 and api.path["name"] in api.app_state.settings().heartbeats:
-            return Editor(api.app_state.settings().heartbeats[api.path["name"]].checklist, "", NEW)
+            return Editor(api.app_state.settings().heartbeats[api.path["name"]].checklist, "", NO_VERSION)
         if error.status == 409:
             return Editor(None, "", "", error.message)
         raise
-    return Editor(found["file"], found["text"], found["hash"] or "")
+    return Editor(found.file, found.text, found.hash or "")
 
 
 def _render(api: ApiRequest, editor: Editor) -> Page:

@@ -15,6 +15,9 @@ from typing import Any, get_args
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat.words import format_count
+from heartbeatd.answers import ConfigSuggestion, ConfigValue, EntryConfig
+from heartbeatd.questions import GetEntryConfig
+from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnostics
 from scheduler.config.file.marked_yaml import dotted_path
@@ -28,7 +31,7 @@ from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
-from scheduler.web.request_bodies import EditBody
+from scheduler.web.perform import ask, perform
 
 Keys = tuple[str, ...]
 Form = Mapping[str, str]  # the fields of a sent form by name
@@ -182,8 +185,8 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
     name = request.path["name"]
     whole = {"agents": {name: changes}}
     try:
-        found = await config_editing.patch_agent_config(
-            request, EditBody(changes=changes, hash=sent.get("hash", ""), dry_run=not write)
+        found = await perform(
+            request, "patch_agent_config", SetConfig(changes=changes, hash=sent.get("hash", ""), dry_run=not write)
         )
     except ConfigError as error:
         return _error_outcome(name, error)
@@ -199,16 +202,16 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
         return _Outcome((Problem(error.message),), status=error.status)
     except Refused as error:
         return _Outcome((Problem(str(error)),), status=STATUS_BY_CODE.get(error.code, 409))
-    if "yaml" in found:
-        message = f"Nothing was written: {found['reason']}. These are the lines to write in the config file."
-        return _Outcome((Problem(message, found["yaml"]),), status=409)
+    if isinstance(found, ConfigSuggestion):
+        message = f"Nothing was written: {found.reason}. These are the lines to write in the config file."
+        return _Outcome((Problem(message, found.yaml),), status=409)
     if write:
-        return _Outcome(written=tuple(found["lines"]))
-    if not found["diff"]:
+        return _Outcome(written=tuple(found.lines))
+    if not found.diff:
         return _Outcome((Problem("Nothing is changed: the file already contains these values."),))
-    own = tuple(each for each in found["warnings"] if dotted_path(("agents", name)) in each)
-    others = tuple(each for each in found["warnings"] if each not in own)
-    return _Outcome(diff=ConfigDiff(tuple(found["diff"]), tuple(found["lines"]), own, others))
+    own = tuple(each for each in found.warnings if dotted_path(("agents", name)) in each)
+    others = tuple(each for each in found.warnings if each not in own)
+    return _Outcome(diff=ConfigDiff(tuple(found.diff), tuple(found.lines), own, others))
 
 
 def _lines_or_nothing(changes: Mapping[str, Any]) -> str:
@@ -363,28 +366,28 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPag
     name = request.path["name"]
     path = request.app_state.settings().path
     try:
-        found = config_editing.get_agent_config(request)
+        found = ask(request, "get_agent_config", GetEntryConfig())
     except ConfigError as error:  # another user has written a faulty file
         broken = Problem(f"The config file has errors. Correct them in the file first: {error.errors[0]}")
         found, outcome = (
-            {"declared": {}, "hash": sent.get("hash", ""), "values": []},
+            EntryConfig(name=name, declared={}, hash=sent.get("hash", ""), values=[]),
             _Outcome((*outcome.problems, broken), status=409),
         )
-    declared = found["declared"] or {}
-    values = {row["key"]: row for row in found["values"]}
+    declared = found.declared or {}
+    values = {row.key: row for row in found.values}
     sections = tuple(
-        ConfigSection(title, tuple(_build_field(request, key, declared, values.get(key, {}), sent, outcome) for key in keys))
+        ConfigSection(title, tuple(_build_field(request, key, declared, values.get(key), sent, outcome) for key in keys))
         for title, keys in sections_of_form().items()
     )
     # After a conflict, the form is one of the new version of the file. Before a confirmed diff is written, it keeps the old one.
-    shown_hash = found["hash"] if outcome.diff is None else sent["hash"]
+    shown_hash = found.hash if outcome.diff is None else sent["hash"]
     return ConfigPage(
         name, path.name, shown_hash, sections, "edit" in request.caller.may, outcome.problems, outcome.diff, outcome.status
     )
 
 
 def _build_field(
-    request: ApiRequest, key: str, declared: Mapping[str, Any], value: Mapping[str, str], sent: Form, outcome: _Outcome
+    request: ApiRequest, key: str, declared: Mapping[str, Any], value: ConfigValue | None, sent: Form, outcome: _Outcome
 ) -> ConfigField:
     in_file = field_text(_find_value(declared, key.split(".")))
     text, seen = (_sent_text(sent, key), _sent_text(sent, SEEN + key)) if key in sent else (in_file, in_file)
@@ -399,8 +402,8 @@ def _build_field(
         text,
         in_file,
         form_of_key(key),
-        value.get("value", ""),
-        value.get("origin", ""),
+        value.value if value else "",
+        value.origin if value else "",
         protected or "",
         in_file if is_moved else None,
         outcome.errors.get(key, ()),

@@ -11,7 +11,9 @@ from zoneinfo import ZoneInfo
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord, WakeAccepted
+from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord, Unmuted, WakeAccepted
+from heartbeatd.questions import GetRun, ListRuns
+from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.engine.inbox import Refused
 from scheduler.insight import day_timeline, explanation, slot_history, status_data
 from scheduler.insight.day_timeline import DayMark, DayTimeline
@@ -23,16 +25,13 @@ from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
 from scheduler.system import lanes
-from scheduler.web import operations, queries
-from scheduler.web.access import Guarded
-from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
 from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
-from scheduler.web.page.views import FormRequest, PageRequest, Redirect
-from scheduler.web.request_bodies import EmptyBody, MuteBody, PauseBody, RequestBody, WakeBody, parse_body
+from scheduler.web.page.views import FormRequest, PageRequest, Redirect, parse_fields
+from scheduler.web.perform import ask, perform
 from scheduler.work import plan as plans
 
 PARAMETERS = ("on", "cursor")
@@ -146,51 +145,43 @@ class RefusedAction:
 NOTHING_REFUSED = RefusedAction()
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What a button does: the operation of the API with its body, and a sentence about the result."""
-
-    do: Guarded
-    body: type[RequestBody]
-    describe: Callable[[Any], str]
-
-
 def _describe_wake(done: WakeAccepted) -> str:
     if done.waits_for is None:
         return "The agent is woken."
     return f"The wake is kept. It waits: {WakeWait(done.waits_for).text}."
 
 
-def _describe_unmute(done: Mapping[str, Any]) -> str:
-    return f"The agent is not muted any more. Held back: {format_count(done['held'], 'message')}."
+def _describe_unmute(done: Unmuted) -> str:
+    return f"The agent is not muted any more. Held back: {format_count(done.held, 'message')}."
 
 
-ACTIONS: Mapping[str, Action] = {
-    "wake": Action(operations.wake_agent, WakeBody, _describe_wake),
-    "pause": Action(operations.pause_agent, PauseBody, lambda _: "The agent is paused. A run in progress goes on."),
-    "resume": Action(operations.resume_agent, EmptyBody, lambda _: "The agent is resumed."),
-    "mute": Action(operations.mute_agent, MuteBody, lambda _: "The agent is muted. It runs, but its messages are suppressed."),
-    "unmute": Action(operations.unmute_agent, EmptyBody, _describe_unmute),
+# What each button says about its result, by the first word of the request of the API.
+ACTIONS: Mapping[str, Callable[[Any], str]] = {
+    "wake": _describe_wake,
+    "pause": lambda _: "The agent is paused. A run in progress goes on.",
+    "resume": lambda _: "The agent is resumed.",
+    "mute": lambda _: "The agent is muted. It runs, but its messages are suppressed.",
+    "unmute": _describe_unmute,
 }
 
 
 async def act(form: FormRequest) -> Page | Redirect:
     """Do what a button says. If that is refused, the agent is shown with the error and with all that was sent."""
     name = form.api.path["action"]
-    action = ACTIONS.get(name)
-    if action is None:
+    describe, endpoint = ACTIONS.get(name), VERB_ENDPOINTS.get(f"{name}_agent")
+    if describe is None or endpoint is None:
         raise not_found(f"action {name!r}")
     sent: dict[str, Any] = {key: value for key, value in form.fields.items() if value}
     sent |= {"until_changed": True} if "until_changed" in sent else {}
     try:
         form.check()
-        check_permission(form.api.caller, action.do.may)
-        done = await action.do(form.api, parse_body(sent, action.body))
+        check_permission(form.api.caller, endpoint.may)
+        done = await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
     except (HttpError, Refused) as error:
         status = error.status if isinstance(error, HttpError) else STATUS_BY_CODE.get(error.code, 409)
         refused = RefusedAction(name, str(error), form.fields, status)
         return await show_again(form, lambda request: _agent_page(request, refused))
-    return Redirect("", action.describe(done))
+    return Redirect("", describe(done))
 
 
 async def show_again(form: FormRequest, show: Callable[[PageRequest], Page]) -> Page:
@@ -321,10 +312,8 @@ def _axis_labels(timeline: DayTimeline, zone: ZoneInfo) -> Iterator[Label]:
 
 def _read_runs(request: PageRequest, name: str, until: datetime | None) -> tuple[list[ShownRun], str | None]:
     """A page of runs, the newest first, and the cursor of the next page."""
-    query = {"kind": "agent", "name": name, "limit": str(MAX_RUNS)}
-    query |= {"until": until.isoformat()} if until else {}
-    query |= {"cursor": request.query["cursor"]} if "cursor" in request.query else {}
-    found = queries.list_runs(ApiRequest(request.api.app_state, request.caller, {}, query, request.api.headers))
+    wanted = ListRuns(kind="agent", name=name, limit=MAX_RUNS, until=until, cursor=request.query.get("cursor"))
+    found = ask(request.api, "list_runs", wanted)
     return [shown_run(run) for run in found.runs], found.next
 
 
@@ -340,7 +329,7 @@ def shown_run(run: RunRecord) -> ShownRun:
 
 def show_run(request: PageRequest) -> Page:
     """One run of an agent or a job with all its texts."""
-    run = queries.get_run(request.api)
+    run = ask(request.api, "get_run", GetRun())
     zone = _zone_of(request, Kind(run.kind), run.name)
     return Page("run.html", {"run": shown_run(run), "name": run.name, "entry_zone": zone})
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
+from heartbeatd.verbs import Reload
 from scheduler.model.config_changes import ConfigDiff, RecordedConfigEvent
 from scheduler.store import boots, config_history
 from scheduler.store.database import parse_row_id
-from scheduler.web import operations
 from scheduler.web.http_errors import bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
-from scheduler.web.request_bodies import ReloadBody
+from scheduler.web.perform import perform
 
 LIST_PARAMETERS = ("before", "result")
 PAGE_SIZE = 30  # changes on one page
@@ -96,7 +96,7 @@ def _read_change(recorded: RecordedConfigEvent) -> Change:
 
 async def check_reload(form: FormRequest) -> Redirect:
     """Compare the config file with the active config, and say what a reload would change."""
-    found = await operations.reload_config(form.api, ReloadBody(dry_run=True))
-    if not (found["added"] or found["removed"] or found["changed"]):
+    found = await perform(form.api, "reload_config", Reload(dry_run=True))
+    if not (found.added or found.removed or found.changed):
         return Redirect("", "A reload would change nothing.")
-    return Redirect("", f"A reload would change: {'; '.join(found['lines'])}")
+    return Redirect("", f"A reload would change: {'; '.join(found.lines)}")

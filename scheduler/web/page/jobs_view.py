@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
-from heartbeatd.answers import EntryStatus
+from heartbeatd.answers import ConfigValue, EntryStatus
+from heartbeatd.questions import GetEntryConfig
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import forecast, schedule_texts, status_data
 from scheduler.model import entry_schedule
@@ -17,10 +16,10 @@ from scheduler.model.outcome import Kind
 from scheduler.store import entries, run_history
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
-from scheduler.web import config_editing
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.perform import ask
 from scheduler.work import plan as plans
 
 LIST_PARAMETERS = ("q", "show", "page")
@@ -130,7 +129,7 @@ def _next_runs(request: PageRequest, foreseen: forecast.EntryForecast | None) ->
     return list(islice(due_times(foreseen.course, request.now - MICROSECOND, request.now + forecast.MAX_SPAN), NEXT_SHOWN))
 
 
-def _effective_config(request: PageRequest) -> list[Mapping[str, Any]] | None:
+def _effective_config(request: PageRequest) -> list[ConfigValue] | None:
     """The values of the job in the active config, without secrets, as the API returns them; None if they were not requested.
 
     The whole config is read for them. If the file has errors, there are no values.
@@ -138,7 +137,6 @@ def _effective_config(request: PageRequest) -> list[Mapping[str, Any]] | None:
     if "config" not in request.query or request.path["name"] not in request.settings.jobs:
         return None
     try:
-        values: list[Mapping[str, Any]] = config_editing.get_job_config(request.api)["values"]
+        return ask(request.api, "get_job_config", GetEntryConfig()).values
     except (ConfigError, HttpError):
         return []
-    return values

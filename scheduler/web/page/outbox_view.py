@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from heartbeatd.operations import Concern
 from scheduler.store import outbox
 from scheduler.store.outbox import MOVABLE
-from scheduler.web.access import Concern, row_in_path
+from scheduler.web.access import row_in_path
 from scheduler.web.http_errors import bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest

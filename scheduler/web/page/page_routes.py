@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from scheduler.web.access import Concern
-from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
+from heartbeatd.operations import Concern, Endpoint
+from heartbeatd.verbs import VERB_ENDPOINTS
+from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.openapi import Operation
 from scheduler.web.page import (
     agent_checklist,
     agent_config,
@@ -37,11 +37,12 @@ from scheduler.web.page.views import (
     PageRequest,
     Redirect,
     form_endpoint,
+    parse_fields,
     parse_form,
     shared_values,
     view_endpoint,
 )
-from scheduler.web.request_bodies import parse_body
+from scheduler.web.perform import perform
 
 MAX_LOGIN_BYTES = 8 * 1024  # bytes
 WRONG_TOKEN = "This token is not valid."  # noqa: S105 (a message)
@@ -76,7 +77,7 @@ FORMS: tuple[tuple[str, Handle, Concern], ...] = (
 )
 
 
-def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[Operation]) -> list[Route]:
+def build_routes(app_state: AppState, sessions: Sessions) -> list[Route]:
     """All routes of the page. Each POST operation of the API has a form: `/page/do/` and the path of the operation."""
     forms = [
         Route(
@@ -84,7 +85,7 @@ def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[O
             form_endpoint(app_state, _handle_operation(each), each.may),
             methods=["POST"],
         )
-        for each in operations
+        for each in VERB_ENDPOINTS.values()
         if each.method == "POST"
     ]
     return [
@@ -101,7 +102,7 @@ def build_routes(app_state: AppState, sessions: Sessions, operations: Iterable[O
     ]
 
 
-def _handle_operation(operation: Operation) -> Handle:
+def _handle_operation(endpoint: Endpoint) -> Handle:
     """Does what the API does for the same fields. A field `KEY:json` contains JSON; an empty field counts as not sent."""
 
     async def handle(form: FormRequest) -> Redirect:
@@ -109,8 +110,7 @@ def _handle_operation(operation: Operation) -> Handle:
         for key, value in form.fields.items():
             if key.endswith(":json") and value:
                 sent[key.removesuffix(":json")] = _parse_json(key, value)
-        model = next(model for model in operation.bodies if model.marker_key in (None, *sent))
-        await operation.handler(form.api, parse_body(sent, model))
+        await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
         return Redirect("")
 
     return handle
@@ -127,7 +127,7 @@ def _show_nothing(request: PageRequest) -> Page:
     raise not_found(f"page {request.url.partition('?')[0]}")
 
 
-def _login_endpoint(app_state: AppState, sessions: Sessions) -> Endpoint:
+def _login_endpoint(app_state: AppState, sessions: Sessions) -> HttpHandler:
     """GET shows the form. POST checks the token, sets the cookie, and leads back to the page that was asked for."""
 
     async def endpoint(request: Request) -> Response:
@@ -156,7 +156,7 @@ def _login_endpoint(app_state: AppState, sessions: Sessions) -> Endpoint:
     return endpoint
 
 
-def _logout_endpoint(app_state: AppState, sessions: Sessions) -> Endpoint:
+def _logout_endpoint(app_state: AppState, sessions: Sessions) -> HttpHandler:
     """Ends the session, and deletes the cookie."""
 
     async def handle(form: FormRequest) -> Redirect:

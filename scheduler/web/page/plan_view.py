@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from heartbeatd import answers
-from heartbeatd.answers import PlanForecast, PlannedDay, PlannedEntry, WokenRuns
+from heartbeatd.answers import PlannedDay, PlannedEntry, WokenRuns
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
@@ -97,7 +97,7 @@ def show_plan(request: PageRequest) -> Page:
     number = parse_row_id(request.query.get("page", "1")) or 1
     begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
     shown = seen[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
-    data = cut((PlanForecast,), forecast.forecast_runs(shown, request.now, end), request.caller)
+    data = cut(forecast.forecast_runs(shown, request.now, end), request.caller)
     changes = [_read_change(each, begin) for each in data.clock_changes]
     by_key = {(each.kind, each.name): each for each in data.entries}
     lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, begin, end) for each in shown]

@@ -15,13 +15,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 
+from heartbeatd.operations import AnOperation, Concern, Permission, parse_operation
 from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Refused
-from scheduler.model.settings import Permission, Settings
+from scheduler.model.settings import Settings
 from scheduler.store.database import StoreError, parse_row_id
-from scheduler.web.access import Concern, authorize
-from scheduler.web.api_request import ApiRequest, Endpoint, read_body_bytes
+from scheduler.web.access import authorize
+from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request
@@ -117,7 +118,7 @@ Show = Callable[[PageRequest], Page]
 Handle = Callable[[FormRequest], Awaitable[Page | Redirect]]
 
 
-def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters: Collection[str] = ()) -> Endpoint:
+def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters: Collection[str] = ()) -> HttpHandler:
     """A view for users that may read what it concerns; others are led to the login. `show` runs in a thread.
 
     `parameters` are the keys that the query may have.
@@ -151,7 +152,7 @@ def _render_view(show: Show, concern: Concern, api: ApiRequest, session: Session
 
 def form_endpoint(
     app_state: AppState, handle: Handle, may: Permission | None, concern: Concern = Concern.PART, *, keeps: bool = False
-) -> Endpoint:
+) -> HttpHandler:
     """Handles a form of the page, for users with the permission `may` that may access what the form concerns.
 
     The form must contain the code of the session. Without an own notice, the notice is the field `done`. An error leads back to
@@ -197,6 +198,14 @@ def parse_form(sent: bytes) -> dict[str, str]:
         return dict(parse_qsl(sent.decode("ascii"), keep_blank_values=True, errors="replace", max_num_fields=1000))
     except ValueError as error:
         raise HttpError(400, "bad_request", "this is not the content of a form") from error
+
+
+def parse_fields(operation: type[AnOperation], sent: Mapping[str, Any]) -> AnOperation:
+    """The operation with the fields of a form. Raises HttpError."""
+    try:
+        return parse_operation(operation, sent)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
 
 
 def redirect_response(redirect: Redirect) -> Response:

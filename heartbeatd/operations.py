@@ -1,0 +1,268 @@
+"""Defines what a request of the HTTP API is: an operation with its path, its permission, its fields and its answer.
+
+Each class in verbs.py and questions.py is an operation. From these classes come the routes, openapi.json, the tools of MCP, the
+methods of the client, the commands, the forms of the page and the table of permissions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from inspect import cleandoc
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
+from urllib.parse import quote
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+Permission = Literal["read", "wake", "operate", "edit"]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Answer = TypeVar("Answer")
+AnOperation = TypeVar("AnOperation", bound="Operation[Any]")
+
+DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
+DURATION_PATTERN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"  # the same in the language of JSON Schema
+LONGEST_DURATION = timedelta(days=3660)  # ten years
+MAX_TEXT_LENGTH = 200
+MAX_COUNT = 1_000_000
+MAX_ROW_ID = 2**63 - 1
+MAX_PAGE = 1000  # items
+
+
+class Concern(StrEnum):
+    """What a request concerns. A token that is limited to some agents may only send requests that concern these."""
+
+    AGENT = "the agent in the path"
+    JOB = "the job in the path"
+    NAMED = "the agent that the body names, or that of the run in the body"
+    RUN = "the agent or job of the run in the path"
+    WAKE = "the agent of the wake in the path"
+    MESSAGE = "the agent or job of the message in the path"
+    PART = "any number of agents and jobs: a limited token gets its part of the answer"
+    ALL = "the whole daemon"
+
+
+_CONCERN_OF_PATH = (
+    ("/agents/{name}", Concern.AGENT),
+    ("/cron/{name}", Concern.JOB),
+    ("/runs/{id}", Concern.RUN),
+    ("/wakes/{id}", Concern.WAKE),
+    ("/outbox/{id}", Concern.MESSAGE),
+)
+
+
+class Operation(BaseModel, Generic[Answer]):
+    """A request of the API, without its sender and without the agent, job, run or message that its path names.
+
+    The fields are the keys of the body, or of the query of a GET request. A trailing underscore is not part of the key. The first
+    sentence of the docstring is the summary in openapi.json. `Answer` is the type of the answer.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
+        alias_generator=lambda name: name.rstrip("_"),
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    method: ClassVar[Method]
+    may: ClassVar[Permission | None]  # the permission that a token needs; None: any token is enough
+    paths: ClassVar[Mapping[str, str]]  # by the names of the requests, which are unique
+    concern: ClassVar[Concern] = Concern.PART  # of a path that names nothing
+    may_be_refused_by_config: ClassVar[bool] = False  # the answer may be a list of the errors of the config
+
+    @classmethod
+    def of(cls, **keys: Any) -> Self:
+        """The operation with these keys, without those that are None. Raises ValueError with one sentence on what is wrong."""
+        return parse_operation(cls, {key: value for key, value in keys.items() if value is not None})
+
+    @classmethod
+    def answer_type(cls) -> Any:
+        """The type of the answer: a model, or a union of models."""
+        parent = next(each for each in cls.__mro__ if each.__dict__.get("__pydantic_generic_metadata__", {}).get("args"))
+        return parent.__pydantic_generic_metadata__["args"][0]  # type: ignore[attr-defined]
+
+    @classmethod
+    def answers(cls) -> tuple[type[Any], ...]:
+        """The models of the answer."""
+        return get_args(cls.answer_type()) or (cls.answer_type(),)
+
+    @classmethod
+    def read_answer(cls, content: bytes) -> Answer:
+        """The answer to a request. Raises ValueError if this is none."""
+        answer: Answer = TypeAdapter(cls.answer_type()).validate_json(content)
+        return answer
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys that were sent, as JSON data."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One request of the API: an operation on one kind of thing. An operation on agents and on jobs has two."""
+
+    name: str
+    path: str
+    operation: type[Operation[Any]]
+
+    @property
+    def method(self) -> Method:
+        return self.operation.method
+
+    @property
+    def may(self) -> Permission | None:
+        return self.operation.may
+
+    @property
+    def concern(self) -> Concern:
+        return next((concern for part, concern in _CONCERN_OF_PATH if part in self.path), self.operation.concern)
+
+    def path_for(self, subject: str | int | None) -> str:
+        """The path with the name or the number of what it is for, which may contain any character.
+
+        Raises ValueError for a name that would lead to another request: /agents/../pause pauses everything.
+        """
+        if subject in ("", ".", ".."):
+            raise ValueError(f"name: {subject!r} is not a name; write that of an agent or a job")
+        return re.sub(r"\{\w+\}", lambda _: quote(str(subject), safe=""), self.path)
+
+    @property
+    def describes(self) -> tuple[str, str]:
+        """The summary without a full stop, and the other sentences."""
+        summary, _, details = cleandoc(self.operation.__doc__ or "").partition(". ")
+        return summary.rstrip("."), details
+
+
+def endpoints_of(operations: tuple[type[Operation[Any]], ...]) -> dict[str, Endpoint]:
+    """The requests of these operations by their names."""
+    return {name: Endpoint(name, path, each) for each in operations for name, path in each.paths.items()}
+
+
+def parse_operation(operation: type[AnOperation], sent: Mapping[str, Any], *, is_query: bool = False) -> AnOperation:
+    """The operation with these keys. In a query all values are texts. Raises ValueError with one sentence on what is wrong."""
+    try:
+        return operation.model_validate(sent, strict=not is_query)
+    except ValidationError as error:
+        raise ValueError(error_sentence(error, operation)) from None
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by the keys that may be sent."""
+    return {(field.alias or name).rstrip("_"): field for name, field in model.model_fields.items()}
+
+
+def description_of(field: FieldInfo) -> str:
+    """What may be written for a field. In `Text | None` it stands in the type Text."""
+    inner = (mark for part in get_args(field.annotation) for mark in get_args(part)[1:])
+    return str(field.description or next(mark.description for mark in inner if isinstance(mark, FieldInfo)))
+
+
+def error_sentence(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong, and what to write instead, in one sentence. The messages of pydantic itself name Python types."""
+    faults = error.errors(include_url=False, include_input=False)
+    fault: ErrorDetails = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
+    key = str(fault["loc"][0]) if fault["loc"] else ""
+    known = keys_of(model)
+    if fault["type"] == "extra_forbidden":
+        return f"{key!r} is not allowed here; write {', '.join(known) or 'no key'}"
+    if fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"])
+        return f"{key}: {reason}" if key else reason
+    if not key:
+        return f"a key of the body is not a string; write {', '.join(known) or 'no key'}"
+    return f"{key}: write {description_of(known[key])}"
+
+
+def query_of(sent: Mapping[str, Any]) -> dict[str, str]:
+    """The JSON data of a question as the keys of a query."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in sent.items()}
+
+
+def parse_time(value: object) -> datetime:
+    """A time with its zone, in UTC. Raises ValueError for anything else."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(found, datetime) and found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("write a time with its zone, as in 2027-03-28T01:00:00Z")
+
+
+def parse_span(value: object) -> timedelta:
+    """A duration above zero, such as `1h30m`. Raises ValueError for anything else."""
+    if isinstance(value, timedelta):
+        span = value
+    else:
+        found = DURATION.fullmatch(value) if isinstance(value, str) and value else None
+        if found is None:
+            raise ValueError(f"{'null' if value is None else repr(value)} is not a duration; write 90s, 30m or 1h30m")
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        try:
+            span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        except OverflowError:
+            span = timedelta.max
+    if not timedelta(0) < span <= LONGEST_DURATION:
+        raise ValueError(f"{value!r} is {'too long' if span > LONGEST_DURATION else 'zero'}; write 90s, 30m or 1h30m")
+    return span
+
+
+def _parse_switch(value: object) -> bool:
+    if value not in (True, False, "true", "false"):
+        raise ValueError("write true or false")
+    return value in (True, "true")
+
+
+def _replace_control_characters(text: str) -> str:
+    """The text with a blank in place of each control character and line break."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _described(description: str, parse: Callable[[object], object], **schema: Any) -> tuple[Any, ...]:
+    """The marks of a type that is parsed from a text. The description is part of error messages and of the JSON schema."""
+    return BeforeValidator(parse), WithJsonSchema(schema | {"description": description}), Field(description=description)
+
+
+_TIME = _described("a time with its zone, as in 2027-03-28T01:00:00Z", parse_time, type="string", format="date-time")
+_SPAN = (
+    *_described("90s, 30m or 1h30m", parse_span, type="string", pattern=DURATION_PATTERN),
+    PlainSerializer(lambda span: f"{span.total_seconds():.0f}s", when_used="json-unless-none"),
+)
+Time = Annotated[datetime, *_TIME]
+TimeOrNone = Annotated[datetime | None, *_TIME]
+Span = Annotated[timedelta, *_SPAN]
+SpanOrNone = Annotated[timedelta | None, *_SPAN]  # null is rejected: a pause without an end must not be a slip
+Switch = Annotated[bool, *_described("true or false", _parse_switch, type="string", enum=["true", "false"])]
+TrueOrFalse = Annotated[bool, Field(description="true or false")]
+Text = Annotated[str, Field(description="a string in quotes")]
+ShortText = Annotated[
+    str,
+    Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),
+    AfterValidator(_replace_control_characters),
+]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT, description=f"a number from 0 to {MAX_COUNT}")]
+HolderId = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9._:/@+-]{1,100}$", description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+]
+RowId = Annotated[int, Field(ge=1, le=MAX_ROW_ID, description="the number of a run")]
+PageSize = Annotated[int, Field(ge=1, le=MAX_PAGE, description=f"a number from 1 to {MAX_PAGE}")]

@@ -1,0 +1,289 @@
+"""Lists the operations that change something. Their effects are in scheduler/engine/effects.py and scheduler/web/services.py."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from heartbeatd.answers import (
+    AcknowledgedConditions,
+    CancelledRun,
+    ChangedMessage,
+    Checklist,
+    ClosedCondition,
+    ConfigEdited,
+    ConfigSuggestion,
+    LaneHeld,
+    LaneReleased,
+    Muted,
+    PausedEntries,
+    RecordedActivity,
+    Reloaded,
+    ResumedEntries,
+    RunNumber,
+    TestedChannels,
+    Unmuted,
+    WakeAccepted,
+    WakeNumber,
+)
+from heartbeatd.operations import (
+    Answer,
+    Concern,
+    Count,
+    HolderId,
+    Method,
+    Operation,
+    Permission,
+    RowId,
+    ShortText,
+    Span,
+    SpanOrNone,
+    Text,
+    TimeOrNone,
+    TrueOrFalse,
+    endpoints_of,
+)
+
+NO_VERSION = "none"  # instead of the hash of a checklist that does not exist yet
+
+
+class Verb(Operation[Answer]):
+    """A request that changes something."""
+
+    method: ClassVar[Method] = "POST"
+    may: ClassVar[Permission | None] = "operate"
+    concern = Concern.ALL
+
+
+class Wake(Verb[WakeAccepted]):
+    """Wake an agent, with a text or with the alerts of Alertmanager. If the wake must wait, the response gives the reason. With
+    `urgent: false` it starts no run: the next run gets the text.
+    """
+
+    may = "wake"
+    paths = {"wake_agent": "/api/v1/agents/{name}/wake"}
+
+    text: Text = ""
+    urgent: TrueOrFalse = True
+
+
+class RunJob(Verb[WakeNumber]):
+    """Run a cron job now."""
+
+    paths = {"run_job": "/api/v1/cron/{name}/run"}
+
+
+class ReportResult(Verb[RunNumber]):
+    """Record the result of a run that ended `async`. It is a text or findings, which may be `truncated`, or an error."""
+
+    paths = {"report_result": "/api/v1/runs/{id}/result"}
+
+    text: Text | None = None
+    findings: list[Any] | None = Field(default=None, description="a list of objects with key, text, severity and resolved")
+    error: Text | None = None
+    truncated: TrueOrFalse = False
+
+    @model_validator(mode="after")
+    def _check_one_result(self) -> Self:
+        if (self.text is None and self.findings is None) == (self.error is None):
+            raise ValueError("write either text or error, as a string in quotes, or findings, as a list")
+        return self
+
+
+class Cancel(Verb[CancelledRun]):
+    """Cancel a run. `ended` is false for a run in progress: it ends within seconds."""
+
+    paths = {"cancel_run": "/api/v1/runs/{id}/cancel"}
+
+
+class HoldLane(Verb[LaneHeld]):
+    """Lock an agent's lane for a time, or extend the lock. `run` is the run in progress, which the caller should wait for."""
+
+    method = "PUT"
+    paths = {"hold_lane": "/api/v1/agents/{name}/busy"}
+
+    id: HolderId
+    for_: Span
+
+
+class ReleaseLane(Verb[LaneReleased]):
+    """Release an agent's lane. A holder that does not hold it may do so too."""
+
+    method = "DELETE"
+    paths = {"release_lane": "/api/v1/agents/{name}/busy"}
+
+    id: HolderId
+
+
+class NoteActivity(Verb[RecordedActivity]):
+    """Record the target that an agent has just talked with, and how much work waits for the agent."""
+
+    paths = {"record_activity": "/api/v1/agents/{name}/activity"}
+
+    channel: ShortText | None = None
+    target: ShortText | None = None
+    title: ShortText | None = None
+    queue: Count | None = None
+    pending_approvals: Count | None = None
+
+    @model_validator(mode="after")
+    def _check_completeness(self) -> Self:
+        if (self.channel is None) != (self.target is None) or (self.title is not None and self.target is None):
+            raise ValueError("write channel and target together, and a title only with them")
+        if self.target is None and self.queue is None and self.pending_approvals is None:
+            raise ValueError("write channel and target, or queue, or pending_approvals")
+        return self
+
+
+class _Ending(Verb[Answer]):
+    """What lasts for a time, until a time, or (without a key) until somebody ends it."""
+
+    for_: SpanOrNone = None
+    until: TimeOrNone = None
+
+    @model_validator(mode="after")
+    def _check_one_end(self) -> Self:
+        if self.for_ is not None and self.until is not None:
+            raise ValueError("write either for or until")
+        return self
+
+
+class Pause(_Ending[PausedEntries]):
+    """Pause an agent or a job, or everything. Without `for` and `until` it lasts until it is resumed."""
+
+    paths = {
+        "pause_agent": "/api/v1/agents/{name}/pause",
+        "pause_job": "/api/v1/cron/{name}/pause",
+        "pause_all": "/api/v1/pause",
+    }
+
+
+class Resume(Verb[ResumedEntries]):
+    """Resume an agent or a job, or everything that is paused."""
+
+    paths = {
+        "resume_agent": "/api/v1/agents/{name}/resume",
+        "resume_job": "/api/v1/cron/{name}/resume",
+        "resume_all": "/api/v1/resume",
+    }
+
+
+class Mute(_Ending[Muted]):
+    """Suppress the messages of an agent or a job. Its runs continue. Without a key it lasts until `unmute`."""
+
+    paths = {"mute_agent": "/api/v1/agents/{name}/mute", "mute_job": "/api/v1/cron/{name}/mute"}
+
+    until_changed: TrueOrFalse = False
+
+
+class Unmute(Verb[Unmuted]):
+    """Send the messages of an agent or a job again."""
+
+    paths = {"unmute_agent": "/api/v1/agents/{name}/unmute", "unmute_job": "/api/v1/cron/{name}/unmute"}
+
+
+class Retry(Verb[ChangedMessage]):
+    """Send a message again as soon as possible, with the same key."""
+
+    paths = {"retry_message": "/api/v1/outbox/{id}/retry"}
+
+
+class Drop(Verb[ChangedMessage]):
+    """Drop a message permanently."""
+
+    paths = {"drop_message": "/api/v1/outbox/{id}/drop"}
+
+
+class CloseProblem(Verb[ClosedCondition]):
+    """Close an open condition of an agent without a message. The key is compared without case and blanks."""
+
+    paths = {"close_condition": "/api/v1/conditions/close"}
+    concern = Concern.NAMED
+
+    agent: Text
+    key: Text
+
+
+class _OfConditions(Verb[Answer]):
+    """The open conditions of an agent: one by its key, or those of a run. The key is compared without case and blanks."""
+
+    concern = Concern.NAMED
+
+    agent: Text | None = None
+    key: Text | None = None
+    run: RowId | None = None
+
+    @model_validator(mode="after")
+    def _check_one_subject(self) -> Self:
+        if (self.agent is None) != (self.key is None) or (self.key is None) == (self.run is None):
+            raise ValueError("write agent and key, or run")
+        return self
+
+
+class Ack(_OfConditions[AcknowledgedConditions]):
+    """Keep open conditions quiet until they get worse or end."""
+
+    paths = {"acknowledge_conditions": "/api/v1/conditions/ack"}
+
+
+class Unack(_OfConditions[AcknowledgedConditions]):
+    """Report acknowledged conditions again."""
+
+    paths = {"unacknowledge_conditions": "/api/v1/conditions/unack"}
+
+
+class Ping(Verb[TestedChannels]):
+    """Send a test message, not through the outbox: to one channel (`chat:4711` with a target) or to all that need no target."""
+
+    paths = {"ping_channels": "/api/v1/ping"}
+
+    channel: Text | None = None
+
+
+class Reload(Verb[Reloaded]):
+    """Apply the config file as it is now, or only return what that would change."""
+
+    paths = {"reload_config": "/-/reload"}
+    may_be_refused_by_config = True
+
+    dry_run: TrueOrFalse = False
+
+
+class SetConfig(Verb[ConfigEdited | ConfigSuggestion]):
+    """Change values of an agent or a job, or anywhere in the config, as a JSON merge patch. Without the permission `edit` the
+    response contains the YAML to write. `hash` is that of the version to change, unless the header If-Match has it.
+    """
+
+    method = "PATCH"
+    may = "read"
+    paths = {
+        "patch_agent_config": "/api/v1/agents/{name}/config",
+        "patch_job_config": "/api/v1/cron/{name}/config",
+        "patch_config": "/api/v1/config",
+    }
+    may_be_refused_by_config = True
+
+    changes: dict[str, Any] = Field(description="an object with the keys to change; maps are merged, null removes a key")
+    hash: Text | None = None
+    dry_run: TrueOrFalse = False
+
+
+class SetChecklist(Verb[Checklist]):
+    """Replace the checklist of an agent. `hash` is that of the version to replace, or `none` if there is no checklist yet. The
+    headers If-Match and `If-None-Match: *` say the same.
+    """
+
+    method = "PUT"
+    may = "edit"
+    paths = {"put_checklist": "/api/v1/agents/{name}/checklist"}
+
+    text: str = Field(description="the whole checklist as a string")
+    hash: Text | None = None
+
+
+VERBS: tuple[type[Verb[Any]], ...] = (
+    *(Wake, RunJob, ReportResult, Cancel, HoldLane, ReleaseLane, NoteActivity, Pause, Resume, Mute, Unmute, Retry, Drop),
+    *(CloseProblem, Ack, Unack, Ping, Reload, SetConfig, SetChecklist),
+)
+VERB_ENDPOINTS = endpoints_of(VERBS)

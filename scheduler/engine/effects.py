@@ -1,0 +1,418 @@
+"""Carries out the verbs of people and programs within a tick: wake, run, pause, mute, lanes, messages, conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from heartbeat.findings import MAX_KEY, comparable_key, parse_report
+from heartbeat.words import format_duration
+from heartbeatd import verbs
+from heartbeatd.answers import (
+    AcknowledgedConditions,
+    CancelledRun,
+    ChangedMessage,
+    ClosedCondition,
+    LaneHeld,
+    LaneReleased,
+    Muted,
+    PausedEntries,
+    RecordedActivity,
+    ResponseBody,
+    ResumedEntries,
+    RunNumber,
+    Unmuted,
+    WakeAccepted,
+    WakeNumber,
+)
+from heartbeatd.verbs import Verb
+from scheduler.channels import target_urls
+from scheduler.config.file.message_parts import did_you_mean
+from scheduler.engine import condition_updates, mutes, pending_runs, planning, wake_starts
+from scheduler.engine.inbox import Refused
+from scheduler.engine.tick import Tick
+from scheduler.model.condition import Condition, EndedBy
+from scheduler.model.entry import Key
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, ConditionClosed, PauseChanged
+from scheduler.model.mute import parse_mute
+from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
+from scheduler.model.settings import Target
+from scheduler.model.wake import RejectedBecause, Wake
+from scheduler.store import conditions, entries, lane_holds, outbox, run_history, runs, slot_records, targets, wakes
+from scheduler.store.outbox import OutboxMessage
+from scheduler.store.transaction import Transaction
+
+AVerb = TypeVar("AVerb", bound=Verb[Any], covariant=True)
+AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends a verb. Without arguments it is the command line.
+
+    `name` is that of the token or of the person, and `by` names it as records of changes do: command, or token NAME. `source` is
+    the trigger of the runs that the verb starts. `token` is empty for people. `run` is the mark of the run that sends the verb.
+    """
+
+    name: str = "cli"
+    by: str = "command"
+    source: Trigger = Trigger.MANUAL
+    token: str = ""
+    run: str | None = None
+
+
+COMMAND_LINE = Sender()
+
+
+@dataclass(frozen=True, slots=True)
+class VerbRequest(Generic[AVerb]):
+    """A verb with what the verb itself does not contain: the entry, run or message that it is for, and its sender.
+
+    `subject` None: all entries, or what the verb names.
+    """
+
+    verb: AVerb
+    subject: Key | int | None = None
+    sender: Sender = COMMAND_LINE
+
+    def apply(self, tick: Tick) -> ResponseBody:
+        """Carry the verb out. Raises Refused."""
+        return EFFECTS[type(self.verb)](tick, self)
+
+    @property
+    def key(self) -> Key:
+        """The entry that the verb is for."""
+        assert isinstance(self.subject, tuple)
+        return self.subject
+
+    @property
+    def name(self) -> str:
+        """The name of the entry that the verb is for."""
+        return self.key[1]
+
+    @property
+    def number(self) -> int:
+        """The number of the run or message that the verb is for."""
+        assert isinstance(self.subject, int)
+        return self.subject
+
+
+Effect = Callable[[Tick, VerbRequest[Any]], ResponseBody]
+EFFECTS: dict[type[Verb[Any]], Effect] = {}
+
+
+def effect_of(
+    verb: type[Verb[AnAnswer]],
+) -> Callable[[Callable[[Tick, VerbRequest[Any]], AnAnswer]], Callable[[Tick, VerbRequest[Any]], AnAnswer]]:
+    """Decorates the function that carries out this verb within a tick. Rows that it wrote before it raises Refused are kept."""
+
+    def register(effect: Callable[[Tick, VerbRequest[Any]], AnAnswer]) -> Callable[[Tick, VerbRequest[Any]], AnAnswer]:
+        EFFECTS[verb] = effect
+        return effect
+
+    return register
+
+
+@effect_of(verbs.Wake)
+def wake_agent(tick: Tick, request: VerbRequest[verbs.Wake]) -> WakeAccepted:
+    """A wake by a run of the agent itself is rejected, because it could repeat without end."""
+    sender, verb = request.sender, request.verb
+    wake = Wake(request.name, sender.source, sender.name, verb.text, urgent=verb.urgent, token=sender.token)
+    entry_row = _declared_entry(tick, *request.key)
+    if entry_row.state != "active":
+        slot_records.record_skip(tick.tx, entry_row, sender.source, Skip.DISABLED, tick.now)
+        wakes.reject_wake(tick.tx, wake, RejectedBecause.DISABLED)
+        raise Refused(Skip.DISABLED, f"agent {wake.name!r} is disabled in {tick.plan.settings.path.name}")
+    run = runs.find_open_run(tick.tx.db, Kind.HEARTBEAT, wake.name)
+    if run is not None and sender.run == f"{run.owner}/{run.run_id}":
+        wakes.reject_wake(tick.tx, wake, RejectedBecause.OWN_RUN)
+        raise Refused("own_run", f"agent {wake.name!r} cannot wake itself from within its own run")
+    return WakeAccepted(wake=wake_starts.accept_wake(tick, entry_row, wake))
+
+
+JOB_OBSTACLE_TEXTS = {
+    Skip.DISABLED: "disabled in the config",
+    Skip.PAUSED: "paused; resume it first",
+    Skip.ALREADY_RUNNING: "already running",
+}
+
+
+@effect_of(verbs.RunJob)
+def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeNumber:
+    """A job that is disabled, paused or running is refused, and the skip is recorded."""
+    entry_row, source = _declared_entry(tick, *request.key), request.sender.source
+    obstacle = _obstacle_to_job(tick.tx, entry_row)
+    if obstacle is not None:
+        slot_records.record_skip(tick.tx, entry_row, source, obstacle, tick.now)
+        raise Refused(obstacle, f"cron job {request.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
+    wake = Wake(request.name, source, sender=source, kind=Kind.CRON)
+    return WakeNumber(wake=wake_starts.accept_wake(tick, entry_row, wake))
+
+
+def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
+    if entry_row.state != "active":
+        return Skip.DISABLED
+    if entry_row.paused:
+        return Skip.PAUSED
+    running = runs.find_open_run(tx.db, entry_row.kind, entry_row.name) is not None
+    return Skip.ALREADY_RUNNING if running else None
+
+
+@effect_of(verbs.ReportResult)
+def report_result(tick: Tick, request: VerbRequest[verbs.ReportResult]) -> RunNumber:
+    """The result is another run of the same slot."""
+    verb = request.verb
+    try:
+        report = None if verb.findings is None else parse_report({"findings": verb.findings, "text": verb.text})
+    except ValueError as error:
+        raise Refused("bad_request", str(error)) from None
+    return RunNumber(
+        run=pending_runs.record_result(tick, request.number, verb.text, verb.error, truncated=verb.truncated, report=report)
+    )
+
+
+@effect_of(verbs.Cancel)
+def cancel_run(tick: Tick, request: VerbRequest[verbs.Cancel]) -> CancelledRun:
+    """A run in progress ends within seconds."""
+    return CancelledRun(run=request.number, ended=pending_runs.cancel_run(tick, request.number))
+
+
+def _end_of(verb: verbs.Pause | verbs.Mute, now: datetime) -> datetime | None:
+    """When a pause or a mute ends; None if it lasts until somebody ends it."""
+    if verb.until is not None and verb.until <= now:
+        raise Refused("bad_request", "until: this time is in the past")
+    return verb.until if verb.for_ is None else now + verb.for_
+
+
+@effect_of(verbs.Pause)
+def pause(tick: Tick, request: VerbRequest[verbs.Pause]) -> PausedEntries:
+    """Slots that came due before the pause are recorded with their own reason."""
+    until, by = _end_of(request.verb, tick.now), request.sender.by
+    chosen = list(_chosen_entries(tick, request.subject))
+    for entry_row in chosen:
+        settled = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
+        since = settled.paused_at if settled.paused else tick.now
+        paused = settled._replace(paused_until=until or UNTIL_RESUMED, paused_at=since, paused_by=by)
+        planning.save_with_next_due(tick.tx, entry_row, paused)
+        tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, True, by, until))
+    return PausedEntries(paused=[entry_row.kind.label_of(entry_row.name) for entry_row in chosen])
+
+
+@effect_of(verbs.Resume)
+def resume(tick: Tick, request: VerbRequest[verbs.Resume]) -> ResumedEntries:
+    """The answer names those that were paused. The slots of the pause are recorded as one skip with a count."""
+    paused = [entry_row for entry_row in _chosen_entries(tick, request.subject) if entry_row.paused]
+    for entry_row in paused:
+        planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
+        tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, False, request.sender.by, None))
+    return ResumedEntries(resumed=[entry_row.kind.label_of(entry_row.name) for entry_row in paused])
+
+
+@effect_of(verbs.NoteActivity)
+def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> RecordedActivity:
+    """The answer has the values that are recorded now. If messages cannot be sent to the target, the whole request is refused."""
+    entry_row, verb = _declared_entry(tick, *request.key), request.verb
+    if verb.channel is not None and verb.target is not None:
+        target = Target(verb.channel, verb.target)
+        try:
+            target_urls.check_target(tick.plan.settings.channels, target)
+        except ValueError as error:
+            raise Refused("bad_request", str(error)) from None
+        targets.record_target(tick.tx, request.name, target, verb.title)
+    updated_row = _with_counts(entry_row, verb, tick.now)
+    entries.change_entry(tick.tx, entry_row, updated_row)
+    last = next(iter(targets.known_targets(tick.tx.db, request.name)), None)
+    return RecordedActivity(
+        last=last,
+        queue=updated_row.queue,
+        pending_approvals=updated_row.approvals,
+    )
+
+
+def _with_counts(entry_row: EntryRow, verb: verbs.NoteActivity, now: datetime) -> EntryRow:
+    if verb.queue is None and verb.pending_approvals is None:
+        return entry_row
+    queue = entry_row.queue if verb.queue is None else verb.queue
+    approvals = entry_row.approvals if verb.pending_approvals is None else verb.pending_approvals
+    return entry_row._replace(queue=queue, approvals=approvals, active_at=now)
+
+
+@effect_of(verbs.HoldLane)
+def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLane]) -> LaneHeld:
+    """A run in progress continues. The holder has the lane once it has ended."""
+    verb, name = request.verb, request.name
+    if verb.for_ > lane_holds.MAX_HOLD:
+        longest = format_duration(lane_holds.MAX_HOLD)
+        raise Refused("bad_request", f"for: at most {longest}; send it again to prolong it")
+    entry_row, until = _declared_entry(tick, *request.key), tick.now + verb.for_
+    if not lane_holds.save_hold(tick.tx, name, verb.id, until):
+        raise Refused("too_many", f"the lane of agent {name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others")
+    run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
+    return LaneHeld(id=verb.id, until=until, run=run.run_id if run is not None and run.state == "running" else None)
+
+
+@effect_of(verbs.ReleaseLane)
+def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLane]) -> LaneReleased:
+    """Runs that wait for the lane start at once."""
+    _declared_entry(tick, *request.key)
+    lane_holds.delete_hold(tick.tx, request.name, request.verb.id)
+    if not lane_holds.is_lane_held(tick.tx, request.name):
+        for kind, name, _ in runs.all_open_runs(tick.tx.db):
+            entry = tick.plan.entries.get((kind, name))
+            if entry is not None and entry.lane == request.name:
+                planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
+    return LaneReleased(id=request.verb.id)
+
+
+UNSENDABLE_STATES = {
+    DeliveryState.DELIVERED: "has been delivered",
+    DeliveryState.DROPPED: "has been dropped",
+    DeliveryState.SENDING: "is being sent; wait for the result before you resend or drop it",
+}
+
+
+@effect_of(verbs.Retry)
+def retry_message(tick: Tick, request: VerbRequest[verbs.Retry]) -> ChangedMessage:
+    """A waiting, held or dead message is sent with the same key. One that is older than a day gets a single attempt."""
+    message = _undelivered_message(tick.tx, request.number)
+    outbox.resend_message(tick.tx, message)
+    return ChangedMessage(message=message.id, channel=message.channel)
+
+
+@effect_of(verbs.Drop)
+def drop_message(tick: Tick, request: VerbRequest[verbs.Drop]) -> ChangedMessage:
+    """Its text remains readable in its run. The same text may be sent again."""
+    message = _undelivered_message(tick.tx, request.number)
+    outbox.drop_message(tick.tx, message)
+    return ChangedMessage(message=message.id, channel=message.channel)
+
+
+def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
+    found = outbox.find_message(tx.db, message_id)
+    if found is None:
+        raise Refused("not_found", f"no message {message_id}; `heartbeatd outbox` lists them")
+    message, state = found
+    if state in UNSENDABLE_STATES:
+        why = f" ({message.error})" if state is DeliveryState.DROPPED and message.error else ""
+        raise Refused(state, f"message {message_id} {UNSENDABLE_STATES[state]}{why}")
+    return message
+
+
+@effect_of(verbs.CloseProblem)
+def close_condition(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> ClosedCondition:
+    """The answer has the key as the agent wrote it. Conditions of an agent that was removed from the config can be closed too.
+
+    If the agent mentions the condition again, it opens again (`close_for_user`).
+    """
+    found = _open_condition(tick, request.verb.agent, request.verb.key)
+    entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, found.name)
+    unsettled = condition_updates.close_for_user(tick.tx, found, is_muted=bool(entry_row and entry_row.is_muted(tick.now)))
+    if entry_row is not None:
+        entries.change_entry(tick.tx, entry_row, entry_row._replace(conditions=unsettled))
+    tick.tx.report(ConditionClosed(found.name, found.label, EndedBy.USER))
+    return ClosedCondition(agent=found.name, key=found.label)
+
+
+def _open_condition(tick: Tick, name: str, key: str) -> Condition:
+    """The open condition of an agent with this key. Raises Refused if there is none."""
+    known = conditions.conditions_of(tick.tx.db, name)
+    if not known:
+        _declared_entry(tick, Kind.HEARTBEAT, name)
+    found = next((each for each in known if each.key == comparable_key(key)), None)
+    if found is None:
+        instead = did_you_mean(key, [each.label for each in known if each.is_open])
+        listed = instead or "; `heartbeatd conditions` lists them"
+        raise Refused("not_found", f"agent {name!r} has no condition {_quote_key(key)}{listed}")
+    if not found.is_open:
+        raise Refused("closed", f"the condition {_quote_key(found.label)} of agent {name!r} is closed already")
+    return found
+
+
+def _quote_key(key: str) -> str:
+    return repr(key if len(key) <= MAX_KEY else f"{key[:MAX_KEY]}...")
+
+
+@effect_of(verbs.Mute)
+def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
+    """A further mute replaces the first."""
+    entry_row, until = _declared_entry(tick, *request.key), _end_of(request.verb, tick.now)
+    is_until_changed = request.verb.until_changed
+    muted = mutes.start_mute(
+        tick.tx,
+        tick.plan.entries[request.key],
+        entry_row,
+        until or UNTIL_RESUMED,
+        request.sender.name,
+        until_changed=is_until_changed,
+    )
+    entries.change_entry(tick.tx, entry_row, muted)
+    return Muted(muted_until=until, until_changed=is_until_changed)
+
+
+@effect_of(verbs.Unmute)
+def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
+    """`held` is how many runs had suppressed messages.
+
+    Open conditions that have not been reported yet, and failures that last, are reported with the next run.
+    """
+    entry_row = _declared_entry(tick, *request.key)
+    if not entry_row.is_muted(tick.now) or entry_row.mute is None:
+        return Unmuted(was_muted=False, held=0)
+    entries.change_entry(tick.tx, entry_row, mutes.end_mute(tick.tx, entry_row, request.sender.name))
+    return Unmuted(was_muted=True, held=parse_mute(entry_row.mute).held)
+
+
+@effect_of(verbs.Ack)
+def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> AcknowledgedConditions:
+    """The answer has the keys as the agent wrote them. A run or a key without an open condition is refused."""
+    name, found = _named_conditions(tick, request.verb)
+    for condition in found:
+        acknowledged = replace(condition, acked_at=tick.now, acked_severity=condition.severity, acked_by=request.sender.name)
+        conditions.save_condition(tick.tx, acknowledged)
+        tick.tx.report(ConditionAcknowledged(name, condition.label, request.sender.name))
+    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in found])
+
+
+@effect_of(verbs.Unack)
+def unacknowledge(tick: Tick, request: VerbRequest[verbs.Unack]) -> AcknowledgedConditions:
+    """The answer has the keys of those that were acknowledged. The next run sends a reminder if it is due."""
+    name, found = _named_conditions(tick, request.verb)
+    acknowledged = [each for each in found if each.acked_at is not None]
+    for condition in acknowledged:
+        conditions.save_condition(tick.tx, replace(condition, acked_at=None, acked_severity=None, acked_by=""))
+        tick.tx.report(AcknowledgementEnded(name, condition.label, request.sender.name))
+    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in acknowledged])
+
+
+def _named_conditions(tick: Tick, verb: verbs.Ack | verbs.Unack) -> tuple[str, list[Condition]]:
+    """The agent, and its open condition with the key of the verb, or those of the run. Raises Refused if there is none."""
+    if verb.agent is not None and verb.key is not None:
+        return verb.agent, [_open_condition(tick, verb.agent, verb.key)]
+    assert verb.run is not None
+    run = run_history.get_run(tick.tx.db, verb.run)
+    if run is None or run.kind != "heartbeat":
+        raise Refused("not_found", f"there is no run {verb.run} of an agent; `heartbeatd runs` lists them")
+    name, keys = run.name, {comparable_key(each.key) for each in run.findings}
+    found = [each for each in conditions.open_conditions_of(tick.tx.db, name) if each.key in keys]
+    if not found:
+        problem = f"run {verb.run} of agent {name!r} has no open condition"
+        raise Refused("not_found", f"{problem}; `heartbeatd conditions` lists them")
+    return name, found
+
+
+def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:
+    entry_row = entries.current_entry(tick.tx, kind, name)
+    if entry_row is None or (kind, name) not in tick.plan.entries:
+        others = [other for each, other in tick.plan.entries if each is kind]
+        instead = did_you_mean(name, others) or "; `heartbeatd status` lists them"
+        raise Refused("not_found", f"no {kind.noun} {name!r} in {tick.plan.settings.path.name}{instead}")
+    return entry_row
+
+
+def _chosen_entries(tick: Tick, subject: Key | int | None) -> Iterable[EntryRow]:
+    if isinstance(subject, tuple):
+        return [_declared_entry(tick, *subject)]
+    return [entry_row for entry_row in entries.all_entries(tick.tx.db) if (entry_row.kind, entry_row.name) in tick.plan.entries]

@@ -1,0 +1,118 @@
+"""Performs the operations of the API for a caller: `authorize`, then the operation, then `cut`.
+
+The HTTP API, the page and the tools of MCP all call `perform` or `ask`. So none of them can forget the two checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+from starlette.concurrency import run_in_threadpool
+
+from heartbeatd.answers import ResponseBody
+from heartbeatd.operations import AnOperation, Answer, Concern, Endpoint, Operation
+from heartbeatd.questions import QUESTION_ENDPOINTS
+from heartbeatd.verbs import VERB_ENDPOINTS, Verb
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.engine.effects import EFFECTS, Sender, VerbRequest
+from scheduler.engine.inbox import Request
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.web.access import authorize, cut, cut_errors, row_in_path
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.http_errors import HttpError, bad_request
+
+Handler = Callable[[ApiRequest, Any], ResponseBody]
+
+_HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
+
+ENDPOINTS = VERB_ENDPOINTS | QUESTION_ENDPOINTS
+HANDLERS: dict[type[Operation[Any]], Handler] = {}
+
+
+def handles(
+    operation: type[AnOperation],
+) -> Callable[[Callable[[ApiRequest, AnOperation], ResponseBody]], Callable[[ApiRequest, AnOperation], ResponseBody]]:
+    """Decorates the function that answers a question, or carries out a verb outside of the engine. It runs in a thread."""
+
+    def register(handler: Callable[[ApiRequest, AnOperation], ResponseBody]) -> Callable[[ApiRequest, AnOperation], ResponseBody]:
+        HANDLERS[operation] = handler
+        return handler
+
+    return register
+
+
+def ask(request: ApiRequest, endpoint: str, operation: Operation[Answer]) -> Answer:
+    """The answer without what the caller may not see. Blocks. Raises HttpError, Refused or ConfigError.
+
+    `endpoint` is the name of the request in openapi.json, which says what the operation is for: an agent, a job or all.
+    """
+    wanted = ENDPOINTS[endpoint]
+    authorize(request, wanted.may, wanted.concern, operation)
+    try:
+        answer = HANDLERS[wanted.operation](_with_subject(request, wanted), operation)
+    except ConfigError as error:
+        raise cut_errors(error, request.caller) from None
+    return cast("Answer", cut(answer, request.caller))
+
+
+async def perform(request: ApiRequest, endpoint: str, operation: Operation[Answer], sender: Sender | None = None) -> Answer:
+    """As `ask`, but for verbs too, and without blocking. `sender` replaces the caller in the records of the verb."""
+    wanted = ENDPOINTS[endpoint]
+    if wanted.operation not in EFFECTS:
+        return await run_in_threadpool(ask, request, endpoint, operation)
+    assert isinstance(operation, Verb)
+    await run_in_threadpool(authorize, request, wanted.may, wanted.concern, operation)
+    subject = _with_subject(request, wanted).subject
+    answer = await call_engine(request, VerbRequest(operation, subject, sender or sender_of(request)))
+    if (complete := COMPLETED.get(wanted.operation)) is not None:
+        answer = await run_in_threadpool(complete, request, answer)
+    return cast("Answer", cut(answer, request.caller))
+
+
+# What replaces the answer of the engine, with more that is read from the database.
+COMPLETED: dict[type[Operation[Any]], Callable[[ApiRequest, Any], ResponseBody]] = {}
+
+
+def _with_subject(request: ApiRequest, endpoint: Endpoint) -> ApiRequest:
+    """The request with the entry, run, wake or message that its path names."""
+    if endpoint.concern in (Concern.AGENT, Concern.JOB):
+        kind = Kind.HEARTBEAT if endpoint.concern is Concern.AGENT else Kind.CRON
+        return replace(request, subject=(kind, request.path["name"]))
+    if endpoint.concern in (Concern.RUN, Concern.WAKE, Concern.MESSAGE):
+        return replace(request, subject=row_in_path(request, endpoint.concern))
+    return request
+
+
+def parse_hash(named: str | None, how: str) -> str:
+    """The SHA-256 by which a caller names the version that it has read. Raises HttpError. `how` says how to send it."""
+    if named is None:
+        raise HttpError(428, "version_wanted", how)
+    if found := _HASH_PATTERN.fullmatch(named):
+        return found[1]
+    raise bad_request(f"hash: this is not a hash; {how}")
+
+
+def sender_of(request: ApiRequest) -> Sender:
+    """Who sends a verb. Only our own command line may name a person at the terminal as the source."""
+    run = request.headers.get("x-heartbeatd-run")
+    if request.caller.is_local and request.headers.get("x-heartbeatd-source") == "cli":
+        return Sender(run=run)
+    name = request.caller.name
+    return Sender(name, f"{request.caller.noun} {name}", Trigger.API, token=name, run=run)
+
+
+async def call_engine(request: ApiRequest, engine_request: Request) -> Any:
+    """The engine's answer. Raises HttpError after `answer_timeout`; the engine still processes the request."""
+    answer = asyncio.wrap_future(request.app_state.submit_request(engine_request))
+    done, _ = await asyncio.wait(
+        [answer], timeout=request.app_state.answer_timeout
+    )  # unlike wait_for, wait does not cancel the request
+    if not done:
+        raise HttpError(
+            503, "no_answer", "the database cannot be written at the moment; the request will be processed as soon as it can be"
+        )
+    return answer.result()

@@ -1,0 +1,106 @@
+"""Tests of the lists of verbs and questions: their schemas, their errors, and that each has exactly one place that performs it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from loops import loop_over
+
+from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
+from heartbeatd.questions import QUESTIONS, Explain, GetPlan, ListConditions, ListRuns
+from heartbeatd.verbs import VERBS, HoldLane, Mute, Pause, ReportResult, Verb
+from scheduler.engine.effects import COMMAND_LINE, EFFECTS
+from scheduler.web import routes
+from scheduler.web.alertmanager import wake_from_alerts
+from scheduler.web.perform import COMPLETED, ENDPOINTS, HANDLERS
+
+
+def test_each_operation_is_performed_in_one_place() -> None:
+    assert routes.HANDLER_MODULES
+    assert EFFECTS.keys() & HANDLERS.keys() == set()
+    assert EFFECTS.keys() | HANDLERS.keys() == {*VERBS, *QUESTIONS}
+    assert EFFECTS.keys() <= {*VERBS}
+    assert COMPLETED.keys() <= EFFECTS.keys()
+
+
+def test_each_listed_class_is_one_of_all_and_names_are_unique() -> None:
+    def leaves(parent: type[Any]) -> set[type[Any]]:
+        below = set().union(*(leaves(child) for child in parent.__subclasses__()))
+        return below | ({parent} if "paths" in parent.__dict__ else set())
+
+    assert leaves(Operation) == {*VERBS, *QUESTIONS}
+    assert len(ENDPOINTS) == sum(len(each.paths) for each in (*VERBS, *QUESTIONS))
+    assert len({(each.method, each.path) for each in ENDPOINTS.values()}) == len(ENDPOINTS)
+
+
+@loop_over("operation", (*VERBS, *QUESTIONS))
+def test_each_operation_has_a_summary_an_answer_and_a_schema_with_its_keys(operation: type[Operation[Any]]) -> None:
+    schema = operation.model_json_schema()
+    assert list(schema["properties"]) == list(keys_of(operation))
+    assert schema["additionalProperties"] is False
+    assert operation.answers()
+    assert all(description_of(field) for field in operation.model_fields.values())
+    assert all(each.describes[0] for each in ENDPOINTS.values() if each.operation is operation)
+
+
+def test_a_schema_describes_what_the_daemon_checks() -> None:
+    hold = HoldLane.model_json_schema()
+    assert hold["required"] == ["id", "for"]
+    assert hold["properties"]["id"]["pattern"] == "^[A-Za-z0-9._:/@+-]{1,100}$"
+
+
+ONE_RESULT = "write either text or error, as a string in quotes, or findings, as a list"
+
+
+@loop_over(
+    ("operation", "sent", "message"),
+    [
+        (Pause, {"for": None}, "for: null is not a duration; write 90s, 30m or 1h30m"),
+        (Pause, {"for": "0m"}, "for: '0m' is zero; write 90s, 30m or 1h30m"),
+        (Pause, {"for": "999999999d"}, "for: '999999999d' is too long; write 90s, 30m or 1h30m"),
+        (Pause, {"fro": "1h", "for": 3}, "'fro' is not allowed here; write for, until"),
+        (Pause, {"\ud800": "1h"}, "a key of the body is not a string; write for, until"),
+        (Pause, {"for": "1h", "until": "2027-03-28T01:00:00Z"}, "write either for or until"),
+        (Mute, {"until": "2027-03-28T01:00:00"}, "until: write a time with its zone, as in 2027-03-28T01:00:00Z"),
+        (Mute, {"until_changed": "true"}, "until_changed: write true or false"),
+        (ReportResult, {}, ONE_RESULT),
+        (ReportResult, {"findings": [], "error": "x"}, ONE_RESULT),
+        (ReportResult, {"findings": {}}, "findings: write a list of objects with key, text, severity and resolved"),
+        (ReportResult, {"text": "x", "truncated": 1}, "truncated: write true or false"),
+        (ReportResult, {"text": 5}, "text: write a string in quotes"),
+        (HoldLane, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        (ListRuns, {"limit": "0"}, "limit: write a number from 1 to 1000"),
+        (ListRuns, {"sort": "name"}, "sort: write id or cost"),
+        (ListRuns, {"kind": "job"}, "kind: write agent or cron"),
+        (GetPlan, {"all": "yes"}, "all: write true or false"),
+        (ListConditions, {"state": "closed"}, "state: write open or all"),
+        (Explain, {"on": "monday"}, "on: 'monday' is not a day; write 2026-11-20"),
+    ],
+)
+def test_wrong_keys_are_rejected_with_advice(operation: type[Operation[Any]], sent: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_operation(operation, sent, is_query=operation.method == "GET")
+    assert str(refused.value) == message
+
+
+@loop_over(
+    ("sent", "message"),
+    [
+        ({"version": "4", "alerts": ["x"]}, "alerts: write a list of at least one alert"),
+        ({"version": "3", "alerts": [{}]}, 'version: write "4": only this version of Alertmanager\'s webhook body is supported'),
+    ],
+)
+def test_a_wrong_notification_is_rejected_with_advice(sent: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        wake_from_alerts(sent, COMMAND_LINE)
+    assert str(refused.value) == message
+
+
+def test_an_operation_is_sent_as_it_is_read() -> None:
+    def again(verb: Verb[Any]) -> Verb[Any]:
+        return parse_operation(type(verb), verb.as_json())
+
+    for verb in (Pause(for_=timedelta(hours=1.5)), Mute.of(until="2027-03-28T01:00:00+02:00", until_changed=True), Pause()):
+        assert again(verb) == verb
