@@ -7,7 +7,7 @@ BIN := .venv/bin
 # If this variable is set, each process of a test run compiles the code and rewrites the asserts of all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all simulate bench client cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
+.PHONY: all simulate bench cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit
 
@@ -65,11 +65,6 @@ format: .venv/ready
 
 types: .venv/ready
 	$(BIN)/mypy
-
-# The client for ordinary programs, after a change of heartbeatd/async_client.py.
-client: .venv/ready
-	$(BIN)/python heartbeatd/generate_sync_client.py
-	$(BIN)/ruff format heartbeatd
 
 man: .venv/ready
 	$(BIN)/python -m scheduler.cli.manual > packaging/heartbeatd.1

@@ -10,14 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heartbeatd.async_client import AsyncClient
+    from heartbeatd.client import AsyncClient, Client
     from heartbeatd.errors import HeartbeatdError
     from heartbeatd.events import Event
-    from heartbeatd.sync_client import Client
 
 __all__ = ["AsyncClient", "Client", "Event", "HeartbeatdError"]
 
-_HOMES = {"AsyncClient": "async_client", "Client": "sync_client", "Event": "events", "HeartbeatdError": "errors"}
+_HOMES = {"AsyncClient": "client", "Client": "client", "Event": "events", "HeartbeatdError": "errors"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from inspect import cleandoc
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
@@ -251,6 +251,11 @@ Time = Annotated[datetime, *_TIME]
 TimeOrNone = Annotated[datetime | None, *_TIME]
 Span = Annotated[timedelta, *_SPAN]
 SpanOrNone = Annotated[timedelta | None, *_SPAN]  # null is rejected: a pause without an end must not be a slip
+DayWord = Annotated[
+    str,
+    BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value),
+    Field(description="today, yesterday, a weekday such as monday, or a date"),
+]
 Switch = Annotated[bool, *_described("true or false", _parse_switch, type="string", enum=["true", "false"])]
 TrueOrFalse = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="a string in quotes")]

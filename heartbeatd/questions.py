@@ -29,6 +29,7 @@ from heartbeatd.answers import (
 from heartbeatd.operations import (
     Answer,
     Concern,
+    DayWord,
     Method,
     Operation,
     PageSize,
@@ -39,7 +40,6 @@ from heartbeatd.operations import (
     endpoints_of,
 )
 
-DAY_WORDS = "today, yesterday, a weekday such as monday, or a date"
 EntryWord = Literal["agent", "heartbeat", "cron"]
 
 
@@ -119,7 +119,7 @@ class ExplainAll(Question[Overview]):
 
     paths = {"get_overview": "/api/v1/explain"}
 
-    on: str | None = Field(default=None, description=DAY_WORDS)
+    on: DayWord | None = None
     since: Time | None = None
 
 
@@ -130,7 +130,7 @@ class Explain(Question[ExplanationNow | ExplanationAt | ExplanationOn]):
 
     kind: EntryWord | None = Field(default=None, description="agent or cron")
     at: Time | None = None
-    on: str | None = Field(default=None, description=DAY_WORDS)
+    on: DayWord | None = None
 
 
 class ListMessages(Question[MessageList]):

@@ -24,9 +24,7 @@ DOORS = {
     "httpx2": {
         "heartbeat/runners/anthropic.py",
         "scheduler/net/mcp_client.py",
-        "heartbeatd/async_client.py",
-        "heartbeatd/sync_client.py",
-        "heartbeatd/http_messages.py",
+        "heartbeatd/client.py",
         "heartbeatd/errors.py",
         "heartbeatd/events.py",
     },

@@ -16,24 +16,24 @@ from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import httpx2
 import pytest
 from checkout import HOME
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
-from heartbeatd import AsyncClient, Client, Event, HeartbeatdError, generate_sync_client, http_messages
+from heartbeatd import AsyncClient, Client, Event, HeartbeatdError
+from heartbeatd import client as client_module
 from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
+from heartbeatd.operations import Endpoint, keys_of, parse_operation
 from scheduler.channels.message import DeliveryResult
 from scheduler.system import state_lock
 from scheduler.system.orphans import RUN_ID_VARIABLE
-from scheduler.web.openapi import Operation
-from scheduler.web.request_bodies import AlertmanagerBody, EmptyBody, RequestBody, parse_body
-from scheduler.web.routes import OPERATIONS
+from scheduler.web.perform import ENDPOINTS
 
 CHIEF, READER, OPSMAN, EDITOR = (TOKENS[name] for name in ("chief", "reader", "opsman", "editor"))
-MORE_METHODS = {"close", "iterate_runs", "iterate_undelivered"}
+MORE_METHODS = {"close", "iterate_runs", "iterate_undelivered", "stream_events"}
 
 
 def methods_of(client: type[Any]) -> dict[str, Callable[..., Any]]:
@@ -45,22 +45,10 @@ def methods_of(client: type[Any]) -> dict[str, Callable[..., Any]]:
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_each_operation_of_the_api_is_a_method(client: type[Any]) -> None:
-    assert set(methods_of(client)) == {operation.handler.__name__ for operation in OPERATIONS} | MORE_METHODS
+    assert set(methods_of(client)) == ENDPOINTS.keys() | MORE_METHODS
 
 
-def body_of(operation: Operation) -> type[RequestBody]:
-    """The body that the client sends. Only Alertmanager sends its own."""
-    (body,) = (body for body in operation.bodies or (EmptyBody,) if body is not AlertmanagerBody)
-    return body
-
-
-def keys_of(operation: Operation) -> set[str]:
-    """The names of everything that a request contains."""
-    return {
-        *re.findall(r"\{(\w+)\}", operation.path),
-        *(each.name for each in operation.query),
-        *body_of(operation).allowed_keys(),
-    }
+NAMED = pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda each: each.name)
 
 
 def wire_name(parameter: str) -> str:
@@ -68,15 +56,12 @@ def wire_name(parameter: str) -> str:
     return parameter.rstrip("_")
 
 
-NAMED = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.handler.__name__)
-
-
 @NAMED
-def test_a_method_has_the_parameters_of_its_operation(operation: Operation) -> None:
-    method = getattr(Client, operation.handler.__name__)
-    parameters = list(inspect.signature(method).parameters)[1:]
-    expected = {"last_event_id"} if operation.media_type == "text/event-stream" else keys_of(operation)
-    assert {wire_name(parameter) for parameter in parameters} == expected
+def test_a_method_has_the_parameters_of_its_operation(endpoint: Endpoint) -> None:
+    for client in (Client, AsyncClient):
+        parameters = list(inspect.signature(getattr(client, endpoint.name)).parameters)[1:]
+        in_path = re.findall(r"\{(\w+)\}", endpoint.path)
+        assert [wire_name(parameter) for parameter in parameters] == [*in_path, *keys_of(endpoint.operation)]
 
 
 EXAMPLES: dict[str, Any] = {
@@ -88,6 +73,10 @@ EXAMPLES: dict[str, Any] = {
     "for_": timedelta(minutes=90),
     "from_": datetime(2026, 3, 2, 8, tzinfo=UTC),
     "hash": "0" * 64,
+    "state": "all",
+    "channel": "chat",
+    "target": "7",
+    "urgent": False,
     "id": 7,
     "kind": "agent",
     "last_event_id": "boot1-3",
@@ -105,65 +94,56 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-@NAMED
-def test_a_method_sends_the_request_of_its_operation(operation: Operation) -> None:
-    """Path, query and body are as the server reads them. `at` and `on` are sent one at a time."""
-    sent: list[httpx2.Request] = []
+class Sent:
+    """What the client sends; each request is answered with an error."""
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        sent.append(request)
+    def __init__(self) -> None:
+        self.requests: list[httpx2.Request] = []
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
         return httpx2.Response(404, json={"error": {"code": "not_found", "message": "there is none"}})
 
-    with Client("http://127.0.0.1:1", "t") as client:
-        client._http.close()
-        client._http = httpx2.Client(transport=httpx2.MockTransport(answer))
-        method = getattr(client, operation.handler.__name__)
-        given = {name: EXAMPLES.get(name, f"a {name}/é") for name in inspect.signature(method).parameters}
-        given.pop("at", None)
-        if "id" in body_of(operation).allowed_keys():
-            given["id"] = "chat:1"  # a holder
-        with pytest.raises(HeartbeatdError, match="there is none"):
-            next(iter(method(**given)))
-    (request,) = sent
-    assert request.method == operation.method
-    path, _, query = request.url.raw_path.decode().partition("?")
-    assert re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", operation.path), path)
-    assert request.headers["authorization"] == "Bearer t"
-    if operation.media_type != "text/event-stream":
-        expected = {wire_name(name) for name, value in given.items() if value is not None}
-        body = json.loads(request.content or b"{}")
-        parts = set(re.findall(r"\{(\w+)\}", operation.path))
-        assert set(httpx2.QueryParams(query)) | set(body) == expected - (parts - set(body_of(operation).allowed_keys()))
-        if operation.method != "GET":
-            parse_body(body, body_of(operation))
 
-
-def test_the_client_without_asyncio_is_generated_from_the_other() -> None:
-    """After a change, run `make client`."""
-    source = (HOME / "heartbeatd/async_client.py").read_text("utf-8")
-    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(HOME / "heartbeatd/sync_client.py"), "-"]
-    text = generate_sync_client.generate(source)
-    formatted = subprocess.run(ruff, input=text, cwd=HOME, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert formatted == (HOME / "heartbeatd/sync_client.py").read_text("utf-8")
-    assert not re.search("async |await |Async", formatted)
-
-
-def test_the_models_are_those_of_all_answers() -> None:
-    import heartbeatd.answers as models
-
-    for operation in OPERATIONS:
-        for answer in operation.answers:
-            assert getattr(models, answer.__name__) is answer
-
-
-@pytest.mark.parametrize("client", [Client, AsyncClient])
 @NAMED
-def test_a_method_returns_the_answer_of_its_operation(client: type[Any], operation: Operation) -> None:
-    found = get_type_hints(getattr(client, operation.handler.__name__))["return"]
-    if operation.answers:
-        assert set(get_args(found) or (found,)) == set(operation.answers)
-    else:
-        assert get_args(found) == (Event,)
+def test_a_method_sends_the_request_of_its_operation(endpoint: Endpoint) -> None:
+    """Path, query and body are as the server reads them. `at` is left out, because `on` is sent."""
+    sent = Sent()
+    with Client("http://127.0.0.1:1", "t") as client:
+        client._client._http = httpx2.AsyncClient(transport=httpx2.MockTransport(sent.answer))
+        subject = ["a name/é"] if "{name}" in endpoint.path else [7] if "{id}" in endpoint.path else []
+        given = {name: EXAMPLES.get(name, f"a {name}/é") for name in endpoint.operation.model_fields if name != "at"}
+        given |= {"id": "chat:1"} if "id" in given else {}  # a holder
+        with pytest.raises(HeartbeatdError, match="there is none"):
+            getattr(client, endpoint.name)(*subject, **given)
+    (request,) = sent.requests
+    assert request.method == endpoint.method
+    path, _, query = request.url.raw_path.decode().partition("?")
+    assert re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", endpoint.path), path)
+    assert request.headers["authorization"] == "Bearer t"
+    keys = dict(httpx2.QueryParams(query)) if endpoint.method == "GET" else json.loads(request.content)
+    assert set(keys) == {wire_name(name) for name, value in given.items() if value is not None}
+    parse_operation(endpoint.operation, keys, is_query=endpoint.method == "GET")
+
+
+@pytest.mark.parametrize("arguments", [(), ("ops", "look")])
+def test_a_method_for_an_agent_needs_its_name_and_then_named_parameters(client: Client, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(TypeError, match=r"wake_agent\(\) takes name and then parameters with their names"):
+        client.wake_agent(*arguments)
+
+
+def test_the_types_of_the_methods_are_those_of_the_operations(tmp_path: Path) -> None:
+    """mypy finds a wrong parameter, and knows the answer."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from heartbeatd import Client\n"
+        "with Client() as daemon:\n"
+        "    reveal_type(daemon.pause_agent('ops'))\n"
+        "    daemon.wake_agent('ops', txt='look')\n"
+    )
+    checked = subprocess.run([sys.executable, "-m", "mypy", str(program)], cwd=HOME, capture_output=True, text=True, timeout=250)
+    assert "heartbeatd.answers.PausedEntries" in checked.stdout
+    assert 'Unexpected keyword argument "txt"' in checked.stdout
 
 
 def test_programs_of_users_can_be_type_checked() -> None:
@@ -193,7 +173,7 @@ def test_the_import_loads_nothing_of_the_engine() -> None:
 
 
 def test_the_variable_of_a_run_is_that_of_the_daemon() -> None:
-    assert http_messages.RUN_ID_VARIABLE == RUN_ID_VARIABLE
+    assert client_module.RUN_ID_VARIABLE == RUN_ID_VARIABLE
 
 
 # --- requests to a real server -------------------------------------------------------------------------------------------------
@@ -253,29 +233,29 @@ def test_changes_are_made(client: Client, daemon: WebDaemon) -> None:
     assert client.resume_agent("web").resumed == ["agent/web"]
     assert client.mute_agent("web", until=daemon.now + timedelta(hours=3)).muted_until == daemon.now + timedelta(hours=3)
     assert client.unmute_agent("web").was_muted
-    assert client.hold_lane("ops", "chat:1", timedelta(minutes=2)).id == "chat:1"
-    wake = client.wake_agent("ops", "the door rang")
+    assert client.hold_lane("ops", id="chat:1", for_=timedelta(minutes=2)).id == "chat:1"
+    wake = client.wake_agent("ops", text="the door rang")
     assert client.get_wake(wake.wake).name == "ops"
-    assert client.release_lane("ops", "chat:1").id == "chat:1"
+    assert client.release_lane("ops", id="chat:1").id == "chat:1"
     assert client.record_activity("ops", queue=2).queue == 2
 
 
 def test_the_config_is_edited_or_the_lines_are_returned(daemon: WebDaemon) -> None:
     with Client(daemon.server.url, EDITOR) as editor, Client(daemon.server.url, READER) as reader:
         version = reader.get_agent_config("ops").hash
-        suggested = reader.patch_agent_config("ops", {"heartbeat": {"interval": "45m"}}, version)
+        suggested = reader.patch_agent_config("ops", changes={"heartbeat": {"interval": "45m"}}, hash=version)
         assert isinstance(suggested, ConfigSuggestion)
         assert "interval: 45m" in suggested.yaml
-        edited = editor.patch_agent_config("ops", {"heartbeat": {"interval": "45m"}}, version, dry_run=True)
+        edited = editor.patch_agent_config("ops", changes={"heartbeat": {"interval": "45m"}}, hash=version, dry_run=True)
         assert isinstance(edited, ConfigEdited)
         assert any("45m" in line for line in edited.diff)
         with pytest.raises(HeartbeatdError) as failed:
-            editor.patch_agent_config("ops", {"heartbeat": {"interval": "soon"}}, version)
+            editor.patch_agent_config("ops", changes={"heartbeat": {"interval": "soon"}}, hash=version)
         assert (failed.value.code, failed.value.status) == ("config_errors", 422)
         assert failed.value.problems[0].path == "agents.ops.heartbeat.interval"
         assert "'soon' is not a duration" in failed.value.message
         with pytest.raises(HeartbeatdError) as failed:
-            editor.put_checklist("ops", "- look\n")
+            editor.put_checklist("ops", text="- look\n", hash="none")
         assert failed.value.code == "in_config"
 
 
@@ -507,7 +487,7 @@ def test_the_token_is_in_no_log_line_and_in_no_representation(daemon: WebDaemon,
         caplog.set_level(logging.DEBUG, logger)
     with Client(daemon.server.url, CHIEF) as client:
         client.get_status()
-        assert CHIEF not in repr(client._source) + str(vars(client))
+        assert CHIEF not in repr(client._client._source) + str(vars(client._client))
     assert "HTTP Request" in caplog.text
     assert CHIEF not in caplog.text
 
@@ -515,5 +495,5 @@ def test_the_token_is_in_no_log_line_and_in_no_representation(daemon: WebDaemon,
 def test_a_request_of_a_run_names_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_ID_VARIABLE, "boot1.7")
     with Client("http://127.0.0.1:1", "t", headers={"X-Proxy": "1"}) as client:
-        headers = http_messages.request_headers(client._source.find_address(), client._headers)
+        headers = client_module.request_headers(client._client._source.find_address(), client._client._headers)
     assert headers == {"Authorization": "Bearer t", "X-Proxy": "1", "X-Heartbeatd-Run": "boot1.7"}

@@ -9,7 +9,7 @@ import pytest
 from loops import loop_over
 
 from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
-from heartbeatd.questions import QUESTIONS, Explain, GetPlan, ListConditions, ListRuns
+from heartbeatd.questions import QUESTIONS, GetPlan, ListConditions, ListRuns
 from heartbeatd.verbs import VERBS, HoldLane, Mute, Pause, ReportResult, Verb
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
@@ -76,7 +76,6 @@ ONE_RESULT = "write either text or error, as a string in quotes, or findings, as
         (ListRuns, {"kind": "job"}, "kind: write agent or cron"),
         (GetPlan, {"all": "yes"}, "all: write true or false"),
         (ListConditions, {"state": "closed"}, "state: write open or all"),
-        (Explain, {"on": "monday"}, "on: 'monday' is not a day; write 2026-11-20"),
     ],
 )
 def test_wrong_keys_are_rejected_with_advice(operation: type[Operation[Any]], sent: dict[str, object], message: str) -> None:
