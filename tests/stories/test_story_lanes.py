@@ -458,7 +458,7 @@ def test_a_hold_during_a_run_does_not_stop_it_and_returns_its_id(make_world: Mak
     assert hold_lane(world, minutes=1).run == running["id"]
     world.run(minutes=5)
     assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
-    assert hold_lane(world, minutes=1) is None
+    assert hold_lane(world, minutes=1).run is None
 
 
 @pytest.mark.long_on_server("3,000 retries")
