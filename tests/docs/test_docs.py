@@ -58,6 +58,17 @@ def test_the_config_of_each_section_is_accepted(tmp_path: Path, system: str) -> 
     assert [str(warning) for warning in loaded.warnings if "deliver" in str(warning)] == []
 
 
+def test_the_table_of_requests_is_that_of_the_operations() -> None:
+    """The failure shows the lines to write."""
+    first, last = "| request | what it does | permission |", "\n\n"
+    shown = (DOCS / "api.md").read_text("utf-8").partition(first)[2].partition(last)[0]
+    rows = [
+        f"| `{each.method} {each.path.replace('{name}', 'NAME').replace('{id}', 'ID')}` | {each.describes[0]} | {each.may or 'any token'} |"
+        for each in ENDPOINTS.values()
+    ]
+    assert shown.strip().split("\n")[1:] == rows
+
+
 def keys() -> set[str]:
     models = config_schema()["$defs"].values()
     return {key for model in models for key in model["properties"]} | set(config_schema()["properties"])
