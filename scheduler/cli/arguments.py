@@ -6,7 +6,7 @@ A value is parsed by modules that are imported when there is one: `--help` and c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta, tzinfo
 from importlib import import_module
 from pathlib import Path
@@ -152,8 +152,8 @@ def complete_names(*words: str) -> Completion:
     return complete
 
 
-def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callable[[], Iterable[Key]]) -> Key:
-    """The entry with the name `text`, which may have the prefix agent/ or cron/.
+def resolve_entry(text: str, known: Collection[Key]) -> Key:
+    """The known entry with the name `text`, which may have the prefix agent/ or cron/.
 
     Raises InputError if no entry has this name, or if an agent and a job have it.
     """
@@ -166,12 +166,12 @@ def resolve_entry(text: str, is_known: Callable[[Key], bool], list_keys: Callabl
         if not kinds:
             raise InputError(f"{text!r} is neither agent/NAME nor cron/NAME")
         text = name
-    found = [(kind, text) for kind in kinds if is_known((kind, text))]
+    found = [(kind, text) for kind in kinds if (kind, text) in known]
     if len(found) > 1:
         raise InputError(f"{text!r} is the name of an agent and of a cron job; write agent/{text} or cron/{text}")
     if not found:
         noun = "agent or cron job" if len(kinds) > 1 else kinds[0].noun
-        raise InputError(f"no {noun} {text!r}{suggest_entry(text, [name for kind, name in list_keys() if kind in kinds])}")
+        raise InputError(f"no {noun} {text!r}{suggest_entry(text, [name for kind, name in known if kind in kinds])}")
     return found[0]
 
 
@@ -179,8 +179,7 @@ def resolve_recorded(text: str, db: sqlite3.Connection | None) -> Key:
     """As `resolve_entry`, of the entries in a database."""
     from scheduler.store.entries import states_and_schedules
 
-    known = states_and_schedules(db) if db else {}
-    return resolve_entry(text, known.__contains__, lambda: known)
+    return resolve_entry(text, states_and_schedules(db) if db else ())
 
 
 def suggest_entry(name: str, known: Collection[str]) -> str:

@@ -358,6 +358,215 @@ def import_config(**given: object) -> object:
     return call("import_config:import_files", given)
 
 
+@click.command()
+@click.argument("agent", shell_complete=arguments.complete_names("agent"))
+@click.option("--text", default="", help="Text to put into the agent's prompt.")
+@click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
+@options.config_option
+def wake(**given: object) -> object:
+    """Run an agent now, outside of its schedule (a wake).
+
+    If the daemon is down, the agent is woken when the daemon starts again.
+    """
+    return call("verb_commands:wake", given)
+
+
+@click.command()
+@click.argument("run", type=NumberParam())
+@options.config_option
+def cancel(**given: object) -> object:
+    """Cancel a run that is in progress or will be retried.
+
+    RUN is the number of the run in `heartbeatd runs`. The run gets the outcome `abandoned` and the reason `cancelled`, and is
+    not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of the
+    cancelled run are put into the prompt of the agent's next run.
+    """
+    return call("verb_commands:cancel", given)
+
+
+def _entry_or_all(command: CommandFunction) -> CommandFunction:
+    """Add the argument `name` and the option `--all`, as `everything`, to a command."""
+    command = click.option("--all", "everything", is_flag=True, help="All agents and jobs.")(command)
+    return click.argument("name", required=False, shell_complete=arguments.complete_names())(command)
+
+
+@click.command()
+@_entry_or_all
+@click.option("--for", "span", type=DurationParam(), help="Resume automatically after this time, for example 2h.")
+@options.config_option
+def pause(**given: object) -> object:
+    """Pause an agent or a job until it is resumed, or for a given time.
+
+    Runs that fall due during the pause are recorded as one skipped run with a count. Runs in progress continue.
+    """
+    return call("verb_commands:pause", given)
+
+
+@click.command()
+@_entry_or_all
+@options.config_option
+def resume(**given: object) -> object:
+    """Resume a paused agent or job."""
+    return call("verb_commands:resume", given)
+
+
+@click.command()
+@click.argument("name", shell_complete=arguments.complete_names())
+@click.option("--for", "span", type=DurationParam(), help="Unmute automatically after this time, for example 2h.")
+@click.option(
+    "--until-changed",
+    is_flag=True,
+    help="Unmute when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins, changes or"
+    " ends.",
+)
+@options.config_option
+def mute(**given: object) -> object:
+    """Suppress the messages of an agent or a job. Its runs continue.
+
+    Suppressed messages are recorded, but not sent later. After the mute, the next run reports open conditions that have not been
+    reported yet, the end of reported conditions, and a failure that is not over.
+    """
+    return call("verb_commands:mute", given)
+
+
+@click.command()
+@click.argument("name", shell_complete=arguments.complete_names())
+@options.config_option
+def unmute(**given: object) -> object:
+    """Stop suppressing the messages of an agent or job.
+
+    The next run reports open conditions that have not been reported yet, the end of reported conditions, and a failure that is
+    not over.
+    """
+    return call("verb_commands:unmute", given)
+
+
+def _chosen_conditions(command: CommandFunction) -> CommandFunction:
+    """Add the arguments `name` (AGENT or RUN) and `key` to a command."""
+    command = click.argument("key", required=False)(command)
+    return click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names("agent"))(command)
+
+
+@click.command()
+@_chosen_conditions
+@options.config_option
+def ack(**given: object) -> object:
+    """Suppress the messages about an open condition until it gets worse or ends.
+
+    Give the agent and the key of the condition, or the number of a run to acknowledge all open conditions that it reported.
+    Case and blanks in KEY are ignored.
+    """
+    return call("verb_commands:ack", given)
+
+
+@click.command()
+@_chosen_conditions
+@options.config_option
+def unack(**given: object) -> object:
+    """Remove the acknowledgement of a condition.
+
+    Give the agent and the key of the condition, or the number of a run for all open conditions that it reported. From the next
+    run on, reminders are sent again.
+    """
+    return call("verb_commands:unack", given)
+
+
+class ListOrSubcommand(click.Group):
+    """A group that lists if its first word is not a subcommand. This word is then passed to its function as `name`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The word may come before or after options. Without the word, `name` is None."""
+        ctx.params["name"] = None
+        while (words := self._words_after_options(ctx, args)) and words[0] not in self.commands:
+            if ctx.params["name"] is not None:
+                ctx.fail(f"unexpected argument {words[0]!r}")
+            ctx.params["name"] = words[0]
+            args = [*args[: len(args) - len(words)], *words[1:]]
+        return super().parse_args(ctx, args)
+
+    def _words_after_options(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, words, _ = self.make_parser(ctx).parse_args(list(args))
+        return words
+
+
+@click.group(cls=ListOrSubcommand, invoke_without_command=True, subcommand_metavar="[AGENT]")
+@click.option("--all", "closed", is_flag=True, help="Also list closed conditions that are still in the database.")
+@options.config_option
+@options.state_option
+@options.format_option
+@click.pass_context
+def conditions(ctx: click.Context, /, **given: object) -> None:
+    """List the conditions that agents have reported, or close one.
+
+    A condition is a problem that an agent found and reported with a key, such as `disk:/var`. It is open until the agent reports
+    its end or no longer mentions it. The most severe conditions of each agent come first.
+    """
+    if ctx.invoked_subcommand is None:
+        call("list_conditions:print_conditions", given)
+    elif given["name"] is not None:
+        ctx.fail(f"unexpected argument {given['name']!r}")
+
+
+@conditions.command(short_help="Close an open condition.")
+@click.argument("key")
+@click.option(
+    "--agent",
+    metavar="AGENT",
+    shell_complete=arguments.complete_names("agent"),
+    help="The agent, if several agents have an open condition with this key.",
+)
+@options.config_option
+def close(**given: object) -> object:
+    """Close an open condition without a message.
+
+    Case and blanks in KEY are ignored. If the agent mentions the condition again, it is opened again and reported as new.
+    If the daemon is down, the condition is closed in the database.
+    """
+    return call("verb_commands:close", given)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of messages.")
+@options.config_option
+@options.state_option
+@options.format_option
+@click.pass_context
+def outbox(ctx: click.Context, /, **given: object) -> None:
+    """List undelivered messages, send them again, or drop them.
+
+    Pending and held messages are listed first, then dead letters (messages that could not be delivered). A message may
+    be held if it is unknown whether it arrived (`heartbeatd docs guarantees` gives the rules). A held message is not sent again
+    automatically.
+    """
+    if ctx.invoked_subcommand is None:
+        call("list_messages:print_messages", given)
+
+
+def _chosen_messages(command: CommandFunction) -> CommandFunction:
+    """Add the arguments `ids` (ID...) and `everything` (--all) to a command."""
+    command = click.argument("ids", metavar="[ID]...", type=NumberParam(), nargs=-1)(command)
+    return click.option("--all", "everything", is_flag=True, help="All undelivered messages.")(command)
+
+
+@outbox.command(short_help="Send messages again now.")
+@_chosen_messages
+@options.config_option
+def retry(**given: object) -> object:
+    """Send messages again now, including held messages and dead letters.
+
+    Each message keeps its idempotency key. If the daemon is down, the messages are sent at its next start.
+    """
+    return call("verb_commands:retry", given)
+
+
+@outbox.command(short_help="Drop messages without sending them.")
+@_chosen_messages
+@options.config_option
+def drop(**given: object) -> object:
+    """Drop messages without sending them. `heartbeatd show RUN` still shows their text."""
+    return call("verb_commands:drop", given)
+
+
 @click.group()
 def cron() -> None:
     """Run a cron job now, show when an expression fires, import or export a crontab."""
@@ -372,7 +581,7 @@ def run_job(**given: object) -> object:
 
     If the daemon is down, the job runs when the daemon starts again.
     """
-    return call("cron:run_job", given)
+    return call("verb_commands:run_job", given)
 
 
 @cron.command("next")

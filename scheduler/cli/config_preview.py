@@ -89,7 +89,7 @@ def preview_files(path: Path, other: Path, state: Path | None, name: str | None,
     only = None
     if name is not None:
         known = {key for each in loaded for key in make_plan(each.settings).entries}
-        only = arguments.resolve_entry(name, known.__contains__, lambda: known)
+        only = arguments.resolve_entry(name, known)
     against = {"path": str(path), "hash": first.hash}
     with daemon_files.open_for_reading(files) as db:
         return _preview(db, first, second, f"{other} compared with {path}", against, only, span or A_WEEK)

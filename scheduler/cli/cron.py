@@ -1,4 +1,4 @@
-"""Runs a job now, and shows when an expression fires."""
+"""Shows when an expression fires."""
 
 from __future__ import annotations
 
@@ -6,31 +6,15 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 
 import click
 
 from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
-from heartbeatd.verbs import RunJob
-from scheduler.cli import arguments, output
+from scheduler.cli import output
 from scheduler.cli.arguments import parse_time
-from scheduler.cli.daemon_client import open_client
 from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table
-from scheduler.cli.wake_progress import newest_run_id, wait_for_run
 from scheduler.config.keys import time_zones
-from scheduler.model.outcome import Kind
-
-
-def run_job(name: str, wait: bool, path: Path) -> int:
-    """Run a job now, and wait for it if that is wanted. Returns 1 if the run was waited for and failed."""
-    name = arguments.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
-    before = newest_run_id(path)
-    wake_id = open_client(path).perform(RunJob(), (Kind.CRON, name)).wake
-    if wait:
-        return wait_for_run(path, wake_id, before)
-    click.echo(f"cron/{name} is queued")
-    return 0
 
 
 def print_fire_times(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:

@@ -9,7 +9,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -47,11 +47,7 @@ ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself w
 class DaemonClient(Protocol):
     """The requests that the daemon accepts; they can be made while it is up or down."""
 
-    def has_entry(self, key: Key) -> bool:
-        """Whether the config has this agent or job."""
-        ...
-
-    def list_entries(self) -> Iterable[Key]:
+    def list_entries(self) -> Collection[Key]:
         """All agents and jobs."""
         ...
 
@@ -114,12 +110,7 @@ class HttpDaemonClient:
             return None
         return cls(files, host, port, _read_token(files))
 
-    def has_entry(self, key: Key) -> bool:
-        with open_for_reading(self._files) as db:
-            found = entries.find_entry(db, *key) if db else None
-        return found is not None and found.state != "removed"
-
-    def list_entries(self) -> Iterable[Key]:
+    def list_entries(self) -> Collection[Key]:
         with open_for_reading(self._files) as db:
             return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
 
@@ -221,10 +212,7 @@ class OfflineDaemonClient:
             load.load_config(path, os.environ, resolve_secrets=False).settings
         )  # secrets are not needed: nothing is sent from here
 
-    def has_entry(self, key: Key) -> bool:
-        return key in self._plan.entries
-
-    def list_entries(self) -> Iterable[Key]:
+    def list_entries(self) -> Collection[Key]:
         return self._plan.entries
 
     def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:

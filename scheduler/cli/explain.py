@@ -120,12 +120,7 @@ def _explain_one(
     db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, name: str, times: Mapping[str, str]
 ) -> Explanation:
     """What the options ask for of one entry."""
-    declares = plan.entries if plan else {}
-    key = arguments.resolve_entry(
-        name,
-        lambda key: key in declares or entries.find_entry(db, *key) is not None,
-        lambda: declares.keys() | entries.states_and_schedules(db).keys(),
-    )
+    key = arguments.resolve_entry(name, {*entries.states_and_schedules(db), *(plan.entries if plan else ())})
     running = daemon_files.find_running_daemon(files) is not None
     explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
     assert explained is not None  # it was just found

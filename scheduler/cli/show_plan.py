@@ -73,7 +73,7 @@ def print_plan(
             seen = forecast.forecast_entries(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
-        key = arguments.resolve_entry(name, known.__contains__, lambda: known)
+        key = arguments.resolve_entry(name, known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
     with show_progress("planning"):

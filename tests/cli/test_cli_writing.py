@@ -145,6 +145,17 @@ def test_a_pause_lasts_for_the_given_time(config: Path, place: DaemonFiles, caps
     assert not entry_row(place, Kind.HEARTBEAT, "ops").paused
 
 
+def test_an_empty_name_does_not_stand_for_all_entries(
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a script writes it with a variable that is not set: `heartbeatd pause "$NAME"`."""
+    assert call(config, "pause", "tick") == 0
+    for command in ("pause", "resume", "mute", "unmute"):
+        assert call(config, command, "") == 2
+        assert "no agent or cron job ''" in capsys.readouterr().err
+    assert read(place, "select name from entry where paused_until is not null") == [{"name": "tick"}]
+
+
 def test_all_entries_can_be_paused_and_resumed(config: Path, place: DaemonFiles) -> None:
     assert call(config, "pause", "--all") == 0
     assert read(place, "select count(*) as number from entry where paused_until is not null") == [{"number": 4}]

@@ -1,0 +1,197 @@
+"""The work of the commands that send a verb: each chooses the subject, sends the verb, and prints a sentence about the answer."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heartbeat.findings import comparable_key
+from heartbeat.words import format_count
+from heartbeatd.answers import Condition
+from heartbeatd.operations import Answer
+from heartbeatd.verbs import Ack, Cancel, CloseProblem, Drop, Mute, Pause, Resume, Retry, RunJob, Unack, Unmute, Verb, Wake
+from scheduler.cli import arguments, daemon_files
+from scheduler.cli.daemon_client import connect_to_daemon, open_client
+from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.options import InputError
+from scheduler.cli.output import entry_label, format_time, utc_now, wrap_text, zone_name
+from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed, waiting_wakes_lines
+from scheduler.config.file.message_parts import did_you_mean, join_with_or
+from scheduler.engine.inbox import Refused
+from scheduler.insight.status_data import read_entries
+from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind
+from scheduler.store import run_history
+from scheduler.store.conditions import list_conditions
+from scheduler.store.database import parse_row_id
+from scheduler.store.outbox import MOVABLE, list_messages
+
+CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
+MAX_CHOICES = 5  # agents that an error message lists
+
+
+def pause(name: str | None, everything: bool, span: timedelta | None, path: Path) -> None:
+    _, label = _send(Pause.of(for_=span), path, name, everything)
+    click.echo(f"{label} paused {_format_end(span) or 'until resumed'}")
+
+
+def resume(name: str | None, everything: bool, path: Path) -> None:
+    found, label = _send(Resume(), path, name, everything)
+    for each in sorted(found.resumed):
+        click.echo(f"{each} resumed")
+    if not found.resumed:
+        click.echo("nothing was paused" if everything else f"{label} was not paused")
+
+
+def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
+    _, label = _send(Mute.of(for_=span, until_changed=until_changed), path, name)
+    ends = [_format_end(span), "until something changes" if until_changed else ""]
+    click.echo(f"{label} muted {' or '.join(filter(None, ends)) or 'until unmuted'}")
+
+
+def unmute(name: str, path: Path) -> None:
+    found, label = _send(Unmute(), path, name)
+    held = f"unmuted; messages of {format_count(found.held, 'run')} were suppressed"
+    click.echo(f"{label} {held if found.was_muted else 'was not muted'}")
+
+
+def _send(verb: Verb[Answer], path: Path, name: str | None, everything: bool = False) -> tuple[Answer, str]:
+    """Send a verb for the entry with this name, or for all. Returns the answer, and what a sentence calls the subject."""
+    if (name is None) != everything:
+        raise InputError("name an agent or a job, or use --all")
+    client = open_client(path)
+    key = None if name is None else arguments.resolve_entry(name, client.list_entries())
+    return client.perform(verb, key), entry_label(*key) if key else "all agents and jobs"
+
+
+def _format_end(span: timedelta | None) -> str:
+    return f"until {format_time(utc_now() + span)} {zone_name()}" if span else ""
+
+
+def wake(agent: str, text: str, wait: bool, path: Path) -> int:
+    name = arguments.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
+    return _start_run(Wake(text=text), (Kind.HEARTBEAT, name), wait, path)
+
+
+def run_job(name: str, wait: bool, path: Path) -> int:
+    name = arguments.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
+    return _start_run(RunJob(), (Kind.CRON, name), wait, path)
+
+
+def _start_run(verb: Verb[Any], key: Key, wait: bool, path: Path) -> int:
+    """Send a verb that starts a run. Returns 1 if the run is waited for and fails, else 0."""
+    before = newest_run_id(path)
+    wake_id = open_client(path).perform(verb, key).wake
+    if wait:
+        return wait_for_run(path, wake_id, before)
+    if key[0] is Kind.CRON:
+        click.echo(f"{entry_label(*key)} is queued")
+    else:
+        click.echo(f"wake {wake_id} for {entry_label(*key)} is queued")
+        print_wait(path, wake_id)
+    return 0
+
+
+def cancel(run: int, path: Path) -> None:
+    files = daemon_files.locate_files_or_warn(path)
+    running = connect_to_daemon(files)
+    if running is None:
+        raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
+    if running.perform(Cancel(), run).ended or wait_until_closed(CLOSE_TIMEOUT, files, run):
+        click.echo(f"run {run} is cancelled")
+        _print_waiting_wakes(files, run)
+    else:
+        click.echo(f"run {run} is being cancelled; `heartbeatd show {run}` shows when it has ended")
+
+
+def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
+    """Print how many wakes still wait: the cancelled run did not deliver them to the agent."""
+    with daemon_files.open_for_reading(files) as db:
+        run = run_history.get_run(db, run_id) if db else None
+        found = read_entries(db, utc_now(), Kind(run.kind), run.name) if db and run else []
+    for entry in found:
+        for fact in waiting_wakes_lines(entry):
+            click.echo("\n".join(wrap_text(fact, 2)))
+
+
+def ack(name: str, key: str | None, path: Path) -> None:
+    found = open_client(path).perform(Ack(**_chosen_conditions(name, key)))
+    click.echo(f"{_name_conditions(found.keys)} of agent/{found.agent}: no messages until worse or over")
+
+
+def unack(name: str, key: str | None, path: Path) -> None:
+    found = open_client(path).perform(Unack(**_chosen_conditions(name, key)))
+    if found.keys:
+        click.echo(f"{_name_conditions(found.keys)} of agent/{found.agent}: acknowledgement removed")
+    elif key:
+        click.echo(f"the condition {key} of agent/{found.agent} was not acknowledged")
+    else:
+        click.echo(f"no condition of run {name} of agent/{found.agent} was acknowledged")
+
+
+def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
+    """The fields that say which conditions: agent and key, or the number of a run. Raises InputError."""
+    if key is not None:
+        return {"agent": arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}
+    run_id = parse_row_id(name)
+    if not run_id:
+        raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
+    return {"run": run_id}
+
+
+def _name_conditions(keys: list[str]) -> str:
+    return f"the condition{'' if len(keys) == 1 else 's'} {', '.join(keys)}"
+
+
+def close(key: str, agent: str | None, path: Path) -> None:
+    if agent is not None:
+        name = arguments.name_of_kind("agent", agent, "only agents have conditions")
+    else:
+        with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
+            name = _find_agent_with_condition(list_conditions(db) if db else [], key)
+    closed = open_client(path).perform(CloseProblem(agent=name, key=key)).key
+    click.echo(f"the condition {closed} of agent/{name} is closed")
+
+
+def _find_agent_with_condition(found: list[Condition], key: str) -> str:
+    """The only agent that has an open condition with this key. Raises InputError if there is none or more than one."""
+    names = [each.name for each in found if comparable_key(each.key) == comparable_key(key)]
+    if not names:
+        instead = did_you_mean(key, list(dict.fromkeys(each.key for each in found)))
+        raise InputError(f"no open condition {key!r}{instead or '; `heartbeatd conditions` lists them'}")
+    if len(names) > 1:
+        choices = tuple(f"--agent {name}" for name in names[:MAX_CHOICES])
+        raise InputError(f"several agents have the condition {key!r}; add {join_with_or(choices)}")
+    return names[0]
+
+
+def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
+    return _send_for_messages(Retry(), "will be sent again", ids, everything, path)
+
+
+def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
+    return _send_for_messages(Drop(), "is dropped", ids, everything, path)
+
+
+def _send_for_messages(verb: Retry | Drop, result: str, ids: tuple[int, ...], everything: bool, path: Path) -> int:
+    """Send a verb for each message. An error is printed, and the next message follows."""
+    if bool(ids) == everything:
+        raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
+    if everything:
+        with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
+            ids = tuple(each.id for each in list_messages(db) if each.state in MOVABLE) if db else ()
+    client, code = open_client(path), 0
+    for message_id in ids:
+        try:
+            client.perform(verb, message_id)
+        except Refused as refusal:
+            click.echo(f"heartbeatd: {refusal}", err=True)
+            code = 1
+        else:
+            click.echo(f"message {message_id} {result}")
+    if not ids:
+        click.echo("there is nothing to do")
+    return code
