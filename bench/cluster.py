@@ -18,7 +18,7 @@ from remote_bench import TextCodec
 from servers.postgres import PostgresServer
 
 from bench import takeover
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.store.job_queue import JobQueue
 from scheduler.system.process import Children
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop

@@ -39,6 +39,8 @@ from heartbeatd.questions import (
     ListRuns,
     WhoAmI,
 )
+from heartbeatd.secret import Secret
+from heartbeatd.state_folder import MAX_DAEMON_ANSWER
 from heartbeatd.verbs import (
     VERB_ENDPOINTS,
     Ack,
@@ -62,8 +64,6 @@ from heartbeatd.verbs import (
     Unmute,
     Wake,
 )
-from scheduler.model.secret import Secret
-from scheduler.model.state_address import MAX_DAEMON_ANSWER
 
 ANSWER_SECONDS = 60.0  # longer than the daemon waits for its engine, so that its own error arrives
 CONNECT_SECONDS = 5.0

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heartbeatd.errors import HeartbeatdError
-from scheduler.config.file.lenient_reading import DEFAULT_STATE, read_state_path, real_path
-from scheduler.model.secret import Secret
-from scheduler.model.state_address import address_file
-from scheduler.system.file_locks import is_locked
-from scheduler.system.state_lock import read_lock_holder
+from heartbeatd.secret import Secret
+from heartbeatd.state_folder import DEFAULT_STATE, address_file, is_locked, read_state_path, real_path
 
 URL_VARIABLE = "HEARTBEATD_URL"
 TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
@@ -80,10 +77,9 @@ def find_url(database: Path) -> str:
         raise HeartbeatdError(
             "not_running", f"no daemon runs with the database {database}; start it with `heartbeatd run`, or pass url= and token="
         )
-    holder = read_lock_holder(lock_file)
     try:
         address = json.loads(address_file(database).read_text("utf-8"))
-        if holder is not None and address["pid"] == holder.pid:
+        if address["pid"] == json.loads(lock_file.read_text("utf-8"))["pid"]:
             return str(address["url"])
     except (OSError, ValueError, KeyError, TypeError):
         pass

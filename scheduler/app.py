@@ -30,11 +30,11 @@ from heartbeat.runners import ProcessResult, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner
 from heartbeat.words import abbreviate_duration
+from heartbeatd.state_folder import config_folder, read_state_path, read_state_server
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.channels.telegram_buttons import Presses
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.lenient_reading import config_folder, read_state_path, read_state_server
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from heartbeatd.secret import Secret
 from scheduler.channels import registry
 from scheduler.channels.url_template import check_target_text, fill_placeholder
-from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, Channel, Target
 
 INTERNAL = frozenset({"cli", "system", "subagent", "cron", "heartbeat"})  # channel names that gateways use internally

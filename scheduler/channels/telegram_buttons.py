@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from heartbeatd.secret import Secret
 from scheduler.channels import telegram
 from scheduler.channels.http_post import HttpOptions, clean_reason, post_json
 from scheduler.channels.message import DeliveryResult
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
 from scheduler.net.http_client import HttpClient
 

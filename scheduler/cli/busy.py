@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import click
 
+from heartbeatd.state_folder import OVERRIDE_PREFIX
 from scheduler.cli import arguments, daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
-from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import RemoteQueue
 from scheduler.store import entries, lane_holds, runs

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import click
 
 from heartbeatd.operations import Answer, Concern, Endpoint, query_of
+from heartbeatd.state_folder import MAX_DAEMON_ANSWER
 from heartbeatd.verbs import VERB_ENDPOINTS, Reload, Verb
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
@@ -29,7 +30,6 @@ from scheduler.engine.inbox import PendingRequest, Refused, Request
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.model.state_address import MAX_DAEMON_ANSWER
 from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing

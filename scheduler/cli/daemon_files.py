@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
 from scheduler.cli.options import InputError
-from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
-from scheduler.model.state_address import address_file, address_problem, describe_server, server_of_path
+from scheduler.model.state_address import address_problem, describe_server, server_of_path
 from scheduler.store import config_history
 from scheduler.store.database import check_file, check_links
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
-from scheduler.system.file_locks import is_locked
 from scheduler.system.orphans import is_process_stopped
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
@@ -78,7 +77,7 @@ def locate_files(path: Path, state: Path | None = None) -> DaemonFiles:
 
     Raises InputError if the address of a server contains a password.
     """
-    from scheduler.config.file.lenient_reading import read_state_path, read_state_server, real_path
+    from heartbeatd.state_folder import read_state_path, read_state_server, real_path
 
     if state is None:
         return DaemonFiles(read_state_path(path, os.environ), _without_password(read_state_server(path, os.environ)))

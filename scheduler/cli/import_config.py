@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from heartbeat.words import format_count, one_line
+from heartbeatd import state_folder
 from scheduler.cli import output
 from scheduler.cli.config_edits import read_config, write_config
 from scheduler.cli.options import InputError
@@ -26,7 +27,6 @@ from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.store import entries
-from scheduler.system import files
 
 
 @load.pause_garbage_collection()
@@ -67,8 +67,8 @@ def _read_files(paths: Sequence[str]) -> tuple[list[SourceFile], list[Problem]]:
     problems: list[Problem] = []
     for path in dict.fromkeys(paths):
         try:
-            with files.open_regular(Path(path)) as file:
-                content = files.read_up_to(file, MAX_BYTES + 1)
+            with state_folder.open_regular(Path(path)) as file:
+                content = state_folder.read_up_to(file, MAX_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             problems.append(Problem(path, 0, f"cannot be read: {reason}"))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from heartbeatd.state_folder import is_server, real_path
 from scheduler.cli.output import utc_now
 from scheduler.cli.progress import show_progress
-from scheduler.config.file.lenient_reading import real_path
-from scheduler.model.state_address import address_problem, describe_server, is_server, schema_of
+from scheduler.model.state_address import address_problem, describe_server, schema_of
 from scheduler.store import transfer
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from heartbeat.runners import Resources
+from heartbeatd.state_folder import config_folder
 from scheduler.cli.options import InputError
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.settings import load
 from scheduler.config.settings.missing_files import find_missing_files
 from scheduler.model.entry import Claim, Entry, Key

@@ -33,7 +33,7 @@ from heartbeatd.answers import (
     SlotStretch,
     WakeWaiting,
 )
-from scheduler.config.file.lenient_reading import OVERRIDE_PREFIX
+from heartbeatd.state_folder import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates, plan_sync
 from scheduler.insight import obstacles, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period

@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from heartbeatd.secret import MASK
 from scheduler.model.outcome import Kind
-from scheduler.model.secret import MASK
 
 NOT_SET = "none"
 OTHER_SECRET = f"{MASK} (another value)"  # the new value of a secret that changed: neither value is shown

@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.calendars import Calendar
 from heartbeat.spec import Agent, Heartbeat
+from heartbeatd.secret import Secret
 from scheduler.model.budget import Allowances, Budget, Price
 from scheduler.model.outcome import Kind
-from scheduler.model.secret import Secret
 
 Permission = Literal["read", "wake", "operate", "edit"]
 PageAccess = Literal["login", "open"]

@@ -6,16 +6,11 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-SCHEMES = ("postgresql://", "postgres://")
+from heartbeatd.state_folder import SCHEMES
+
 SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `options=-csearch_path=NAME`
 SECRET_PARAMETERS = ("password", "sslpassword")
 INSTEAD_OF_SHARDS = "several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
-MAX_DAEMON_ANSWER = 128 * 1024 * 1024  # bytes that clients read of an answer; the status of 100,000 agents has about 80 MB
-
-
-def is_server(text: str) -> bool:
-    """Whether the value of `state` is meant as the address of a server."""
-    return text.startswith(SCHEMES)
 
 
 def server_of_path(path: Path) -> str | None:
@@ -52,8 +47,3 @@ def schema_of(url: str) -> str:
     options = " ".join(parse_qs(urlsplit(url).query).get("options", []))
     found = re.search(r"-c\s*search_path=([a-z_][a-z0-9_]*)", options)
     return found[1] if found else SCHEMA
-
-
-def address_file(database: Path) -> Path:
-    """The file in which the daemon with this database file writes its address."""
-    return database.with_name("daemon.json")

@@ -23,7 +23,7 @@ from procrastinate.jobs import Job
 from procrastinate.manager import JobManager, get_channel_for_queues
 from procrastinate.schema import SchemaManager
 
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.store.postgresql import CONNECTION_DEFAULTS
 
 TASK = "heartbeatd.attempt"

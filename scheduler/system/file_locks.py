@@ -38,18 +38,3 @@ def try_lock(fd: int) -> bool:
 def wait_for_lock(fd: int) -> None:
     """Wait until no other process holds the lock of a file, and lock it."""
     fcntl.flock(fd, fcntl.LOCK_EX)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of this file. The lock is taken for a moment, shared with others who only look."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from heartbeatd.state_folder import MAX_CONFIG_SIZE, open_regular, read_up_to
+
 MAY_READ, MAY_WRITE, MAY_ENTER = stat.S_IROTH, stat.S_IWOTH, stat.S_IXOTH
 MAY_ANYTHING = stat.S_IRWXO
-
-MAX_CONFIG_SIZE = 64 * 1024 * 1024  # bytes of a config; 100,000 agents are about 30 MB
-READ_SIZE = 1024 * 1024
 
 
 class FileChanged(Exception):
@@ -101,24 +100,6 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file without waiting for the other end of a pipe. OSError if it is not a regular file."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", closefd=True)
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError("not a regular file")
-
-
-def read_up_to(file: BinaryIO, most: int) -> bytes:
-    """The content of a file, at most `most` bytes. It uses memory for the bytes that exist, not for `most`."""
-    parts, left = [], most
-    while left and (part := file.read(min(left, READ_SIZE))):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
 
 
 def everybody_may(found: os.stat_result, what: int) -> bool:

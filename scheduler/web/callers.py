@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
+from heartbeatd.secret import Secret
 from scheduler.model.outcome import Kind
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Permission, Token
 from scheduler.web.http_errors import HttpError
 

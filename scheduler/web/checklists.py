@@ -14,9 +14,9 @@ from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, F
 from heartbeat.spec import Heartbeat
 from heartbeatd.answers import Checklist
 from heartbeatd.questions import GetChecklist
+from heartbeatd.state_folder import config_folder
 from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.model.settings import Settings

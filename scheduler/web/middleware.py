@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from heartbeatd.secret import Secret
 from scheduler.engine.buttons import LINK_PATH
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Settings
 from scheduler.system.log import log_event
 from scheduler.telemetry.metrics import Metrics

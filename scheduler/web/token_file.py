@@ -10,8 +10,8 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
-from scheduler.model.secret import Secret
-from scheduler.model.state_address import address_file
+from heartbeatd.secret import Secret
+from heartbeatd.state_folder import address_file
 from scheduler.model.timestamps import iso_utc
 from scheduler.system.files import write_private_file
 from scheduler.system.state_lock import raise_state_folder_error

@@ -21,10 +21,10 @@ from typing import Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule
+from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome
-from scheduler.model.secret import MissingSecret, Secret
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")

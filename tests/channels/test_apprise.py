@@ -12,10 +12,10 @@ from run_async import NOW, new_http_client, send_message
 from servers.scripted import Act, Server, after, hang_up, page, reply, silence
 from test_telegram import MESSAGE
 
+from heartbeatd.secret import Secret
 from scheduler.channels import apprise
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel
 from scheduler.system.process import Children
 

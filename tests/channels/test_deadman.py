@@ -19,10 +19,10 @@ from run_async import with_http
 from servers.scripted import Server, drip, hang_up, page, reply
 from world import Clock, VirtualExecutor, utc
 
+from heartbeatd.secret import Secret
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.deadman_switch import Ping, Pinger, send_ping
 from scheduler.model.daemon_health import EngineHealth
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Deadman
 
 SWITCH = Deadman(Secret("https://hc.example/canary"), timedelta(minutes=1), allow_private=False)

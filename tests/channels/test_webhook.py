@@ -18,9 +18,9 @@ from run_async import NOW, send_message
 from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
 
 from heartbeat.runners.errors import parse_retry_after
+from heartbeatd.secret import Secret
 from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.webhook import send
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
 from scheduler.store.outbox import split_text

@@ -15,9 +15,9 @@ from checkout import HOME
 from config_file import SMALL, write
 from loops import loop_over
 
+from heartbeatd.state_folder import read_state_path
 from scheduler import __main__
 from scheduler.cli.main import FORMER_COMMANDS, SECTIONS, commands, main
-from scheduler.config.file.lenient_reading import read_state_path
 from scheduler.store.database import Store
 
 NO_SHARDS = "was removed together with shards; several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"

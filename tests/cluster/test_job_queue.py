@@ -15,7 +15,7 @@ import required_programs
 from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
 
 pytestmark = required_programs.needs("initdb")

@@ -17,8 +17,8 @@ from cluster_processes import Cluster
 from servers.postgres import PostgresServer
 from warm_start import Heartbeatd
 
+from heartbeatd.secret import Secret
 from scheduler.cli.busy import _keep_until_unlocked, _QueueLane, _take_in_cluster
-from scheduler.model.secret import Secret
 from scheduler.model.settings import RemoteQueue
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]

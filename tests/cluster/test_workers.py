@@ -31,8 +31,8 @@ from servers.scripted import Server, reply
 from warm_start import Heartbeatd
 
 from heartbeat.runners.errors import CallError
+from heartbeatd.secret import Secret
 from scheduler.app import Daemon
-from scheduler.model.secret import Secret
 from scheduler.store.job_queue import (
     SCHEMA_LOCK,
     AttemptEnd,

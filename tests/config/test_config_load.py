@@ -15,9 +15,10 @@ from loops import loop_over
 
 from heartbeat.interval_slots import stagger_for
 from heartbeat.spec import Heartbeat
+from heartbeatd.state_folder import read_state_path
 from scheduler.config.file.config_text import check_owner
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.lenient_reading import read_state_path, read_timezone_name
+from scheduler.config.file.lenient_reading import read_timezone_name
 from scheduler.config.settings import skeleton
 from scheduler.config.settings.load import load_config
 from scheduler.system.files import MAY_WRITE, others_may

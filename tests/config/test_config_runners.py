@@ -13,12 +13,12 @@ from config_file import complaints, read, warnings
 from loops import loop_over
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
+from heartbeatd.secret import Secret
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import skeleton
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema, load_config
 from scheduler.model.budget import Price
-from scheduler.model.secret import Secret
 
 KEY = "sk-canary-41d8"
 ENVIRON = {"KEY": KEY}

@@ -11,12 +11,12 @@ import pytest
 from config_file import RIGHT, SMALL, TOKEN, complaints, read
 from loops import loop_over
 
+from heartbeatd.secret import Secret
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.config_snapshot import mask_text
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.secrets import is_secret_variable, read_env_file
-from scheduler.model.secret import Secret
 
 CANARY = "canary-5f1c-do-not-print"
 WITH_SECRETS = """\

@@ -11,9 +11,9 @@ from config_file import complaints, read
 from loops import loop_over
 
 from heartbeat.spec import ModelRunner, Tools
+from heartbeatd.secret import Secret
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.model.outcome import Kind
-from scheduler.model.secret import Secret
 
 KEY = "sk-canary-41d8"
 ENVIRON = {"KEY": KEY}

@@ -24,12 +24,12 @@ from heartbeat.runners import AgentRequest
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import HttpRunner, McpServer, ModelRunner, Provider, Tools
 from heartbeatd import AsyncClient, Client, HeartbeatdError
+from heartbeatd.secret import Secret
+from heartbeatd.state_folder import MAX_DAEMON_ANSWER
 from scheduler.channels import apprise, discord, telegram, telegram_buttons, webhook
 from scheduler.cli import daemon_client, daemon_files
 from scheduler.engine.deadman_switch import Ping, send_ping
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Deadman
-from scheduler.model.state_address import MAX_DAEMON_ANSWER
 from scheduler.net import http_client
 from scheduler.net.library_requests import limited_answers
 from scheduler.net.mcp_client import McpTools

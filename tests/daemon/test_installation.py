@@ -56,6 +56,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def test_the_client_is_installed_without_the_daemon(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path]
+    built = run(*build, HOME / "packaging/client", folder=tmp_path)
+    assert built.returncode == 0, built.stderr
+    (found,) = tmp_path.glob("heartbeatd_client-*.whl")
+    assert run(sys.executable, "-m", "venv", tmp_path / "venv", folder=tmp_path).returncode == 0
+    need_index(run(tmp_path / "venv/bin/pip", "install", "--quiet", found, folder=tmp_path, timeout=INSTALL_TIMEOUT))
+    code = "import heartbeatd; heartbeatd.Client(state='.').get_status()"
+    used = run(tmp_path / "venv/bin/python", "-c", code, folder=tmp_path)
+    assert "heartbeatd.errors.HeartbeatdError: no daemon runs with the database" in used.stderr
+    missing = run(tmp_path / "venv/bin/python", "-c", "import scheduler", folder=tmp_path)
+    assert "No module named 'scheduler'" in missing.stderr
+
+
 @pytest.fixture(scope="module")
 def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the steps of the Dockerfile have been run, in place of the root of an image."""

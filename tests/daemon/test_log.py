@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import pytest
 
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.system.log import log_event, quote_value, set_up_log
 
 

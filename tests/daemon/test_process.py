@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from heartbeat.runners import ProcessResult
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.system import process
 from scheduler.system.process import Children, EndReason, NotStarted
 

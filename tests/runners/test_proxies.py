@@ -22,9 +22,9 @@ from test_telegram import MESSAGE
 from heartbeat.runners import AgentRequest, Failure
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
+from heartbeatd.secret import Secret
 from scheduler.channels import discord, telegram, webhook
 from scheduler.channels.message import DeliveryResult
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Network
 from scheduler.net import proxies
 

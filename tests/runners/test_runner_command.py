@@ -15,7 +15,7 @@ from run_async import run_synchronously
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, ProcessResult, command
 from heartbeat.runners.errors import MAX_STDERR
 from heartbeat.spec import CommandRunner
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 
 ask = run_synchronously(command.call_agent)
 

@@ -24,7 +24,7 @@ from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, 
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import McpServer, ModelRunner, Provider, ProviderKind, Tools
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.net.mcp_client import McpTools
 from scheduler.system.process import Children
 

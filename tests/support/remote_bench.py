@@ -11,8 +11,8 @@ from typing import Any
 
 from servers.postgres import PostgresServer
 
+from heartbeatd.secret import Secret
 from scheduler.model.daemon_health import QueueState
-from scheduler.model.secret import Secret
 from scheduler.store.job_queue import JobQueue
 from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop

@@ -10,9 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess, Trace
 from heartbeat.runners import dispatch as runners
+from heartbeatd.secret import Secret
 from scheduler.channels.channel_kind import SendContext, SendMessage
 from scheduler.channels.message import DeliveryResult, Message
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient, ResolveName
 from scheduler.net.mcp_client import McpTools

@@ -10,8 +10,8 @@ from loops import loop_over
 from starlette.routing import Route
 from web_daemon import TOKENS, WebDaemon
 
+from heartbeatd.secret import Secret
 from scheduler.engine.buttons import LINK_PATH
-from scheduler.model.secret import Secret
 from scheduler.model.settings import Token
 from scheduler.web import callers
 from scheduler.web.routes import build_routes

@@ -7,10 +7,10 @@ import shlex
 import stat
 from pathlib import Path
 
+from heartbeatd.state_folder import MAX_CONFIG_SIZE, config_folder, open_regular, read_up_to
 from scheduler.config.file import marked_yaml, yaml_errors
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
-from scheduler.config.file.lenient_reading import config_folder
-from scheduler.system.files import MAX_CONFIG_SIZE, MAY_WRITE, everybody_may, open_regular, others_may, read_up_to
+from scheduler.system.files import MAY_WRITE, everybody_may, others_may
 
 
 def read_content(path: Path, diagnostics: Diagnostics) -> bytes:

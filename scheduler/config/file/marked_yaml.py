@@ -23,9 +23,9 @@ from ruamel.yaml.events import (
     StreamEndEvent,
 )
 
+from heartbeatd.secret import MASK
 from scheduler.config.file import yaml_errors
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
-from scheduler.model.secret import MASK
 
 MAX_DEPTH = 64  # levels of nested maps and lists; a config needs eight
 MAX_NODES = 5_000_000  # values with every alias expanded; 100,000 agents that share twenty keys have half as many

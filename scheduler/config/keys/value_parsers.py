@@ -16,12 +16,12 @@ from zoneinfo import ZoneInfo
 from cron.expression import is_reboot, parse_expression
 from heartbeat.calendars import DateRange, parse_dates
 from heartbeat.hours import parse_days, parse_time
-from scheduler.config.file.lenient_reading import STATE_OVERRIDE
+from heartbeatd.state_folder import STATE_OVERRIDE, is_server
 from scheduler.config.file.marked_yaml import AmbiguousText, printable_key
 from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, quote_value
 from scheduler.config.keys import time_zones
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, PREFIX_PLACEHOLDER
-from scheduler.model.state_address import address_problem, is_server
+from scheduler.model.state_address import address_problem
 
 Share = float | timedelta
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from heartbeatd.secret import Secret
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
 from scheduler.config.keys import models
 from scheduler.config.keys.value_parsers import DEFAULT_PREFIX
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.model.secret import Secret
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 
 LEAST_SECRET = 16  # characters

@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from heartbeatd.state_folder import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
-from scheduler.config.file.lenient_reading import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
 

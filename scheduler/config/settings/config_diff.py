@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from heartbeatd.secret import MASK
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.marked_yaml import MarkedMap
@@ -17,7 +18,6 @@ from scheduler.config.settings.config_snapshot import ConfigSnapshot, hide_place
 from scheduler.config.settings.effective_values import computed_agent_values, computed_job_values, format_value, nested_model
 from scheduler.model.config_changes import NOT_SET, OTHER_SECRET, ConfigDiff, KeyChange, StoredConfig, fold_changes
 from scheduler.model.outcome import Kind
-from scheduler.model.secret import MASK
 from scheduler.model.settings import Settings
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}

@@ -12,15 +12,15 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar
+from heartbeatd.secret import Secret
+from heartbeatd.state_folder import resolve_path
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, Position
-from scheduler.config.file.lenient_reading import resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import undeclared_name
 from scheduler.config.keys import models
 from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, has_reference, is_secret_variable
-from scheduler.model.secret import Secret
 
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 

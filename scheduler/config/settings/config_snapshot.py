@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from heartbeat.runners.redaction import Redactor
+from heartbeatd.secret import MASK
+from heartbeatd.state_folder import config_folder
 from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
-from scheduler.config.file.lenient_reading import config_folder
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.settings.config_data import override_steps
 from scheduler.config.settings.load import LoadedConfig, load_config, pause_garbage_collection
 from scheduler.config.settings.secrets import SHORTEST_SECRET, has_only_references, has_reference
 from scheduler.model.config_changes import NOT_SET, Override, StoredConfig, shorten_value
-from scheduler.model.secret import MASK
 
 SECRET_KEYS = frozenset({"url", "api_key", "value", "secret", "dsn"})
 SECRET_MAPS = frozenset({"env", "headers"})

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from heartbeat.spec import ModelRunner
 from heartbeat.words import format_duration
+from heartbeatd.secret import MASK
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
@@ -16,7 +17,6 @@ from scheduler.config.keys.models import config_schema
 from scheduler.config.settings.config_data import read_config_data
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.runners import DEFAULT_MODEL
-from scheduler.model.secret import MASK
 from scheduler.model.settings import Settings
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}

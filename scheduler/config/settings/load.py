@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 from cron.job import Job
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count
+from heartbeatd.state_folder import DEFAULT_STATE, config_folder, is_server, read_state_path, real_path, resolve_path
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
-from scheduler.config.file.lenient_reading import DEFAULT_STATE, config_folder, read_state_path, real_path, resolve_path
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.keys import models
 from scheduler.config.keys.models import config_schema
@@ -41,7 +41,6 @@ from scheduler.config.settings.secrets import SecretResolver, read_env_file
 from scheduler.config.settings.time_checks import TimeCheck, find_time_errors
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
-from scheduler.model.state_address import is_server
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
 

@@ -9,13 +9,13 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 from heartbeat.spec import Provider, ProviderKind
+from heartbeatd.secret import Secret
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.secrets import UnsetSecret
 from scheduler.model.budget import Price
-from scheduler.model.secret import Secret
 
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # usable without a declaration, but without a key
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import TypeVar
 
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner, Tools
+from heartbeatd.secret import Secret
 from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.config.settings.tools import build_tools, check_headers
-from scheduler.model.secret import Secret
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none
 NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors

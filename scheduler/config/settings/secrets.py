@@ -11,9 +11,9 @@ from pathlib import Path
 
 from dotenv.parser import Binding, parse_stream
 
-from scheduler.config.file.lenient_reading import resolve_path
-from scheduler.model.secret import MissingSecret, Secret
-from scheduler.system.files import MAY_ANYTHING, open_regular, others_may
+from heartbeatd.secret import MissingSecret, Secret
+from heartbeatd.state_folder import open_regular, resolve_path
+from scheduler.system.files import MAY_ANYTHING, others_may
 
 LARGEST_FILE = 64 * 1024
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from heartbeat.spec import McpServer, Tools, offered_name
+from heartbeatd.secret import Secret
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
-from scheduler.model.secret import Secret
 
 MAX_NAME = 64  # characters of the name of a tool for a model
 STEPS = ("runner", "tools")

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import Scope
 
-from scheduler.model.secret import Secret
+from heartbeatd.secret import Secret
 from scheduler.model.settings import Settings
 from scheduler.web.callers import EVERYTHING, Caller, find_caller
 
