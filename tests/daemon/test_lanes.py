@@ -214,6 +214,7 @@ def test_a_daemon_creates_the_lock_files_before_the_first_run(daemon: Begin) -> 
 
 CONFIG_AHEAD = """\
 state: state/h.db
+server: {listen: "127.0.0.1:0"}
 agents:
   later: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: log}}
 """
