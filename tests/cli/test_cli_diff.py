@@ -81,8 +81,11 @@ def test_forty_agents_of_which_37_get_other_hours_are_shown_in_a_few_lines(confi
             assert shown[0].endswith(f"daemon {state}")
             assert shown[1].startswith("37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00 (a00, a01, a02")
             assert "  a03, a04, a05 and 31 more)" in shown
-            # 37 agents with 28 and then 18 runs a day, and three with 12
-            assert f"runs a week: agents {37 * 28 * 7 + 3 * 12 * 7:,} -> {37 * 18 * 7 + 3 * 12 * 7:,}" in shown
+            # 37 agents with 28 and then 18 runs a day, and three with 12; at night, the first runs of these three may be in progress
+            (line,) = (line for line in shown if line.startswith("runs a week: agents "))
+            counts = [int(word.replace(",", "")) for word in line.removeprefix("runs a week: agents ").split(" -> ")]
+            expected = [37 * runs * 7 + 3 * 12 * 7 for runs in (28, 18)]
+            assert all(0 <= whole - count <= 3 for whole, count in zip(expected, counts, strict=True)), line
             assert any(line.startswith("next runs (Europe/Berlin): agent/a00 ") for line in shown)
             # and one delayed slot and two floods of wakes a day, each with two retries and three restarts
             assert any(line.startswith("maximum cost a day: ") and " -> " in line for line in shown)
