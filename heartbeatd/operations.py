@@ -1,7 +1,7 @@
 """Defines what a request of the HTTP API is: an operation with its path, its permission, its fields and its answer.
 
-Each class in verbs.py and questions.py is an operation. From these classes come the routes, openapi.json, the tools of MCP, the
-methods of the client, the commands, the forms of the page and the table of permissions.
+Each class in verbs.py and questions.py is an operation. From these classes come the routes, openapi.json, the arguments of the
+tools of MCP, the methods of the client, what the forms of the page send, and the table of permissions. The commands send them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
 from heartbeatd.answers import ResponseBody
-from heartbeatd.operations import parse_operation
+from heartbeatd.operations import Operation, keys_of, parse_operation
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
@@ -71,7 +71,7 @@ class Tool:
     name: str
     endpoint: str
     description: str
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] | None = None  # None: all of the request
     required: tuple[str, ...] = ("agent",)
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     call: Callable[[Api, Arguments], Awaitable[Any]] | None = None
@@ -88,10 +88,19 @@ class Tool:
     @property
     def input_schema(self) -> dict[str, Any]:
         """The JSON schema of the arguments, made from that of the request."""
-        schema = ENDPOINTS[self.endpoint].operation.model_json_schema()["properties"]
+        schema = self._operation.model_json_schema()["properties"]
         agent = {"agent": {"type": "string", "description": "the name of the agent"}} if self.has_agent else {}
-        properties = agent | {key: without_null(schema[key]) for key in self.keys} | dict(self.properties)
+        properties = agent | {key: without_null(schema[key]) for key in self.arguments} | dict(self.properties)
         return {"type": "object", "properties": properties, "required": list(self.required), "additionalProperties": False}
+
+    @property
+    def _operation(self) -> type[Operation[Any]]:
+        return ENDPOINTS[self.endpoint].operation
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The keys of the request that are arguments of the tool."""
+        return tuple(keys_of(self._operation)) if self.keys is None else self.keys
 
     @property
     def has_agent(self) -> bool:
@@ -100,7 +109,7 @@ class Tool:
     async def run(self, api: Api, arguments: Arguments) -> Any:
         if self.call is not None:
             return await self.call(api, arguments)
-        return await api(self.endpoint, arguments.get("agent"), _chosen(arguments, self.keys))
+        return await api(self.endpoint, arguments.get("agent"), _chosen(arguments, self.arguments))
 
 
 def _chosen(arguments: Arguments, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -131,15 +140,15 @@ async def _set(api: Api, arguments: Arguments) -> Any:
 
 async def _toggle(api: Api, arguments: Arguments) -> Any:
     if arguments["on"]:
-        _reject_given(arguments, ("for",), "`on: true` resumes the heartbeat at once")
+        _reject_given(arguments, ("for", "until"), "`on: true` resumes the heartbeat at once")
         return await api("resume_agent", arguments["agent"])
-    return await api("pause_agent", arguments["agent"], _chosen(arguments, ("for",)))
+    return await api("pause_agent", arguments["agent"], _chosen(arguments, ("for", "until")))
 
 
 async def _mute(api: Api, arguments: Arguments) -> Any:
     if arguments.get("muted", True):
-        return await api("mute_agent", arguments["agent"], _chosen(arguments, ("for", "until_changed")))
-    _reject_given(arguments, ("for", "until_changed"), "`muted: false` ends the mute at once")
+        return await api("mute_agent", arguments["agent"], _chosen(arguments, ("for", "until", "until_changed")))
+    _reject_given(arguments, ("for", "until", "until_changed"), "`muted: false` ends the mute at once")
     return await api("unmute_agent", arguments["agent"])
 
 
@@ -183,7 +192,6 @@ TOOLS = (
         "toggle",
         "pause_agent",
         "Pause or resume the heartbeat of an agent.",
-        keys=("for",),
         required=("agent", "on"),
         properties={"on": {"type": "boolean", "description": "true resumes, false pauses"}},
         call=_toggle,
@@ -200,11 +208,12 @@ TOOLS = (
         },
         call=_set_checklist,
     ),
-    Tool("test", "wake_agent", "Run the heartbeat of an agent now, without an extra text. This is a real run."),
+    Tool("test", "wake_agent", "Run the heartbeat of an agent now, without an extra text. This is a real run.", keys=()),
     Tool(
         "logs",
         "list_runs",
         "Show the latest runs and skips of an agent, newest first, with outcome, reason, text and cost.",
+        keys=(),
         properties={"limit": {"type": "integer", "minimum": 1, "maximum": MAX_RUNS, "description": "how many; default 10"}},
         call=_logs,
     ),
@@ -219,14 +228,12 @@ TOOLS = (
         "wake",
         "wake_agent",
         "Run the heartbeat of an agent now, and add a text to its prompt.",
-        keys=("text", "urgent"),
         required=("agent", "text"),
     ),
     Tool(
         "mute",
         "mute_agent",
         "Stop sending the messages of an agent. With muted: false, start again. The agent still runs.",
-        keys=("for", "until_changed"),
         properties={"muted": {"type": "boolean", "description": "false ends the mute"}},
         call=_mute,
     ),

@@ -10,10 +10,12 @@ from loops import loop_over
 
 from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, GetPlan, ListConditions, ListRuns
-from heartbeatd.verbs import VERBS, HoldLane, Mute, Pause, ReportResult, Verb
+from heartbeatd.verbs import VERBS, Ack, HoldLane, Mute, Pause, ReportResult, Verb
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
+from scheduler.web.http_errors import HttpError
+from scheduler.web.page.views import parse_fields
 from scheduler.web.perform import COMPLETED, ENDPOINTS, HANDLERS
 
 
@@ -103,3 +105,10 @@ def test_an_operation_is_sent_as_it_is_read() -> None:
 
     for verb in (Pause(for_=timedelta(hours=1.5)), Mute.of(until="2027-03-28T01:00:00+02:00", until_changed=True), Pause()):
         assert again(verb) == verb
+
+
+def test_the_texts_of_a_form_are_read_as_the_values_that_they_mean() -> None:
+    assert parse_fields(Ack, {"run": "7"}) == Ack(run=7)
+    assert parse_fields(Mute, {"for": "2h", "until_changed": "true"}) == Mute(for_=timedelta(hours=2), until_changed=True)
+    with pytest.raises(HttpError, match="run: write the number of a run"):
+        parse_fields(Ack, {"run": "seven"})

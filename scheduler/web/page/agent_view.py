@@ -171,8 +171,7 @@ async def act(form: FormRequest) -> Page | Redirect:
     describe, endpoint = ACTIONS.get(name), VERB_ENDPOINTS.get(f"{name}_agent")
     if describe is None or endpoint is None:
         raise not_found(f"action {name!r}")
-    sent: dict[str, Any] = {key: value for key, value in form.fields.items() if value}
-    sent |= {"until_changed": True} if "until_changed" in sent else {}
+    sent = {key: value for key, value in form.fields.items() if value}
     try:
         form.check()
         check_permission(form.api.caller, endpoint.may)

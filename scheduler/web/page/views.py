@@ -203,7 +203,7 @@ def parse_form(sent: bytes) -> dict[str, str]:
 def parse_fields(operation: type[AnOperation], sent: Mapping[str, Any]) -> AnOperation:
     """The operation with the fields of a form. Raises HttpError."""
     try:
-        return parse_operation(operation, sent)
+        return parse_operation(operation, sent, is_query=True)  # as in a query, all values are texts
     except ValueError as error:
         raise bad_request(str(error)) from None
 
