@@ -9,7 +9,8 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -67,6 +68,7 @@ from heartbeatd.verbs import (
 
 ANSWER_SECONDS = 60.0  # longer than the daemon waits for its engine, so that its own error arrives
 CONNECT_SECONDS = 5.0
+CLOSE_SECONDS = 5.0  # that `close` waits; without a limit, it could wait for ever while the program ends
 IDLE_SECONDS = 3.0  # a kept connection is not used after that; the daemon closes it after 5
 PAGE_SIZE = 100  # items that an iterator reads with one request
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # set in programs that a run starts
@@ -157,8 +159,11 @@ class AsyncClient:
         )
         self._timeout = timeout
         self._headers = dict(headers or {})
+        self._open_connections()
+
+    def _open_connections(self) -> None:
         self._http = httpx2.AsyncClient(
-            timeout=timeouts(timeout), limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS), trust_env=False
+            timeout=timeouts(self._timeout), limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS), trust_env=False
         )
 
     async def close(self) -> None:
@@ -314,11 +319,12 @@ def _blocking_iterator(
 
     def iterate(self: Client, /, *args: P.args, **keys: P.kwargs) -> Iterator[Item]:
         items: Any = method(self._client, *args, **keys)
-        try:
-            while (item := self._run(anext(items, _END))) is not _END:
+        while (item := self._run(anext(items, _END))) is not _END:
+            try:
                 yield item
-        finally:
-            self._run(items.aclose())
+            except BaseException:
+                self._close_later(items)
+                raise
 
     return _named_as(method, iterate)
 
@@ -335,7 +341,8 @@ def _named_as(method: Callable[..., Any], wrapper: Callable[P, Answer]) -> Calla
 class Client:
     """Requests to one daemon. `with Client() as daemon: daemon.get_status()`. It has the methods of `AsyncClient`.
 
-    A thread with an event loop sends the requests. It starts with the first request, and ends with `close` or with the program.
+    A thread with an event loop sends the requests. It starts with the first request, and ends with `close` or when the
+    client is no longer used.
     """
 
     def __init__(
@@ -350,15 +357,16 @@ class Client:
     ) -> None:
         """The parameters are those of `AsyncClient`."""
         self._client = AsyncClient(url, token, config=config, state=state, timeout=timeout, headers=headers)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._start = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
 
     def close(self) -> None:
         """Close the connections, and end the thread."""
-        if self._loop is not None:
-            self._run(self._client.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
+        if self._loop is not None and self._process == os.getpid():
+            self._stop()
+            self._thread.join(CLOSE_SECONDS)
+        self._loop = None
 
     def __enter__(self) -> Self:
         return self
@@ -417,25 +425,42 @@ class Client:
 
     def _run(self, awaitable: Any) -> Any:
         """Wait for this in the thread of the loop."""
-        with self._start:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_loop, args=(self._loop,), name="heartbeatd client", daemon=True).start()
-
-        async def wait() -> Any:
-            return await awaitable
-
-        future = asyncio.run_coroutine_threadsafe(wait(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_wait_for(awaitable), self._started_loop())
         try:
             return future.result()
         except BaseException:
             future.cancel()  # after Ctrl-C, the request is given up
             raise
 
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the thread. A process that was forked has no such thread, and must not use the connections of the first."""
+        with self._start:
+            if self._loop is None or self._process != os.getpid():
+                if self._loop is not None:
+                    self._client._open_connections()
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+                self._stop.atexit = False
+                arguments = (self._loop, self._client)
+                self._thread = threading.Thread(target=_run_loop, args=arguments, name="heartbeatd client", daemon=True)
+                self._thread.start()
+            return self._loop
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
+    def _close_later(self, items: AsyncGenerator[Any]) -> None:
+        """Close an iterator without waiting: Python may ask for this in any thread, or while the program ends."""
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(_wait_for(items.aclose()), self._loop)
+
+
+async def _wait_for(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, client: AsyncClient) -> None:
+    """Runs until the loop is stopped. It does not refer to the `Client`, so that the thread ends with it."""
+    with asyncio.Runner(loop_factory=lambda: loop):
+        loop.run_forever()
+        loop.run_until_complete(client.close())
 
 
 def timeouts(seconds: float, read: float | None = None) -> httpx2.Timeout:

@@ -11,6 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
@@ -348,6 +349,52 @@ def test_a_rejected_reader_raises_the_error(daemon: WebDaemon) -> None:
     with Client(daemon.server.url, TOKENS["waker"]) as waker, pytest.raises(HeartbeatdError) as failed:
         next(waker.stream_events())
     assert failed.value.code == "forbidden"
+
+
+# --- the thread of the client for ordinary programs ------------------------------------------------------------------------------
+
+THREADS = {  # what happens to a program: its code, and what it prints
+    "after Ctrl-C in a stream, requests go on": """
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            for event in client.stream_events(): pass
+        except KeyboardInterrupt:
+            print(client.get_caller().name)
+    """,
+    "a fork has a thread of its own": """
+        client.get_caller()
+        if child := os.fork():
+            os.waitpid(child, 0)
+        else:
+            print(client.get_caller().name, flush=True)
+            os._exit(0)
+    """,
+    "an iterator is collected in the thread itself": """
+        cycle = [runs := client.iterate_runs(limit=1)]
+        next(runs)
+        cycle.append(cycle)
+        del cycle, runs
+        async def collect(): gc.collect()
+        client._run(collect())
+        print(client.get_caller().name)
+    """,
+    "a client that is not closed takes its thread along": """
+        client.get_caller()
+        thread, = set(threading.enumerate()) - {threading.main_thread()}
+        del client
+        thread.join()
+        print("chief")
+    """,
+}
+
+
+@pytest.mark.parametrize("program", THREADS.values(), ids=THREADS.keys())
+def test_a_program_never_waits_for_its_thread_in_vain(daemon: WebDaemon, program: str) -> None:
+    code = "import gc, os, signal, threading, heartbeatd\nclient = heartbeatd.Client()\n" + textwrap.dedent(program)
+    environment = {**os.environ, "HEARTBEATD_URL": daemon.server.url, "HEARTBEATD_TOKEN": CHIEF}
+    done = subprocess.run([sys.executable, "-c", code], cwd=HOME, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("chief\n", "")
 
 
 # --- where the daemon is, and connections that fail ------------------------------------------------------------------------------
