@@ -37,6 +37,7 @@ AnOperation = TypeVar("AnOperation", bound="Operation[Any]")
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 DURATION_PATTERN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"  # the same in the language of JSON Schema
 LONGEST_DURATION = timedelta(days=3660)  # ten years
+MAX_SHOWN = 60  # characters of a wrong value in a message
 MAX_TEXT_LENGTH = 200
 MAX_COUNT = 1_000_000
 MAX_ROW_ID = 2**63 - 1
@@ -92,7 +93,7 @@ class Operation(BaseModel, Generic[Answer]):
     @classmethod
     def of(cls, **keys: Any) -> Self:
         """The operation with these keys, without those that are None. Raises ValueError with one sentence on what is wrong."""
-        return parse_operation(cls, {key: value for key, value in keys.items() if value is not None})
+        return parse_operation(cls, {key.rstrip("_"): value for key, value in keys.items() if value is not None})
 
     @classmethod
     def answer_type(cls) -> Any:
@@ -160,7 +161,7 @@ def endpoints_of(operations: tuple[type[Operation[Any]], ...]) -> dict[str, Endp
 def parse_operation(operation: type[AnOperation], sent: Mapping[str, Any], *, is_query: bool = False) -> AnOperation:
     """The operation with these keys. In a query all values are texts. Raises ValueError with one sentence on what is wrong."""
     try:
-        return operation.model_validate(sent, strict=not is_query)
+        return operation.model_validate(sent, strict=not is_query, by_alias=True, by_name=False)
     except ValidationError as error:
         raise ValueError(error_sentence(error, operation)) from None
 
@@ -215,14 +216,17 @@ def parse_span(value: object) -> timedelta:
     else:
         found = DURATION.fullmatch(value) if isinstance(value, str) and value else None
         if found is None:
-            raise ValueError(f"{'null' if value is None else repr(value)} is not a duration; write 90s, 30m or 1h30m")
+            shown = "null" if value is None else repr(value)
+            raise ValueError(f"{shown if len(shown) <= MAX_SHOWN else 'this'} is not a duration; write 90s, 30m or 1h30m")
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
         try:
             span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         except OverflowError:
             span = timedelta.max
-    if not timedelta(0) < span <= LONGEST_DURATION:
-        raise ValueError(f"{value!r} is {'too long' if span > LONGEST_DURATION else 'zero'}; write 90s, 30m or 1h30m")
+    if span > LONGEST_DURATION:
+        raise ValueError(f"{value!r} is more than ten years; write at most 3660d")
+    if span <= timedelta(0):
+        raise ValueError(f"{value!r} is zero; write 90s, 30m or 1h30m")
     return span
 
 
@@ -230,6 +234,13 @@ def _parse_switch(value: object) -> bool:
     if value not in (True, False, "true", "false"):
         raise ValueError("write true or false")
     return value in (True, "true")
+
+
+def _parse_digits(value: object) -> object:
+    """A number of a query. Pydantic itself would read `1_0` and `5.0` too."""
+    if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) <= MAX_SHOWN):
+        raise ValueError(f"write a number from 1 to {MAX_PAGE}")
+    return value
 
 
 def _replace_control_characters(text: str) -> str:
@@ -270,4 +281,4 @@ HolderId = Annotated[
     Field(pattern=r"^[A-Za-z0-9._:/@+-]{1,100}$", description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
 ]
 RowId = Annotated[int, Field(ge=1, le=MAX_ROW_ID, description="the number of a run")]
-PageSize = Annotated[int, Field(ge=1, le=MAX_PAGE, description=f"a number from 1 to {MAX_PAGE}")]
+PageSize = Annotated[int, BeforeValidator(_parse_digits), Field(ge=1, le=MAX_PAGE, description=f"a number from 1 to {MAX_PAGE}")]

@@ -153,7 +153,9 @@ async def _mute(api: Api, arguments: Arguments) -> Any:
 
 
 async def _set_checklist(api: Api, arguments: Arguments) -> Any:
-    return await api("put_checklist", arguments["agent"], {"hash": NO_VERSION} | _chosen(arguments, ("text", "hash")))
+    return await api(
+        "put_checklist", arguments["agent"], {"text": arguments["text"], "hash": arguments.get("hash") or NO_VERSION}
+    )
 
 
 async def _logs(api: Api, arguments: Arguments) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 
 from heartbeatd.answers import ResponseBody
@@ -63,7 +64,8 @@ async def perform(request: ApiRequest, endpoint: str, operation: Operation[Answe
     """As `ask`, but for verbs too, and without blocking. `sender` replaces the caller in the records of the verb."""
     wanted = ENDPOINTS[endpoint]
     if wanted.operation not in EFFECTS:
-        return await run_in_threadpool(ask, request, endpoint, operation)
+        limiter = request.app_state.read_limiter if wanted.method == "GET" else None
+        return await to_thread.run_sync(ask, request, endpoint, operation, limiter=limiter)
     assert isinstance(operation, Verb)
     await run_in_threadpool(authorize, request, wanted.may, wanted.concern, operation)
     subject = _with_subject(request, wanted).subject

@@ -39,7 +39,7 @@ from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HANDLERS, HttpError, bad_request, unknown_key
 from scheduler.web.page import page_routes
 from scheduler.web.page.page_sessions import Sessions
-from scheduler.web.perform import ENDPOINTS, ask, perform, sender_of
+from scheduler.web.perform import ENDPOINTS, perform, sender_of
 
 HANDLER_MODULES = (checklists, config_editing, queries, services)  # imported because they register handlers of operations
 # Bytes of a body. Alertmanager does not repeat a rejected notification, so even one with many alerts must fit. JSON may need six
@@ -75,8 +75,7 @@ def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
 
     async def read(request: Request) -> Response:
         api = _authorized(app_state, request, endpoint)
-        question = _parse(endpoint, api.query)
-        found = await to_thread.run_sync(ask, api, endpoint.name, question, limiter=app_state.read_limiter)
+        found = await perform(api, endpoint.name, _parse(endpoint, api.query))
         return JSONResponse(await to_thread.run_sync(found.as_data))
 
     async def change(request: Request) -> Response:

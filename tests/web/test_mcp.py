@@ -141,8 +141,9 @@ def test_errors_say_what_to_do_instead(daemon: WebDaemon) -> None:
     wrong_value = call(daemon, "self", "set", agent="ops", changes={"heartbeat": {"interval": "soon"}})
     assert wrong_value.is_error
     assert "agents.ops.heartbeat.interval: 'soon' is not" in wrong_value.content[0].text
-    stale = call(daemon, "self", "set_checklist", agent="ops", text="- x\n", hash="0" * 64)
-    assert (stale.is_error, "has changed since you read it" in stale.content[0].text) == (True, True)
+    for known in ("0" * 64, "", "none"):
+        stale = call(daemon, "self", "set_checklist", agent="ops", text="- x\n", hash=known)
+        assert (stale.is_error, "has changed since you read it" in stale.content[0].text) == (True, True)
     assert "may not wake" in call(daemon, "reader", "wake", agent="ops", text="x").content[0].text
 
 

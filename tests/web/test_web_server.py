@@ -288,7 +288,16 @@ def test_too_many_requests_at_once_are_answered_with_503(tmp_path: Path) -> None
             busy.stop()
 
 
-def test_many_readers_wait_in_line_while_probes_and_changes_are_answered(tmp_path: Path) -> None:
+CALL_OF_A_TOOL = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "status", "arguments": {}}})
+READS = {
+    "api": "GET /api/v1/status HTTP/1.1\r\n{head}\r\n",
+    "mcp": "POST /mcp HTTP/1.1\r\n{head}Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+    f"Content-Length: {len(CALL_OF_A_TOOL)}\r\n\r\n{CALL_OF_A_TOOL.replace('{', '{{').replace('}', '}}')}",
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+def test_many_readers_wait_in_line_while_probes_and_changes_are_answered(tmp_path: Path, read: str) -> None:
     """Only READ_THREADS requests of the API, and as many views, are computed at once, so that they do not delay runs."""
     entered: list[None] = []
     may_go_on = threading.Event()
@@ -306,7 +315,7 @@ def test_many_readers_wait_in_line_while_probes_and_changes_are_answered(tmp_pat
         head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\nConnection: close\r\n"
         readers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(3 * READ_THREADS)]
         for reader in readers:
-            reader.sendall(f"GET /api/v1/status HTTP/1.1\r\n{head}\r\n".encode())
+            reader.sendall(read.format(head=head).encode())
         assert eventually(lambda: len(entered) == READ_THREADS)
         for line in ("GET /healthz", "POST /api/v1/resume"):
             other = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
