@@ -270,6 +270,9 @@ DayWord = Annotated[
 Switch = Annotated[bool, *_described("true or false", _parse_switch, type="string", enum=["true", "false"])]
 TrueOrFalse = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="a string in quotes")]
+AgentName = Annotated[
+    str, Field(min_length=1, description="the name of an agent")
+]  # Pydantic then refuses half of a surrogate pair
 ShortText = Annotated[
     str,
     Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),

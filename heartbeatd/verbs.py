@@ -28,6 +28,7 @@ from heartbeatd.answers import (
     WakeNumber,
 )
 from heartbeatd.operations import (
+    AgentName,
     Answer,
     Concern,
     Count,
@@ -201,7 +202,7 @@ class CloseProblem(Verb[ClosedCondition]):
     paths = {"close_condition": "/api/v1/conditions/close"}
     concern = Concern.NAMED
 
-    agent: Text
+    agent: AgentName
     key: Text
 
 
@@ -210,7 +211,7 @@ class _OfConditions(Verb[Answer]):
 
     concern = Concern.NAMED
 
-    agent: Text | None = None
+    agent: AgentName | None = None
     key: Text | None = None
     run: RowId | None = None
 

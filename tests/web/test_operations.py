@@ -10,7 +10,7 @@ from loops import loop_over
 
 from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, GetPlan, ListConditions, ListRuns
-from heartbeatd.verbs import VERBS, Ack, HoldLane, Mute, Pause, ReportResult, Verb
+from heartbeatd.verbs import VERBS, Ack, CloseProblem, HoldLane, Mute, Pause, ReportResult, Verb
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
@@ -75,6 +75,8 @@ ONE_RESULT = "write either text or error, as a string in quotes, or findings, as
         (ReportResult, {"text": "x", "truncated": 1}, "truncated: write true or false"),
         (ReportResult, {"text": 5}, "text: write a string in quotes"),
         (HoldLane, {"id": "chat\n", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
+        (CloseProblem, {"agent": "\ud800", "key": "disk"}, "agent: write the name of an agent"),
+        (Ack, {"agent": "\ud800", "key": "disk"}, "agent: write the name of an agent"),
         (ListRuns, {"limit": "0"}, "limit: write a number from 1 to 1000"),
         (ListRuns, {"limit": "5.0"}, "limit: write a number from 1 to 1000"),
         (ListRuns, {"limit": "1_0"}, "limit: write a number from 1 to 1000"),
