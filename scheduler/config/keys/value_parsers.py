@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from cron.expression import is_reboot, parse_expression
 from heartbeat.calendars import DateRange, parse_dates
 from heartbeat.hours import parse_days, parse_time
+from heartbeatd.operations import DURATION, LONGEST_DURATION
 from heartbeatd.state_folder import STATE_OVERRIDE, is_server
 from scheduler.config.file.marked_yaml import AmbiguousText, printable_key
 from scheduler.config.file.message_parts import LONGEST_QUOTED, describe_type, quote_value
@@ -25,14 +26,12 @@ from scheduler.model.state_address import address_problem
 
 Share = float | timedelta
 
-LONGEST_DURATION = timedelta(days=3660)  # ten years
 MOST_SECONDS = 10**9  # longer durations are treated like this one
 DURATION_EXAMPLES = ("90s", "30m", "1h30m")  # as messages suggest them
 DEFAULT_PREFIX = "[{agent}@{host}]"
 PREFIX_PLACEHOLDERS = ("agent", "host", "kind")
 MAX_PREFIX_LENGTH = 100
 
-_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,2}|100)%", re.ASCII)
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
@@ -314,7 +313,7 @@ def parse_checklist(value: object) -> str:
 @lru_cache(maxsize=4096)
 def _parse_span(text: str) -> timedelta | None:
     """A duration, zero or more; None for any other text."""
-    found = _DURATION.fullmatch(text)
+    found = DURATION.fullmatch(text)
     if not found or not text:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())

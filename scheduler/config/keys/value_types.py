@@ -15,13 +15,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, core_schema
 
 from heartbeat.calendars import DateRange
+from heartbeatd.operations import DURATION_PATTERN
 from scheduler.channels import registry
 from scheduler.config.keys import value_parsers
 from scheduler.model.settings import Permission
 
 T = TypeVar("T")
 
-DURATION_PATTERN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"
 MOST_USD = 1_000_000
 MOST_TOKENS = 1_000_000_000
 
