@@ -59,7 +59,8 @@ SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day":
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
-STARTS_AND_STALLS = ("start_refused", "second_daemon", "frozen")  # the other problems have lines of their own
+STARTS = ("start_refused", "second_daemon")  # of the database folder of this machine
+STARTS_AND_STALLS = (*STARTS, "frozen")  # of the leader; the other problems have lines of their own
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -89,7 +90,7 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
         return
     for fact in (
         *_daemon_lines(data, up, now, files, standby, runs_elsewhere=runs_elsewhere),
-        *(Fact(f"problem: {says}", Meaning.BAD) for what, says in problems if what in STARTS_AND_STALLS and not standby),
+        *(Fact(f"problem: {says}", Meaning.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if found else ()),
     ):
