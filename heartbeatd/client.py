@@ -16,55 +16,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx2
 
+import heartbeatd.questions as questions
+import heartbeatd.verbs as verbs
 from heartbeatd.answers import QueuedMessage, RunRecord
 from heartbeatd.daemon_address import Address, AddressSource
 from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
 from heartbeatd.events import READ_SECONDS, Event, StreamPosition
 from heartbeatd.operations import Answer, Endpoint, Operation, query_of
-from heartbeatd.questions import (
-    QUESTION_ENDPOINTS,
-    Explain,
-    ExplainAll,
-    GetAgent,
-    GetChecklist,
-    GetConfig,
-    GetEntryConfig,
-    GetPlan,
-    GetRun,
-    GetStatus,
-    GetWake,
-    ListAgents,
-    ListConditions,
-    ListJobs,
-    ListMessages,
-    ListRuns,
-    WhoAmI,
-)
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import MAX_DAEMON_ANSWER
-from heartbeatd.verbs import (
-    VERB_ENDPOINTS,
-    Ack,
-    Cancel,
-    CloseProblem,
-    Drop,
-    HoldLane,
-    Mute,
-    NoteActivity,
-    Pause,
-    Ping,
-    ReleaseLane,
-    Reload,
-    ReportResult,
-    Resume,
-    Retry,
-    RunJob,
-    SetChecklist,
-    SetConfig,
-    Unack,
-    Unmute,
-    Wake,
-)
 
 ANSWER_SECONDS = 60.0  # longer than the daemon waits for its engine, so that its own error arrives
 CONNECT_SECONDS = 5.0
@@ -73,7 +33,7 @@ IDLE_SECONDS = 3.0  # a kept connection is not used after that; the daemon close
 PAGE_SIZE = 100  # items that an iterator reads with one request
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # set in programs that a run starts
 
-ENDPOINTS = QUESTION_ENDPOINTS | VERB_ENDPOINTS
+ENDPOINTS = questions.QUESTION_ENDPOINTS | verbs.VERB_ENDPOINTS
 P = ParamSpec("P")
 Item = TypeVar("Item")
 
@@ -176,51 +136,51 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    get_status = _of_all(GetStatus, "get_status")
-    list_agents = _of_all(ListAgents, "list_agents")
-    get_agent = _of_name(GetAgent, "get_agent")
-    list_jobs = _of_all(ListJobs, "list_jobs")
-    list_runs = _of_all(ListRuns, "list_runs")
-    get_run = _of_number(GetRun, "get_run")
-    get_wake = _of_number(GetWake, "get_wake")
-    get_plan = _of_all(GetPlan, "get_plan")
-    get_overview = _of_all(ExplainAll, "get_overview")
-    get_explanation = _of_name(Explain, "get_explanation")
-    list_undelivered = _of_all(ListMessages, "list_undelivered")
-    list_conditions = _of_all(ListConditions, "list_conditions")
-    get_caller = _of_all(WhoAmI, "get_caller")
-    get_config = _of_all(GetConfig, "get_config")
-    get_agent_config = _of_name(GetEntryConfig, "get_agent_config")
-    get_job_config = _of_name(GetEntryConfig, "get_job_config")
-    get_checklist = _of_name(GetChecklist, "get_checklist")
-    wake_agent = _of_name(Wake, "wake_agent")
-    run_job = _of_name(RunJob, "run_job")
-    report_result = _of_number(ReportResult, "report_result")
-    cancel_run = _of_number(Cancel, "cancel_run")
-    hold_lane = _of_name(HoldLane, "hold_lane")
-    release_lane = _of_name(ReleaseLane, "release_lane")
-    record_activity = _of_name(NoteActivity, "record_activity")
-    pause_agent = _of_name(Pause, "pause_agent")
-    pause_job = _of_name(Pause, "pause_job")
-    pause_all = _of_all(Pause, "pause_all")
-    resume_agent = _of_name(Resume, "resume_agent")
-    resume_job = _of_name(Resume, "resume_job")
-    resume_all = _of_all(Resume, "resume_all")
-    mute_agent = _of_name(Mute, "mute_agent")
-    mute_job = _of_name(Mute, "mute_job")
-    unmute_agent = _of_name(Unmute, "unmute_agent")
-    unmute_job = _of_name(Unmute, "unmute_job")
-    retry_message = _of_number(Retry, "retry_message")
-    drop_message = _of_number(Drop, "drop_message")
-    close_condition = _of_all(CloseProblem, "close_condition")
-    acknowledge_conditions = _of_all(Ack, "acknowledge_conditions")
-    unacknowledge_conditions = _of_all(Unack, "unacknowledge_conditions")
-    ping_channels = _of_all(Ping, "ping_channels")
-    reload_config = _of_all(Reload, "reload_config")
-    patch_agent_config = _of_name(SetConfig, "patch_agent_config")
-    patch_job_config = _of_name(SetConfig, "patch_job_config")
-    patch_config = _of_all(SetConfig, "patch_config")
-    put_checklist = _of_name(SetChecklist, "put_checklist")
+    get_status = _of_all(questions.GetStatus, "get_status")
+    list_agents = _of_all(questions.ListAgents, "list_agents")
+    get_agent = _of_name(questions.GetAgent, "get_agent")
+    list_jobs = _of_all(questions.ListJobs, "list_jobs")
+    list_runs = _of_all(questions.ListRuns, "list_runs")
+    get_run = _of_number(questions.GetRun, "get_run")
+    get_wake = _of_number(questions.GetWake, "get_wake")
+    get_plan = _of_all(questions.GetPlan, "get_plan")
+    get_overview = _of_all(questions.ExplainAll, "get_overview")
+    get_explanation = _of_name(questions.Explain, "get_explanation")
+    list_undelivered = _of_all(questions.ListMessages, "list_undelivered")
+    list_conditions = _of_all(questions.ListConditions, "list_conditions")
+    get_caller = _of_all(questions.WhoAmI, "get_caller")
+    get_config = _of_all(questions.GetConfig, "get_config")
+    get_agent_config = _of_name(questions.GetEntryConfig, "get_agent_config")
+    get_job_config = _of_name(questions.GetEntryConfig, "get_job_config")
+    get_checklist = _of_name(questions.GetChecklist, "get_checklist")
+    wake_agent = _of_name(verbs.Wake, "wake_agent")
+    run_job = _of_name(verbs.RunJob, "run_job")
+    report_result = _of_number(verbs.ReportResult, "report_result")
+    cancel_run = _of_number(verbs.Cancel, "cancel_run")
+    hold_lane = _of_name(verbs.HoldLane, "hold_lane")
+    release_lane = _of_name(verbs.ReleaseLane, "release_lane")
+    record_activity = _of_name(verbs.NoteActivity, "record_activity")
+    pause_agent = _of_name(verbs.Pause, "pause_agent")
+    pause_job = _of_name(verbs.Pause, "pause_job")
+    pause_all = _of_all(verbs.Pause, "pause_all")
+    resume_agent = _of_name(verbs.Resume, "resume_agent")
+    resume_job = _of_name(verbs.Resume, "resume_job")
+    resume_all = _of_all(verbs.Resume, "resume_all")
+    mute_agent = _of_name(verbs.Mute, "mute_agent")
+    mute_job = _of_name(verbs.Mute, "mute_job")
+    unmute_agent = _of_name(verbs.Unmute, "unmute_agent")
+    unmute_job = _of_name(verbs.Unmute, "unmute_job")
+    retry_message = _of_number(verbs.Retry, "retry_message")
+    drop_message = _of_number(verbs.Drop, "drop_message")
+    close_condition = _of_all(verbs.CloseProblem, "close_condition")
+    acknowledge_conditions = _of_all(verbs.Ack, "acknowledge_conditions")
+    unacknowledge_conditions = _of_all(verbs.Unack, "unacknowledge_conditions")
+    ping_channels = _of_all(verbs.Ping, "ping_channels")
+    reload_config = _of_all(verbs.Reload, "reload_config")
+    patch_agent_config = _of_name(verbs.SetConfig, "patch_agent_config")
+    patch_job_config = _of_name(verbs.SetConfig, "patch_job_config")
+    patch_config = _of_all(verbs.SetConfig, "patch_config")
+    put_checklist = _of_name(verbs.SetChecklist, "put_checklist")
 
     async def iterate_runs(self, /, **keys: Any) -> AsyncIterator[RunRecord]:
         """All runs in the order of `list_runs`, which has the same parameters. Each request reads `limit` of them."""
