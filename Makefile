@@ -67,7 +67,7 @@ types: .venv/ready
 	$(BIN)/mypy
 
 man: .venv/ready
-	$(BIN)/python -m scheduler.cli.manual > packaging/heartbeatd.1
+	$(BIN)/python packaging/manual.py > packaging/heartbeatd.1
 
 .venv/runtime: pyproject.toml
 	@echo 'Installing heartbeatd into .venv. This takes about 20 seconds.'

@@ -1,4 +1,4 @@
-"""The command `add`: adds an agent or a job from a template to config.yaml, and changes no other byte of the file."""
+"""The command `config add`: adds an agent or a job from a template to config.yaml, and changes no other byte of the file."""
 
 from __future__ import annotations
 

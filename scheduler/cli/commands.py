@@ -244,39 +244,44 @@ def check(**given: object) -> object:
     return call("check:check_config", given)
 
 
-@click.command("set")
+@click.group()
+def config() -> None:
+    """Add agents and jobs to the config file, change its keys, or import another config."""
+
+
+@config.command("set")
 @click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
 @click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
 @options.config_option
 def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
     """Change values in the config file.
 
-    For example: `heartbeatd set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a name.
-    VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map. A value of any other type replaces
-    the old value. `heartbeatd unset` removes keys. All other lines stay unchanged. A running daemon applies the changed file as
-    if you had edited it by hand. If the changed config would have errors, the file is not changed.
+    For example: `heartbeatd config set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a
+    name. VALUE is YAML: a text, a number, a list or a map. A map is merged into the existing map. A value of any other type
+    replaces the old value. `heartbeatd config unset` removes keys. All other lines stay unchanged. A running daemon applies the
+    changed file as if you had edited it by hand. If the changed config would have errors, the file is not changed.
     """
     from scheduler.cli.config_edits import edit_file, parse_assignment
 
     edit_file(path, [parse_assignment(each) for each in values], dry=dry)
 
 
-@click.command("unset")
+@config.command("unset")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
 @options.config_option
 def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
     """Remove keys from the config file.
 
-    The default of each removed key then applies. For example: `heartbeatd unset agents.mail.heartbeat.model`. KEY is the path of
-    a key, with `\\.` for a dot in a name. All other lines stay unchanged.
+    The default of each removed key then applies. For example: `heartbeatd config unset agents.mail.heartbeat.model`. KEY is the
+    path of a key, with `\\.` for a dot in a name. All other lines stay unchanged.
     """
     from scheduler.cli.config_edits import edit_file, parse_key
 
     edit_file(path, [(parse_key(each), None) for each in keys], dry=dry)
 
 
-@click.group()
+@config.group()
 def add() -> None:
     """Add an agent or a job from a template to the config."""
 
@@ -327,7 +332,7 @@ def job(**given: object) -> object:
     return call("add_entry:add_job", given)
 
 
-@click.command(name="import")
+@config.command("import")
 @click.argument("system", type=WordParam("system", "scheduler.config.importers.foreign_system:SYSTEM_NAMES"), metavar="SYSTEM")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
 @click.option(
@@ -731,7 +736,12 @@ def mcp(**given: object) -> object:
     return call("mcp_stdio:serve_tools", given)
 
 
-@click.command()
+@click.group("database")
+def database_group() -> None:
+    """Copy the database to a file, or to and from a PostgreSQL server."""
+
+
+@database_group.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 def migrate(**given: object) -> object:
@@ -744,7 +754,7 @@ def migrate(**given: object) -> object:
     return call("migrate:copy_database", given)
 
 
-@click.command()
+@database_group.command()
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @options.config_option
 @options.state_option

@@ -84,7 +84,7 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
     if diagnostics.has_errors:
         raise InputError(f"the value of {key} is not YAML: {value!r}; put a text with special characters in quotes of its own")
     if found is None:
-        raise InputError(f"{key} has no value; write KEY=VALUE, or `heartbeatd unset {key}` to remove it")
+        raise InputError(f"{key} has no value; write KEY=VALUE, or `heartbeatd config unset {key}` to remove it")
     return parse_key(key), found
 
 

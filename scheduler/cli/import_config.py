@@ -1,4 +1,4 @@
-"""The command `import`: converts the config of another heartbeat system, with a receipt of every value."""
+"""The command `config import`: converts the config of another heartbeat system, with a receipt of every value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def import_files(system: str, paths: Sequence[str], into: Path | None, strict: b
         sources, problems = _read_files(paths)
         draft = import_sources(found, sources, _find_zone(timezone), OPTION_ZONE if timezone else HOST_ZONE)
     heading = (
-        f"Imported by `heartbeatd import {system}` from {', '.join(one_line(path) for path in paths)}.",
+        f"Imported by `heartbeatd config import {system}` from {', '.join(one_line(path) for path in paths)}.",
         f"Switch off the heartbeats and jobs in {found.title}, or both systems run them.",
     )
     check = TimeCheck(output.utc_now(), entries.has_seen_one_time_job)
@@ -57,7 +57,7 @@ def import_files(system: str, paths: Sequence[str], into: Path | None, strict: b
     else:
         report.print(text if into is None and not lost else "", into if text and not lost else None)
     if lost:
-        click.echo("heartbeatd import: --strict: settings would be lost; nothing was written", err=True)
+        click.echo("heartbeatd config import: --strict: settings would be lost; nothing was written", err=True)
         return 2
     return 1 if problems or draft.receipt.changed_meanings else 0
 

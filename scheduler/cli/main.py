@@ -91,11 +91,8 @@ SECTIONS = {
             "commands:check",
             "Check the config, show all settings of one agent or job, or show what a reload would change.",
         ),
-        "add": ("commands:add", "Add an agent or a job from a template to the config."),
-        "set": ("commands:set_values", "Change values in the config file."),
-        "unset": ("commands:unset_values", "Remove keys from the config file."),
+        "config": ("commands:config", "Add agents and jobs to the config file, change its keys, or import another config."),
         "reload": ("commands:reload", "Reload the config in the running daemon."),
-        "import": ("commands:import_config", "Import the config of another heartbeat system."),
     },
     "Set up": {
         "init": ("commands:init", "Create a config.yaml with one agent in a folder."),
@@ -103,8 +100,7 @@ SECTIONS = {
         "worker": ("commands:worker", "Execute runs for a daemon on another machine."),
         "mcp": ("commands:mcp", "Run an MCP server on stdin and stdout, through which an agent can use the daemon."),
         "doctor": ("commands:doctor", "Check the installation, the config and the database, and print advice."),
-        "backup": ("commands:backup", "Copy the database to a file, even while the daemon is running."),
-        "migrate": ("commands:migrate", "Copy the database from a file to a PostgreSQL server, or back."),
+        "database": ("commands:database_group", "Copy the database to a file, or to and from a PostgreSQL server."),
         "docs": ("commands:docs", "Print a page of the documentation, or list all pages."),
         "files": (
             "deployment_files:files",
@@ -116,11 +112,9 @@ SECTIONS = {
 # What former versions had, and the rest of the sentence about it.
 WITH_SHARDS = f"was removed together with shards; {INSTEAD_OF_SHARDS}"
 FORMER_COMMANDS = {
-    "schema": "is now `heartbeatd files schema`",
-    "systemd": "is now `heartbeatd files systemd`",
-    "compose": "is now `heartbeatd files compose`",
-    "grafana": "is now `heartbeatd files grafana`",
-    "completion": "is now `heartbeatd files completion`",
+    **{name: f"is now `heartbeatd files {name}`" for name in ("schema", "systemd", "compose", "grafana", "completion")},
+    **{name: f"is now `heartbeatd config {name}`" for name in ("add", "set", "unset", "import")},
+    **{name: f"is now `heartbeatd database {name}`" for name in ("backup", "migrate")},
     "reshard": WITH_SHARDS,
 }
 FORMER_OPTIONS = ("--shard", "--drain")

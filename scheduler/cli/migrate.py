@@ -1,4 +1,4 @@
-"""The command `migrate`: copies the database from a file to a PostgreSQL server, or back."""
+"""The command `database migrate`: copies the database from a file to a PostgreSQL server, or back."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ def _lead(address: str, held: ExitStack) -> int | None:
     from scheduler.store.leadership import lead_for_a_command
 
     open_for_writing(address).close()
-    lease = lead_for_a_command(address, f"migrate-{secrets.token_hex(4)}", "heartbeatd migrate")
+    lease = lead_for_a_command(address, f"migrate-{secrets.token_hex(4)}", "heartbeatd database migrate")
     held.callback(lease.stop)
     return lease.epoch

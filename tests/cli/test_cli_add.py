@@ -1,4 +1,4 @@
-"""`heartbeatd add` writes an agent or a job from a template into the config. Each template finds what it is for."""
+"""`heartbeatd config add` writes an agent or a job from a template into the config. Each template finds what it is for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Prepare = Callable[[Path], str]
 
 
 def add(config: Path, *words: str) -> int:
-    return main(["-c", str(config), "add", *words])
+    return main(["-c", str(config), "config", "add", *words])
 
 
 def git(folder: Path, *words: str) -> None:

@@ -555,17 +555,35 @@ def test_no_command_prints_the_password_of_a_server(
 ) -> None:
     """The config, the option and the environment may contain such an address, although `check` refuses it."""
     addresses = ("postgresql://bot:secretpass@db.invalid/x", "postgres://bot@db.invalid/x?sslpassword=secretpass")
-    reading = [["backup", str(tmp_path / "copy.db")], ["status"], ["runs"], ["explain"], ["doctor"], ["outbox"], ["report"]]
-    by_config = [*reading, ["check"], ["reload"], ["wake", "ops", "-m", "x"], ["cancel", "1"], ["set", "agents.ops.model", "x"]]
+    reading = [
+        ["database", "backup", str(tmp_path / "copy.db")],
+        ["status"],
+        ["runs"],
+        ["explain"],
+        ["doctor"],
+        ["outbox"],
+        ["report"],
+    ]
+    by_config = [
+        *reading,
+        ["check"],
+        ["reload"],
+        ["wake", "ops", "-m", "x"],
+        ["cancel", "1"],
+        ["config", "set", "agents.ops.model", "x"],
+    ]
     for address in addresses:
         path = write(tmp_path, f'state: "{address}"\nagents: {{}}\n')
         calls = [[*words, "-c", str(path)] for words in by_config]
         calls += [[*words, "-c", str(path), "--state", address] for words in reading]
-        calls += [["migrate", address, str(tmp_path / "new.db")], ["migrate", str(tmp_path / "old.db"), address]]
+        calls += [
+            ["database", "migrate", address, str(tmp_path / "new.db")],
+            ["database", "migrate", str(tmp_path / "old.db"), address],
+        ]
         for words in calls:
             code, (out, err) = main(words), capsys.readouterr()
             assert (code != 0, "secretpass" in out + err) == (True, False), (words, out, err)
-    assert main(["backup", str(tmp_path / "copy.db"), "-c", str(path)]) == 2
+    assert main(["database", "backup", str(tmp_path / "copy.db"), "-c", str(path)]) == 2
     assert "a password must not be in the address" in capsys.readouterr().err
     path = write(tmp_path, "agents: {}\n")
     monkeypatch.setenv("HEARTBEATD__state", addresses[0])

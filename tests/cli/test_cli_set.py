@@ -1,4 +1,4 @@
-"""`heartbeatd set` and `unset` change single values in the config file."""
+"""`heartbeatd config set` and `unset` change single values in the config file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def call(config: Path, *arguments: str) -> int:
-    return main([arguments[0], "-c", str(config), *arguments[1:]])
+    return main(["-c", str(config), "config", *arguments])
 
 
 def test_a_value_is_set_and_the_changed_line_is_printed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,11 +92,11 @@ def test_each_command_that_edits_keeps_the_mark_the_line_breaks_and_the_missing_
     (tmp_path / "crontab").write_text("0 3 * * * date\n")
     (tmp_path / "openclaw.json").write_text('{agents: {defaults: {workspace: "~/x", heartbeat: {every: "1h", target: "none"}}}}')
     commands = (
-        ("set", "agents.mail.heartbeat.retries=3"),
-        ("unset", "timezone"),
-        ("add", "agent", "disk", "--template", "disk"),
+        ("config", "set", "agents.mail.heartbeat.retries=3"),
+        ("config", "unset", "timezone"),
+        ("config", "add", "agent", "disk", "--template", "disk"),
         ("cron", "import", str(tmp_path / "crontab"), "--timezone", "UTC"),
-        ("import", "openclaw", str(tmp_path / "openclaw.json"), "--timezone", "UTC"),
+        ("config", "import", "openclaw", str(tmp_path / "openclaw.json"), "--timezone", "UTC"),
     )
     before = b"\xef\xbb\xbf" + CONFIG.removesuffix("\n").replace("\n", "\r\n").encode()
     config = tmp_path / "config.yaml"

@@ -294,7 +294,7 @@ class Scratch:
         }
         for written, here in places.items():
             script = script.replace(written, here)
-        for system, files in re.findall(r"heartbeatd import (\w+) (.*)", script):
+        for system, files in re.findall(r"heartbeatd config import (\w+) (.*)", script):
             for file in re.findall(r"~/(\S+)", files):  # a file of the other system, in the home folder
                 (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(HOME / "tests/data/import" / system / Path(file).name, self.folder / file)
@@ -519,7 +519,7 @@ def test_json_is_an_answer_with_findings(block: Block) -> None:
 @blocks("json5")
 def test_json5_is_a_config_of_openclaw(block: Block, tmp_path: Path) -> None:
     (tmp_path / "openclaw.json").write_text(block.text)
-    assert main(["import", "openclaw", str(tmp_path / "openclaw.json")]) == 0
+    assert main(["config", "import", "openclaw", str(tmp_path / "openclaw.json")]) == 0
 
 
 @required_programs.needs("promtool")

@@ -1,4 +1,4 @@
-"""Tests of the command `import`: its output, --into, --strict, JSON, several files, and files that are damaged or hostile."""
+"""Tests of the command `config import`: its output, --into, --strict, JSON, several files, and files that are damaged or hostile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE_JOB = '{"jobs": [{"name": "brief", "schedule": {"kind": "cron", "expr": "0 7
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    code = main(["import", *map(str, arguments), "--timezone", "Europe/Riga"])
+    code = main(["config", "import", *map(str, arguments), "--timezone", "Europe/Riga"])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -45,7 +45,7 @@ def test_the_config_is_printed_and_the_receipt_goes_to_standard_error(tmp_path: 
     assert code == 0
     path = write(tmp_path, "config.yaml", out)
     assert main(["check", "-c", str(path)]) == 0
-    assert out.startswith(f"# Imported by `heartbeatd import openclaw` from {source}.\n")
+    assert out.startswith(f"# Imported by `heartbeatd config import openclaw` from {source}.\n")
     assert f"kept     {source}:1 agents.defaults.heartbeat.every -> agents.main.heartbeat.interval\n" in err
     assert "receipt: 3 values: 3 kept, 0 changed, 0 dropped" in err
 
@@ -261,7 +261,7 @@ def test_the_example_in_the_documentation_gives_the_receipt_shown_there(
     (shown,) = re.findall(r"```json5\n(.*?)```", page, re.DOTALL)
     (receipt,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     source = write(tmp_path, "openclaw.json", shown)
-    assert main(["import", "openclaw", str(source), "--timezone", "Europe/Berlin"]) == 0
+    assert main(["config", "import", "openclaw", str(source), "--timezone", "Europe/Berlin"]) == 0
     assert capsys.readouterr().err.replace(f"{tmp_path}/", "") == receipt
 
 
@@ -277,7 +277,7 @@ def test_the_receipt_names_the_source_of_a_time_zone(
 ) -> None:
     hours = ONE_AGENT.replace('every: "1h"', 'every: "1h", activeHours: {start: "08:00", end: "22:00"}')
     source = write(tmp_path, "openclaw.json", hours)
-    assert main(["import", "openclaw", str(source), *options]) == 0
+    assert main(["config", "import", "openclaw", str(source), *options]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "active_hours.timezone" in line]
     assert line.endswith(reason)
 

@@ -80,7 +80,7 @@ def test_the_last_lines_and_the_exit_code_tell_of_every_job_whose_meaning_change
     source.write_text(
         jobs({"name": "plain"}, often, {"name": "slack", "delivery": {"channel": "slack", "to": "C1"}}, {"name": "new", "a": 1})
     )
-    code = main(["import", "openclaw", str(source), "--timezone", "UTC"])
+    code = main(["config", "import", "openclaw", str(source), "--timezone", "UTC"])
     lines = capsys.readouterr().err.splitlines()
     assert code == 1
     assert [line for line in lines if line.startswith(("disabled", "left out"))] == [
@@ -162,7 +162,7 @@ def test_a_secret_gets_another_variable_than_that_of_the_config_to_which_it_is_a
         config = tmp_path / "config.yaml"
         config.write_text(mine + "    heartbeat: {interval: 1h, deliver: log}\n")
         for times in ("first", "again"):
-            assert main(["import", "openclaw", str(source), "--into", str(config), "--timezone", "UTC"]) == 0
+            assert main(["config", "import", "openclaw", str(source), "--into", str(config), "--timezone", "UTC"]) == 0
             text, printed = config.read_text(), capsys.readouterr().out
             assert f'"tgram://${{{expected}}}/4711"' in text, (value, times)
             assert text.count("4711") == 3, "the name of one channel, its address, and its use"

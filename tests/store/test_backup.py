@@ -49,7 +49,7 @@ def previous_database(path: Path) -> None:
 def test_a_backup_of_a_running_daemon_is_restored_with_the_documented_commands(tmp_path: Path) -> None:
     it = Daemon(tmp_path, config(interval="1h"))
     assert it.run_command("wake", "ops", "--text", "look", "--wait").returncode == 0
-    saved = it.run_command("backup", "copy.db")
+    saved = it.run_command("database", "backup", "copy.db")
     assert (saved.returncode, saved.stderr) == (0, "")
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
     before = [run["id"] for run in it.runs()]
@@ -71,29 +71,29 @@ def test_a_backup_contains_what_is_still_in_the_write_ahead_log(folder: Path) ->
         with store.transaction() as db:
             db.execute("update wake set text = 'in the log'")
         assert (folder / "h.db-wal").stat().st_size > 0
-        assert call(folder, "backup", str(folder / "copy.db")) == 0
+        assert call(folder, "database", "backup", str(folder / "copy.db")) == 0
     assert set(wakes(folder / "copy.db")) == {"in the log"}
 
 
 def test_an_existing_file_is_never_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "copy.db").write_text("precious")
-    assert call(folder, "backup", str(folder / "copy.db")) == 1
+    assert call(folder, "database", "backup", str(folder / "copy.db")) == 1
     assert capsys.readouterr().err == f"heartbeatd: {folder}/copy.db exists; name a new file\n"
     assert (folder / "copy.db").read_text() == "precious"
 
 
 def test_a_backup_that_fails_leaves_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(folder, "backup", str(folder / "nowhere" / "copy.db")) == 1
+    assert call(folder, "database", "backup", str(folder / "nowhere" / "copy.db")) == 1
     assert "nowhere" in capsys.readouterr().err
     (folder / "h.db").write_bytes(b"x" * 10_000)
-    assert call(folder, "backup", str(folder / "copy.db")) == 1
+    assert call(folder, "database", "backup", str(folder / "copy.db")) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert list(folder.glob("copy*")) == []
 
 
 def test_without_a_database_there_is_nothing_to_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, IN_FOLDER)
-    assert call(tmp_path, "backup", str(tmp_path / "copy.db")) == 1
+    assert call(tmp_path, "database", "backup", str(tmp_path / "copy.db")) == 1
     assert "no database yet" in capsys.readouterr().err
 
 
@@ -128,7 +128,7 @@ def test_a_database_of_a_newer_version_is_refused_with_one_line_and_kept(folder:
             "insert into _sqlite_migrations (migration_set, name, applied_at) values ('heartbeatd', 'm999_later', '2027-01-01')"
         )
     content = (folder / "h.db").read_bytes()
-    for command in ("status", "run --once", "backup copy.db"):
+    for command in ("status", "run --once", "database backup copy.db"):
         ended = run_command(folder / "config.yaml", *command.split())
         assert ended.returncode == 1
         (line,) = ended.stderr.splitlines()

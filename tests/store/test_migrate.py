@@ -1,4 +1,4 @@
-"""`heartbeatd migrate` copies every row to a PostgreSQL server and back, or nothing."""
+"""`heartbeatd database migrate` copies every row to a PostgreSQL server and back, or nothing."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_all_rows_are_the_same_on_a_server_and_back_in_a_file(
     world: World, postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address, copy = postgres.database(), tmp_path / "copy" / "back.db"
-    assert main(["migrate", str(world.state), address]) == 0
+    assert main(["database", "migrate", str(world.state), address]) == 0
     assert "copied" in capsys.readouterr().out
-    assert main(["migrate", address, str(copy)]) == 0
+    assert main(["database", "migrate", address, str(copy)]) == 0
     before = rows_of(world.state)
     assert sum(map(len, before.values())) > 100
     assert rows_of(address) == before
@@ -91,15 +91,15 @@ def test_a_target_with_rows_and_a_running_daemon_are_refused(
 ) -> None:
     address = postgres.database()
     with StateLock.take(world.state.with_name(world.state.name + ".lock"), started_at=world.clock.now, instance="a"):
-        assert main(["migrate", str(world.state), address]) == 1
+        assert main(["database", "migrate", str(world.state), address]) == 1
         assert "another heartbeatd holds" in capsys.readouterr().err
-    assert main(["migrate", str(world.state), address]) == 0
+    assert main(["database", "migrate", str(world.state), address]) == 0
     rows = rows_of(address)
-    assert main(["migrate", str(world.state), address]) == 1
+    assert main(["database", "migrate", str(world.state), address]) == 1
     assert "the target has rows already" in capsys.readouterr().err
     assert rows_of(address) == rows
-    assert main(["migrate", "nowhere.db", address]) == 1
-    assert main(["migrate", str(world.state), "postgresql://a:secretpass@db/x"]) == 1
+    assert main(["database", "migrate", "nowhere.db", address]) == 1
+    assert main(["database", "migrate", str(world.state), "postgresql://a:secretpass@db/x"]) == 1
     assert "secretpass" not in capsys.readouterr().err
 
 
@@ -107,7 +107,7 @@ def test_a_schema_without_tables_is_not_copied(
     postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address, back = postgres.database(), tmp_path / "back.db"
-    assert main(["migrate", f"{address}&options=-csearch_path%3Dmistyped", str(back)]) == 1
+    assert main(["database", "migrate", f"{address}&options=-csearch_path%3Dmistyped", str(back)]) == 1
     assert "has no tables of heartbeatd in the schema mistyped" in capsys.readouterr().err
     assert not back.exists()
     assert "mistyped" not in postgres.query(address, "select nspname from pg_namespace")
@@ -129,10 +129,10 @@ def test_an_interrupted_copy_leaves_nothing(world: World, postgres: PostgresServ
 
 
 def end_within_a_copy(source: str, target: str, locked: str, mode: LiteralString) -> None:
-    """Kill `heartbeatd migrate` while it waits for the table `wake` on the server `locked`: the tables before it are copied."""
+    """Kill `heartbeatd database migrate` while it waits for the table `wake` on the server `locked`: the tables before it are copied."""
     with psycopg.connect(locked) as other, psycopg.connect(locked, autocommit=True) as watcher:
         other.execute(f"lock table heartbeatd.wake in {mode} mode")
-        migrate = Heartbeatd("migrate", source, target)
+        migrate = Heartbeatd("database", "migrate", source, target)
         waiting = "select count(*) from pg_locks where relation = 'heartbeatd.wake'::regclass and not granted"
         deadline = time.monotonic() + 60
         while watcher.execute(waiting).fetchone() != (1,):
@@ -151,7 +151,7 @@ def test_a_copy_to_a_server_that_is_killed_leaves_the_target_empty_and_the_sourc
     assert not any(rows_of(address).values())
     assert rows_of(world.state) == before
     postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")  # the lease ends by itself after seconds
-    assert main(["migrate", str(world.state), address]) == 0
+    assert main(["database", "migrate", str(world.state), address]) == 0
     assert rows_of(address) == before
 
 
@@ -159,13 +159,13 @@ def test_a_copy_to_a_file_that_is_killed_leaves_the_target_empty_and_the_source_
     world: World, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     address, before = postgres.database(), rows_of(world.state)
-    assert main(["migrate", str(world.state), address]) == 0
+    assert main(["database", "migrate", str(world.state), address]) == 0
     copy = tmp_path / "copy" / "back.db"
     end_within_a_copy(address, str(copy), address, "access exclusive")
     assert not any(rows_of(copy).values())
     assert rows_of(address) == before
     postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")
-    assert main(["migrate", address, str(copy)]) == 0
+    assert main(["database", "migrate", address, str(copy)]) == 0
     assert rows_of(copy) == before
 
 
@@ -191,8 +191,8 @@ def test_hostile_texts_and_the_largest_integers_are_copied_and_a_zero_byte_is_re
 ) -> None:
     insert_wakes(world, [*HOSTILE])
     address, copy = postgres.database(), tmp_path / "back.db"
-    assert main(["migrate", str(world.state), address]) == 0
-    assert main(["migrate", address, str(copy)]) == 0
+    assert main(["database", "migrate", str(world.state), address]) == 0
+    assert main(["database", "migrate", address, str(copy)]) == 0
     rows = rows_of(copy)
     assert rows == rows_of(address)
     with closing(open_read_only(copy)) as db:
@@ -204,7 +204,7 @@ def test_bytes_that_are_no_text_are_replaced(world: World, postgres: PostgresSer
     """A surrogate alone, as CESU-8 has it, and a byte that UTF-8 does not have."""
     insert_wakes(world, [b"\xed\xa0\x80", b"full: \xff"])
     address = postgres.database()
-    assert main(["migrate", str(world.state), address]) == 0
+    assert main(["database", "migrate", str(world.state), address]) == 0
     with closing(open_read_only_any_version(address)) as db:
         texts = [row[0] for row in db.execute("select text from wake where sender like 'hostile%' order by id")]
     assert texts == ["\ufffd" * 3, "full: \ufffd"]

@@ -1,4 +1,4 @@
-"""Lists the systems that `heartbeatd import` knows, and converts their files to a draft with a receipt."""
+"""Lists the systems that `heartbeatd config import` knows, and converts their files to a draft with a receipt."""
 
 from __future__ import annotations
 

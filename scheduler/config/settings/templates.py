@@ -1,4 +1,4 @@
-"""The templates of `heartbeatd add`: agents and jobs that watch mail, a disk, a repository, a certificate or a feed."""
+"""The templates of `heartbeatd config add`: agents and jobs that watch mail, a disk, a repository, a certificate or a feed."""
 
 from __future__ import annotations
 

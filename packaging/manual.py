@@ -1,4 +1,4 @@
-"""Writes the man page from the help texts of all commands: `python -m scheduler.cli.manual > packaging/heartbeatd.1`."""
+"""Writes the man page from the help texts of all commands: `python packaging/manual.py > packaging/heartbeatd.1`."""
 
 from __future__ import annotations
 
