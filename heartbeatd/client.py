@@ -1,6 +1,6 @@
 """The client for asyncio, and the client for ordinary programs, which runs the first one in a thread.
 
-Each request of the API is one line in each of them. Its parameters, its answer and their types are those of the operation.
+Their methods are listed beside the operations, in verbs.py and questions.py.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx2
 
-import heartbeatd.questions as questions
-import heartbeatd.verbs as verbs
 from heartbeatd.answers import QueuedMessage, RunRecord
 from heartbeatd.daemon_address import Address, AddressSource
 from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
 from heartbeatd.events import READ_SECONDS, Event, StreamPosition
-from heartbeatd.operations import Answer, Endpoint, Operation, query_of
+from heartbeatd.operations import Endpoint, query_of
+from heartbeatd.questions import QuestionMethods
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import MAX_DAEMON_ANSWER
+from heartbeatd.verbs import VerbMethods
 
 ANSWER_SECONDS = 60.0  # longer than the daemon waits for its engine, so that its own error arrives
 CONNECT_SECONDS = 5.0
@@ -33,60 +33,11 @@ IDLE_SECONDS = 3.0  # a kept connection is not used after that; the daemon close
 PAGE_SIZE = 100  # items that an iterator reads with one request
 RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # set in programs that a run starts
 
-ENDPOINTS = questions.QUESTION_ENDPOINTS | verbs.VERB_ENDPOINTS
 P = ParamSpec("P")
 Item = TypeVar("Item")
 
 
-def _of_name(
-    operation: Callable[P, Operation[Answer]], endpoint: str
-) -> Callable[Concatenate[AsyncClient, str, P], Coroutine[Any, Any, Answer]]:
-    """The method for a request whose path names an agent or a job."""
-    method: Callable[..., Coroutine[Any, Any, Answer]] = _method_of(operation, endpoint, "name")
-    return method
-
-
-def _of_number(
-    operation: Callable[P, Operation[Answer]], endpoint: str
-) -> Callable[Concatenate[AsyncClient, int, P], Coroutine[Any, Any, Answer]]:
-    """The method for a request whose path has the number of a run, a wake or a message."""
-    method: Callable[..., Coroutine[Any, Any, Answer]] = _method_of(operation, endpoint, "id")
-    return method
-
-
-def _of_all(
-    operation: Callable[P, Operation[Answer]], endpoint: str
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, Answer]]:
-    """The method for a request whose path names nothing."""
-    method: Callable[..., Coroutine[Any, Any, Answer]] = _method_of(operation, endpoint, None)
-    return method
-
-
-def _method_of(operation: Any, endpoint: str, subject: str | None) -> Any:
-    """Sends the request. The parameters are the subject of the path, and the fields of the operation by their names."""
-
-    async def method(self: AsyncClient, /, *named: str | int, **keys: Any) -> Any:
-        if len(named) != (subject is not None):
-            raise TypeError(f"{endpoint}() takes {f'{subject} and then' if subject else 'only'} parameters with their names")
-        return await self._perform(ENDPOINTS[endpoint], named[0] if named else None, keys)
-
-    first = ["self"] if subject is None else ["self", subject]
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in first]
-    parameters += [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.is_required() else field.default,
-            annotation=field.annotation,
-        )
-        for name, field in operation.model_fields.items()
-    ]
-    method.__name__, method.__doc__ = endpoint, operation.__doc__
-    method.__signature__ = inspect.Signature(parameters, return_annotation=operation.answer_type())  # type: ignore[attr-defined]
-    return method
-
-
-class AsyncClient:
+class AsyncClient(VerbMethods, QuestionMethods):
     """Requests to one daemon. `async with AsyncClient() as daemon: await daemon.get_status()`.
 
     Each method sends one request, and has the name that openapi.json gives the operation. The answer is a model of
@@ -135,52 +86,6 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    get_status = _of_all(questions.GetStatus, "get_status")
-    list_agents = _of_all(questions.ListAgents, "list_agents")
-    get_agent = _of_name(questions.GetAgent, "get_agent")
-    list_jobs = _of_all(questions.ListJobs, "list_jobs")
-    list_runs = _of_all(questions.ListRuns, "list_runs")
-    get_run = _of_number(questions.GetRun, "get_run")
-    get_wake = _of_number(questions.GetWake, "get_wake")
-    get_plan = _of_all(questions.GetPlan, "get_plan")
-    get_overview = _of_all(questions.ExplainAll, "get_overview")
-    get_explanation = _of_name(questions.Explain, "get_explanation")
-    list_undelivered = _of_all(questions.ListMessages, "list_undelivered")
-    list_conditions = _of_all(questions.ListConditions, "list_conditions")
-    get_caller = _of_all(questions.WhoAmI, "get_caller")
-    get_config = _of_all(questions.GetConfig, "get_config")
-    get_agent_config = _of_name(questions.GetEntryConfig, "get_agent_config")
-    get_job_config = _of_name(questions.GetEntryConfig, "get_job_config")
-    get_checklist = _of_name(questions.GetChecklist, "get_checklist")
-    wake_agent = _of_name(verbs.Wake, "wake_agent")
-    run_job = _of_name(verbs.RunJob, "run_job")
-    report_result = _of_number(verbs.ReportResult, "report_result")
-    cancel_run = _of_number(verbs.Cancel, "cancel_run")
-    hold_lane = _of_name(verbs.HoldLane, "hold_lane")
-    release_lane = _of_name(verbs.ReleaseLane, "release_lane")
-    record_activity = _of_name(verbs.NoteActivity, "record_activity")
-    pause_agent = _of_name(verbs.Pause, "pause_agent")
-    pause_job = _of_name(verbs.Pause, "pause_job")
-    pause_all = _of_all(verbs.Pause, "pause_all")
-    resume_agent = _of_name(verbs.Resume, "resume_agent")
-    resume_job = _of_name(verbs.Resume, "resume_job")
-    resume_all = _of_all(verbs.Resume, "resume_all")
-    mute_agent = _of_name(verbs.Mute, "mute_agent")
-    mute_job = _of_name(verbs.Mute, "mute_job")
-    unmute_agent = _of_name(verbs.Unmute, "unmute_agent")
-    unmute_job = _of_name(verbs.Unmute, "unmute_job")
-    retry_message = _of_number(verbs.Retry, "retry_message")
-    drop_message = _of_number(verbs.Drop, "drop_message")
-    close_condition = _of_all(verbs.CloseProblem, "close_condition")
-    acknowledge_conditions = _of_all(verbs.Ack, "acknowledge_conditions")
-    unacknowledge_conditions = _of_all(verbs.Unack, "unacknowledge_conditions")
-    ping_channels = _of_all(verbs.Ping, "ping_channels")
-    reload_config = _of_all(verbs.Reload, "reload_config")
-    patch_agent_config = _of_name(verbs.SetConfig, "patch_agent_config")
-    patch_job_config = _of_name(verbs.SetConfig, "patch_job_config")
-    patch_config = _of_all(verbs.SetConfig, "patch_config")
-    put_checklist = _of_name(verbs.SetChecklist, "put_checklist")
 
     async def iterate_runs(self, /, **keys: Any) -> AsyncIterator[RunRecord]:
         """All runs in the order of `list_runs`, which has the same parameters. Each request reads `limit` of them."""
@@ -260,22 +165,10 @@ class AsyncClient:
             raise error_from_transport(error) from None
 
 
-def _blocking(
-    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, Answer]],
-) -> Callable[Concatenate[Client, P], Answer]:
-    """The method of the client for ordinary programs that waits for this one."""
-
-    def call(self: Client, /, *args: P.args, **keys: P.kwargs) -> Answer:
-        answer: Answer = self._run(method(self._client, *args, **keys))
-        return answer
-
-    return _named_as(method, call)
-
-
 def _blocking_iterator(
     method: Callable[Concatenate[AsyncClient, P], AsyncIterator[Item]],
 ) -> Callable[Concatenate[Client, P], Iterator[Item]]:
-    """The same for a method that returns an iterator."""
+    """The method of the client for ordinary programs that iterates over the same."""
 
     def iterate(self: Client, /, *args: P.args, **keys: P.kwargs) -> Iterator[Item]:
         items: Any = method(self._client, *args, **keys)
@@ -286,19 +179,15 @@ def _blocking_iterator(
                 self._close_later(items)
                 raise
 
-    return _named_as(method, iterate)
+    iterate.__name__, iterate.__doc__ = method.__name__, method.__doc__
+    iterate.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+    return iterate
 
 
 _END: Any = object()
 
 
-def _named_as(method: Callable[..., Any], wrapper: Callable[P, Answer]) -> Callable[P, Answer]:
-    wrapper.__name__, wrapper.__doc__ = method.__name__, method.__doc__
-    wrapper.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
-    return wrapper
-
-
-class Client:
+class Client(VerbMethods, QuestionMethods):
     """Requests to one daemon. `with Client() as daemon: daemon.get_status()`. It has the methods of `AsyncClient`.
 
     A thread with an event loop sends the requests. It starts with the first request, and ends with `close` or when the
@@ -334,54 +223,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    get_status = _blocking(AsyncClient.get_status)
-    list_agents = _blocking(AsyncClient.list_agents)
-    get_agent = _blocking(AsyncClient.get_agent)
-    list_jobs = _blocking(AsyncClient.list_jobs)
-    list_runs = _blocking(AsyncClient.list_runs)
-    get_run = _blocking(AsyncClient.get_run)
-    get_wake = _blocking(AsyncClient.get_wake)
-    get_plan = _blocking(AsyncClient.get_plan)
-    get_overview = _blocking(AsyncClient.get_overview)
-    get_explanation = _blocking(AsyncClient.get_explanation)
-    list_undelivered = _blocking(AsyncClient.list_undelivered)
-    list_conditions = _blocking(AsyncClient.list_conditions)
-    get_caller = _blocking(AsyncClient.get_caller)
-    get_config = _blocking(AsyncClient.get_config)
-    get_agent_config = _blocking(AsyncClient.get_agent_config)
-    get_job_config = _blocking(AsyncClient.get_job_config)
-    get_checklist = _blocking(AsyncClient.get_checklist)
-    wake_agent = _blocking(AsyncClient.wake_agent)
-    run_job = _blocking(AsyncClient.run_job)
-    report_result = _blocking(AsyncClient.report_result)
-    cancel_run = _blocking(AsyncClient.cancel_run)
-    hold_lane = _blocking(AsyncClient.hold_lane)
-    release_lane = _blocking(AsyncClient.release_lane)
-    record_activity = _blocking(AsyncClient.record_activity)
-    pause_agent = _blocking(AsyncClient.pause_agent)
-    pause_job = _blocking(AsyncClient.pause_job)
-    pause_all = _blocking(AsyncClient.pause_all)
-    resume_agent = _blocking(AsyncClient.resume_agent)
-    resume_job = _blocking(AsyncClient.resume_job)
-    resume_all = _blocking(AsyncClient.resume_all)
-    mute_agent = _blocking(AsyncClient.mute_agent)
-    mute_job = _blocking(AsyncClient.mute_job)
-    unmute_agent = _blocking(AsyncClient.unmute_agent)
-    unmute_job = _blocking(AsyncClient.unmute_job)
-    retry_message = _blocking(AsyncClient.retry_message)
-    drop_message = _blocking(AsyncClient.drop_message)
-    close_condition = _blocking(AsyncClient.close_condition)
-    acknowledge_conditions = _blocking(AsyncClient.acknowledge_conditions)
-    unacknowledge_conditions = _blocking(AsyncClient.unacknowledge_conditions)
-    ping_channels = _blocking(AsyncClient.ping_channels)
-    reload_config = _blocking(AsyncClient.reload_config)
-    patch_agent_config = _blocking(AsyncClient.patch_agent_config)
-    patch_job_config = _blocking(AsyncClient.patch_job_config)
-    patch_config = _blocking(AsyncClient.patch_config)
-    put_checklist = _blocking(AsyncClient.put_checklist)
     iterate_runs = _blocking_iterator(AsyncClient.iterate_runs)
     iterate_undelivered = _blocking_iterator(AsyncClient.iterate_undelivered)
     stream_events = _blocking_iterator(AsyncClient.stream_events)
+
+    def _perform_and_wait(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any:
+        return self._run(self._client._perform(endpoint, subject, keys))
 
     def _run(self, awaitable: Any) -> Any:
         """Wait for this in the thread of the loop."""

@@ -7,16 +7,30 @@ tools of MCP, the methods of the client, what the forms of the page send, and th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from inspect import cleandoc
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args
+from inspect import Parameter, Signature, cleandoc
+from types import MethodType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 from urllib.parse import quote
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,6 +46,7 @@ from pydantic_core import ErrorDetails
 Permission = Literal["read", "wake", "operate", "edit"]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Answer = TypeVar("Answer")
+P = ParamSpec("P")
 AnOperation = TypeVar("AnOperation", bound="Operation[Any]")
 
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
@@ -147,15 +162,102 @@ class Endpoint:
         return re.sub(r"\{\w+\}", lambda _: quote(str(subject), safe=""), self.path)
 
     @property
+    def subject(self) -> str | None:
+        """What the path contains: the `name` of an agent or a job, or the `id` of a run, a wake or a message."""
+        found = re.search(r"\{(\w+)\}", self.path)
+        return found and found[1]
+
+    @property
     def describes(self) -> tuple[str, str]:
         """The summary without a full stop, and the other sentences."""
         summary, _, details = cleandoc(self.operation.__doc__ or "").partition(". ")
         return summary.rstrip("."), details
 
 
-def endpoints_of(operations: tuple[type[Operation[Any]], ...]) -> dict[str, Endpoint]:
-    """The requests of these operations by their names."""
-    return {name: Endpoint(name, path, each) for each in operations for name, path in each.paths.items()}
+class AwaitedClient(Protocol):
+    """A client whose methods are awaited."""
+
+    async def _perform(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any: ...
+
+
+class WaitingClient(Protocol):
+    """A client whose methods wait for the answer."""
+
+    def _perform_and_wait(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any: ...
+
+
+class RequestMethod(Generic[P, Answer]):
+    """A method of both clients: it sends the request with its own name, which is one of the `paths` of its operation.
+
+    The parameters are the subject of the path, and the fields of the operation by their names.
+    """
+
+    endpoint: Endpoint
+
+    def __init__(self, operation: type[Operation[Any]]) -> None:
+        self._operation = operation
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.endpoint = Endpoint(name, self._operation.paths[name], self._operation)
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, client: AwaitedClient, owner: type) -> Callable[P, Coroutine[Any, Any, Answer]]: ...
+    @overload
+    def __get__(self, client: WaitingClient, owner: type) -> Callable[P, Answer]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        endpoint, subject = self.endpoint, self.endpoint.subject
+
+        def method(self: Any, /, *named: str | int, **keys: Any) -> Any:
+            if len(named) != (subject is not None):
+                takes = f"{subject} and then" if subject else "only"
+                raise TypeError(f"{endpoint.name}() takes {takes} parameters with their names")
+            perform = getattr(self, "_perform_and_wait", None) or self._perform
+            return perform(endpoint, named[0] if named else None, keys)
+
+        method.__name__, method.__doc__ = endpoint.name, self._operation.__doc__
+        method.__signature__ = self._signature()  # type: ignore[attr-defined]
+        return method if client is None else MethodType(method, client)
+
+    def _signature(self) -> Signature:
+        first = ["self", self.endpoint.subject] if self.endpoint.subject else ["self"]
+        parameters = [Parameter(name, Parameter.POSITIONAL_ONLY) for name in first]
+        parameters += [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=Parameter.empty if field.is_required() else field.default,
+                annotation=field.annotation,
+            )
+            for name, field in self._operation.model_fields.items()
+        ]
+        return Signature(parameters, return_annotation=self._operation.answer_type())
+
+
+def of_name(operation: Callable[P, Operation[Answer]]) -> RequestMethod[Concatenate[str, P], Answer]:
+    """The method for a request whose path names an agent or a job."""
+    return RequestMethod(cast("type[Operation[Any]]", operation))
+
+
+def of_number(operation: Callable[P, Operation[Answer]]) -> RequestMethod[Concatenate[int, P], Answer]:
+    """The method for a request whose path has the number of a run, a wake or a message."""
+    return RequestMethod(cast("type[Operation[Any]]", operation))
+
+
+def of_all(operation: Callable[P, Operation[Answer]]) -> RequestMethod[P, Answer]:
+    """The method for a request whose path names nothing."""
+    return RequestMethod(cast("type[Operation[Any]]", operation))
+
+
+def endpoints_of(methods: type) -> dict[str, Endpoint]:
+    """The requests of these methods by their names."""
+    return {name: each.endpoint for name, each in vars(methods).items() if isinstance(each, RequestMethod)}
+
+
+def operations_of(endpoints: Mapping[str, Endpoint]) -> tuple[type[Operation[Any]], ...]:
+    """The operations of these requests, each once."""
+    return tuple(dict.fromkeys(each.operation for each in endpoints.values()))
 
 
 def parse_operation(operation: type[AnOperation], sent: Mapping[str, Any], *, is_query: bool = False) -> AnOperation:
@@ -243,11 +345,6 @@ def _parse_digits(value: object) -> object:
     return value
 
 
-def _replace_control_characters(text: str) -> str:
-    """The text with a blank in place of each control character and line break."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
-
-
 def _described(description: str, parse: Callable[[object], object], **schema: Any) -> tuple[Any, ...]:
     """The marks of a type that is parsed from a text. The description is part of error messages and of the JSON schema."""
     return BeforeValidator(parse), WithJsonSchema(schema | {"description": description}), Field(description=description)
@@ -276,7 +373,6 @@ AgentName = Annotated[
 ShortText = Annotated[
     str,
     Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),
-    AfterValidator(_replace_control_characters),
 ]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, description=f"a number from 0 to {MAX_COUNT}")]
 HolderId = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -38,6 +38,10 @@ from heartbeatd.operations import (
     Switch,
     Time,
     endpoints_of,
+    of_all,
+    of_name,
+    of_number,
+    operations_of,
 )
 
 EntryWord = Literal["agent", "heartbeat", "cron"]
@@ -179,8 +183,27 @@ class GetChecklist(Question[Checklist]):
     paths = {"get_checklist": "/api/v1/agents/{name}/checklist"}
 
 
-QUESTIONS: tuple[type[Question[Any]], ...] = (
-    *(GetStatus, ListAgents, GetAgent, ListJobs, ListRuns, GetRun, GetWake, GetPlan, ExplainAll, Explain, ListMessages),
-    *(ListConditions, WhoAmI, GetConfig, GetEntryConfig, GetChecklist),
-)
-QUESTION_ENDPOINTS = endpoints_of(QUESTIONS)
+class QuestionMethods:
+    """The methods of the clients that ask questions."""
+
+    get_status = of_all(GetStatus)
+    list_agents = of_all(ListAgents)
+    get_agent = of_name(GetAgent)
+    list_jobs = of_all(ListJobs)
+    list_runs = of_all(ListRuns)
+    get_run = of_number(GetRun)
+    get_wake = of_number(GetWake)
+    get_plan = of_all(GetPlan)
+    get_overview = of_all(ExplainAll)
+    get_explanation = of_name(Explain)
+    list_undelivered = of_all(ListMessages)
+    list_conditions = of_all(ListConditions)
+    get_caller = of_all(WhoAmI)
+    get_config = of_all(GetConfig)
+    get_agent_config = of_name(GetEntryConfig)
+    get_job_config = of_name(GetEntryConfig)
+    get_checklist = of_name(GetChecklist)
+
+
+QUESTION_ENDPOINTS = endpoints_of(QuestionMethods)
+QUESTIONS = operations_of(QUESTION_ENDPOINTS)

@@ -44,6 +44,10 @@ from heartbeatd.operations import (
     TimeOrNone,
     TrueOrFalse,
     endpoints_of,
+    of_all,
+    of_name,
+    of_number,
+    operations_of,
 )
 
 NO_VERSION = "none"  # instead of the hash of a checklist that does not exist yet
@@ -283,8 +287,38 @@ class SetChecklist(Verb[Checklist]):
     hash: Text | None = None
 
 
-VERBS: tuple[type[Verb[Any]], ...] = (
-    *(Wake, RunJob, ReportResult, Cancel, HoldLane, ReleaseLane, NoteActivity, Pause, Resume, Mute, Unmute, Retry, Drop),
-    *(CloseProblem, Ack, Unack, Ping, Reload, SetConfig, SetChecklist),
-)
-VERB_ENDPOINTS = endpoints_of(VERBS)
+class VerbMethods:
+    """The methods of the clients that send verbs."""
+
+    wake_agent = of_name(Wake)
+    run_job = of_name(RunJob)
+    report_result = of_number(ReportResult)
+    cancel_run = of_number(Cancel)
+    hold_lane = of_name(HoldLane)
+    release_lane = of_name(ReleaseLane)
+    record_activity = of_name(NoteActivity)
+    pause_agent = of_name(Pause)
+    pause_job = of_name(Pause)
+    pause_all = of_all(Pause)
+    resume_agent = of_name(Resume)
+    resume_job = of_name(Resume)
+    resume_all = of_all(Resume)
+    mute_agent = of_name(Mute)
+    mute_job = of_name(Mute)
+    unmute_agent = of_name(Unmute)
+    unmute_job = of_name(Unmute)
+    retry_message = of_number(Retry)
+    drop_message = of_number(Drop)
+    close_condition = of_all(CloseProblem)
+    acknowledge_conditions = of_all(Ack)
+    unacknowledge_conditions = of_all(Unack)
+    ping_channels = of_all(Ping)
+    reload_config = of_all(Reload)
+    patch_agent_config = of_name(SetConfig)
+    patch_job_config = of_name(SetConfig)
+    patch_config = of_all(SetConfig)
+    put_checklist = of_name(SetChecklist)
+
+
+VERB_ENDPOINTS = endpoints_of(VerbMethods)
+VERBS = operations_of(VERB_ENDPOINTS)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from heartbeat.findings import MAX_KEY, comparable_key, parse_report
-from heartbeat.words import format_duration
+from heartbeat.words import format_duration, one_line
 from heartbeatd import verbs
 from heartbeatd.answers import (
     AcknowledgedConditions,
@@ -216,12 +216,12 @@ def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> Rec
     """The answer has the values that are recorded now. If messages cannot be sent to the target, the whole request is refused."""
     entry_row, verb = _declared_entry(tick, *request.key), request.verb
     if verb.channel is not None and verb.target is not None:
-        target = Target(verb.channel, verb.target)
+        target = Target(one_line(verb.channel), one_line(verb.target))
         try:
             target_urls.check_target(tick.plan.settings.channels, target)
         except ValueError as error:
             raise Refused("bad_request", str(error)) from None
-        targets.record_target(tick.tx, request.name, target, verb.title)
+        targets.record_target(tick.tx, request.name, target, verb.title and one_line(verb.title))
     updated_row = _with_counts(entry_row, verb, tick.now)
     entries.change_entry(tick.tx, entry_row, updated_row)
     last = next(iter(targets.known_targets(tick.tx.db, request.name)), None)

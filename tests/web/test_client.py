@@ -38,7 +38,7 @@ MORE_METHODS = {"close", "iterate_runs", "iterate_undelivered", "stream_events"}
 
 
 def methods_of(client: type[Any]) -> dict[str, Callable[..., Any]]:
-    return {name: method for name, method in vars(client).items() if not name.startswith("_")}
+    return {name: getattr(client, name) for name in dir(client) if not name.startswith("_")}
 
 
 # --- the methods are those of the API ------------------------------------------------------------------------------------------
