@@ -332,6 +332,4 @@ def _has_all_lines(result: AttemptResult) -> bool:
 
 def _without_void_ack(condition: Condition) -> Condition:
     """The condition without its acknowledgement, if it has become worse since, or is over."""
-    if condition.acked_at is None or condition.is_acknowledged:
-        return condition
-    return replace(condition, acked_at=None, acked_severity=None, acked_by="")
+    return condition if condition.is_acknowledged else replace(condition, acknowledgement=None)

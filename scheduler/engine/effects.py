@@ -33,7 +33,7 @@ from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import condition_updates, mutes, pending_runs, planning, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
-from scheduler.model.condition import Condition, EndedBy
+from scheduler.model.condition import Acknowledgement, Condition, EndedBy
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, ConditionClosed, PauseChanged
@@ -119,8 +119,8 @@ def effect_of(
 @effect_of(verbs.Wake)
 def wake_agent(tick: Tick, request: VerbRequest[verbs.Wake]) -> WakeAccepted:
     """A wake by a run of the agent itself is rejected, because it could repeat without end."""
-    sender, verb = request.sender, request.verb
-    wake = Wake(request.name, sender.source, sender.name, verb.text, urgent=verb.urgent, token=sender.token)
+    sender = request.sender
+    wake = Wake(request.name, sender.source, sender.name, token=sender.token, **dict(request.verb))
     entry_row = _declared_entry(tick, *request.key)
     if entry_row.state != "active":
         slot_records.record_skip(tick.tx, entry_row, sender.source, Skip.DISABLED, tick.now)
@@ -370,8 +370,8 @@ def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> AcknowledgedCond
     """The answer has the keys as the agent wrote them. A run or a key without an open condition is refused."""
     name, found = _named_conditions(tick, request.verb)
     for condition in found:
-        acknowledged = replace(condition, acked_at=tick.now, acked_severity=condition.severity, acked_by=request.sender.name)
-        conditions.save_condition(tick.tx, acknowledged)
+        acknowledgement = Acknowledgement(tick.now, condition.severity, request.sender.name)
+        conditions.save_condition(tick.tx, replace(condition, acknowledgement=acknowledgement))
         tick.tx.report(ConditionAcknowledged(name, condition.label, request.sender.name))
     return AcknowledgedConditions(agent=name, keys=[condition.label for condition in found])
 
@@ -380,9 +380,9 @@ def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> AcknowledgedCond
 def unacknowledge(tick: Tick, request: VerbRequest[verbs.Unack]) -> AcknowledgedConditions:
     """The answer has the keys of those that were acknowledged. The next run sends a reminder if it is due."""
     name, found = _named_conditions(tick, request.verb)
-    acknowledged = [each for each in found if each.acked_at is not None]
+    acknowledged = [each for each in found if each.acknowledgement is not None]
     for condition in acknowledged:
-        conditions.save_condition(tick.tx, replace(condition, acked_at=None, acked_severity=None, acked_by=""))
+        conditions.save_condition(tick.tx, replace(condition, acknowledgement=None))
         tick.tx.report(AcknowledgementEnded(name, condition.label, request.sender.name))
     return AcknowledgedConditions(agent=name, keys=[condition.label for condition in acknowledged])
 

@@ -158,8 +158,8 @@ def _condition_reasons(known: list[Condition], spec: Heartbeat | None, now: date
     """The acknowledged conditions, and those of which all recipients know."""
     texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
-        if each.is_acknowledged:
-            texts["acknowledged"].append(f"{shorten(each.label, MAX_KEY)}: acknowledged by {each.acked_by}")
+        if each.is_acknowledged and each.acknowledgement is not None:
+            texts["acknowledged"].append(f"{shorten(each.label, MAX_KEY)}: acknowledged by {each.acknowledgement.by}")
         elif _is_reported(each):
             texts["known"].append(f"{shorten(each.label, MAX_KEY)}: {_known_text(each, spec, now, times)}")
     for code, found in texts.items():

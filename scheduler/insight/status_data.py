@@ -266,8 +266,8 @@ def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus
         return None
     run = None if row["run_id"] is None else run_history.get_run(db, row["run_id"])
     wait = wake_waits.wait_of_wake(db, wake_id, now)
-    known = {key: row[key] for key in ("id", "kind", "name", "source", "state", "count")}
-    return WakeStatus(**known, run=run, waits_for=wait.reason if wait else None, until=wait.until if wait else None)
+    known = {key: row[key] for key in WakeStatus.model_fields.keys() & row.keys()}
+    return WakeStatus(**known | {"run": run, "waits_for": wait.reason if wait else None, "until": wait.until if wait else None})
 
 
 def _done_at(row: sqlite3.Row) -> datetime | None:

@@ -65,6 +65,15 @@ class ConditionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Who said when that a condition needs no further message until its severity rises above `severity`, or until it ends."""
+
+    at: datetime
+    severity: Severity
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """A condition of one agent.
 
@@ -72,8 +81,7 @@ class Condition:
     how often it was mentioned again soon after it had been closed for that reason. `openings` are the times within the last day
     at which it was opened. `lines` are digests of lines of the precheck's output, and `senders` the senders of wakes, that came
     with it: while these are the same, an answer without it does not mean that it is over. `jobs` are the failed cron jobs that it
-    is about: it is closed when they work again. Once it was
-    acknowledged, it is not reported again until its severity rises above `acked_severity`, or until it ends.
+    is about: it is closed when they work again.
     """
 
     name: str
@@ -94,9 +102,7 @@ class Condition:
     lines: frozenset[str] = frozenset()
     senders: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
-    acked_at: datetime | None = None
-    acked_severity: Severity | None = None
-    acked_by: str = ""
+    acknowledgement: Acknowledgement | None = None
     reports: Mapping[Target, ConditionReport] = field(default_factory=dict)
 
     def is_known_to(self, target: Target) -> bool:
@@ -111,7 +117,7 @@ class Condition:
     @property
     def is_acknowledged(self) -> bool:
         """Whether it is open, and a person has said that it needs no further message unless it gets worse."""
-        return self.is_open and self.acked_severity is not None and self.severity.rank <= self.acked_severity.rank
+        return self.is_open and self.acknowledgement is not None and self.severity.rank <= self.acknowledgement.severity.rank
 
     def is_flapping(self, now: datetime) -> bool:
         """Whether it was opened several times within the last day."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from heartbeat.findings import Severity
 from heartbeatd import answers
-from scheduler.model.condition import FLAPPING_TIME, Condition, ConditionReport, EndedBy, ReportKind
+from scheduler.model.condition import FLAPPING_TIME, Acknowledgement, Condition, ConditionReport, EndedBy, ReportKind
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
@@ -97,6 +97,7 @@ def sender_of_job(job: str) -> str:
 
 def save_condition(tx: Transaction, condition: Condition) -> int:
     """Insert or update a condition; returns its id."""
+    acked = condition.acknowledgement
     values = (
         condition.label, condition.severity, condition.text, "open" if condition.is_open else "closed",
         to_millis(condition.opened_at), to_millis(condition.last_seen_at),
@@ -104,7 +105,7 @@ def save_condition(tx: Transaction, condition: Condition) -> int:
         condition.wrongly_closed, json.dumps([to_millis(opened) for opened in condition.openings]),
         json.dumps(sorted(condition.lines)), json.dumps(sorted(condition.senders)), json.dumps(sorted(condition.jobs)),
         condition.first_run_id, condition.last_run_id,
-        to_millis(condition.acked_at) if condition.acked_at else None, condition.acked_severity, condition.acked_by,
+        *((to_millis(acked.at), acked.severity, acked.by) if acked else (None, None, "")),
     )  # fmt: skip
     row = tx.db.execute(
         "insert into condition (label, severity, text, state, opened_at, last_seen_at, closed_at, ended_by, missed,"
@@ -231,9 +232,9 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
         lines=frozenset(_read_list(row["lines"], str)),
         senders=frozenset(_read_list(row["senders"], str)),
         jobs=frozenset(_read_list(row["jobs"], str)),
-        acked_at=from_optional_millis(row["acked_at"]),
-        acked_severity=Severity(row["acked_severity"]) if row["acked_severity"] else None,
-        acked_by=row["acked_by"],
+        acknowledgement=Acknowledgement(from_millis(row["acked_at"]), Severity(row["acked_severity"]), row["acked_by"])
+        if row["acked_severity"]
+        else None,
         reports=reports,
     )
 

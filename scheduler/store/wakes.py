@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,13 +18,18 @@ from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause
 from scheduler.store import entries, rejected_wakes, runs
 from scheduler.store.transaction import Transaction
 
+OF_SENDER_COLUMNS = ("kind", "name", "source", "sender", "token")
+STATE_COLUMNS = ("id", "count", "tries", "waits_for", "started")
+STORED = tuple(each.name for each in fields(Wake) if each.name != "urgent")  # which `due_at` tells
+CONTENT = tuple(name for name in STORED if name not in OF_SENDER_COLUMNS + STATE_COLUMNS)  # a repeated wake replaces it
+
 SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
 
 OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of this file, as below)
 
 # A merged wake starts a run no later than the waiting row would have, unless it has just been refused.
 MERGE = f"""
-update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
+update wake set count = count + 1, {", ".join(f"{name} = :{name}" for name in CONTENT)}, updated_at = :now,
   tries = case when :urgent = 1 then 0 else tries end, run_id = coalesce(:run, run_id),
   waits_for = case when :refused = 1 or cast(:start as bigint) < coalesce(due_at, cast(:start as bigint) + 1) then :waits_for
     else waits_for end,
@@ -32,6 +37,9 @@ update wake set count = count + 1, text = :text, outcome = :outcome, updated_at 
     else min(coalesce(due_at, :start), coalesce(:start, due_at)) end
 where {SAME_SENDER} returning id
 """  # noqa: S608
+
+INSERTED = (*OF_SENDER_COLUMNS, *CONTENT, "created_at", "updated_at", "due_at", "held_until", "waits_for", "run_id", "state")
+INSERT = f"insert into wake ({', '.join(INSERTED)}) values ({', '.join(f':{name}' for name in INSERTED)}) returning id"  # noqa: S608
 
 JOIN_NEWER = f"""
 update wake set count = count + :more, tries = max(tries, :tries), due_at = coalesce(due_at, :again_at)
@@ -147,8 +155,12 @@ def _after_gap(entry_row: EntryRow, at: datetime, gap: timedelta) -> datetime:
     return at if entry_row.last_woken_at is None else max(at, entry_row.last_woken_at + gap)
 
 
-def _sender_columns(wake: Wake) -> dict[str, str]:
-    return {"kind": wake.kind, "name": wake.name, "source": wake.source, "sender": wake.sender, "token": wake.token}
+def _sender_columns(wake: Wake) -> dict[str, Any]:
+    return {name: getattr(wake, name) for name in OF_SENDER_COLUMNS}
+
+
+def _content_columns(wake: Wake) -> dict[str, Any]:
+    return {name: getattr(wake, name) for name in CONTENT} | {"text": clip_wake_text(wake.text)}
 
 
 def _merge_wake(
@@ -162,8 +174,9 @@ def _merge_wake(
     row = tx.db.execute(
         MERGE,
         _sender_columns(wake)
-        | {"text": clip_wake_text(wake.text), "outcome": wake.outcome, "now": to_millis(tx.now), "urgent": wake.urgent}
-        | {"run": refused_by, "refused": is_refused, "start": start, "waits_for": waits_for},
+        | _content_columns(wake)
+        | {"now": to_millis(tx.now), "urgent": wake.urgent, "run": refused_by, "refused": is_refused}
+        | {"start": start, "waits_for": waits_for},
     ).fetchone()
     if row is None:
         return None
@@ -182,13 +195,12 @@ def _insert_wake(
     now = to_millis(tx.now)
     _cache_waiting(tx, wake.kind, wake.name)
     row = tx.db.execute(
-        "insert into wake (kind, name, source, sender, token, text, outcome, created_at, updated_at, due_at, held_until,"
-        " waits_for, run_id, state) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting') returning id",
-        (
-            wake.kind, wake.name, wake.source, wake.sender, wake.token, clip_wake_text(wake.text), wake.outcome, now, now,
-            to_optional_millis(due_at), to_optional_millis(held_until), waits_for, refused_by,
-        ),
-    ).fetchone()  # fmt: skip
+        INSERT,
+        _sender_columns(wake)
+        | _content_columns(wake)
+        | {"created_at": now, "updated_at": now, "due_at": to_optional_millis(due_at), "waits_for": waits_for}
+        | {"held_until": to_optional_millis(held_until), "run_id": refused_by, "state": "waiting"},
+    ).fetchone()
     return int(row["id"])
 
 
@@ -355,8 +367,9 @@ def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
 
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
     """The wakes that were last assigned to a run, with their whole texts."""
-    query = "select id, source, sender, count, outcome, state, created_at, text from wake where run_id = ? order by id"
-    return [RunWake(**dict(row) | {"created_at": from_millis(row["created_at"])}) for row in db.execute(query, (run_id,))]
+    rows = db.execute("select * from wake where run_id = ? order by id", (run_id,))
+    known = ({name: row[name] for name in RunWake.model_fields} for row in rows)
+    return [RunWake(**each | {"created_at": from_millis(each["created_at"])}) for each in known]
 
 
 def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
@@ -474,21 +487,8 @@ def count_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str) -> int:
 
 
 def _wake_from_row(row: sqlite3.Row) -> Wake:
-    return Wake(
-        name=row["name"],
-        source=row["source"],
-        sender=row["sender"],
-        text=row["text"],
-        outcome=row["outcome"],
-        urgent=row["due_at"] is not None,
-        count=row["count"],
-        tries=row["tries"],
-        id=row["id"],
-        kind=Kind(row["kind"]),
-        token=row["token"],
-        waits_for=row["waits_for"],
-        started=bool(row["started"]),
-    )
+    stored = {name: row[name] for name in STORED}
+    return Wake(**stored | {"kind": Kind(row["kind"]), "started": bool(row["started"]), "urgent": row["due_at"] is not None})
 
 
 def _report_result(tx: Transaction, wake: Wake, result: WakeResult, *, final: bool = True) -> None:
