@@ -736,12 +736,12 @@ def mcp(**given: object) -> object:
     return call("mcp_stdio:serve_tools", given)
 
 
-@click.group("database")
-def database_group() -> None:
+@click.group()
+def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
 
 
-@database_group.command()
+@database.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 def migrate(**given: object) -> object:
@@ -751,36 +751,20 @@ def migrate(**given: object) -> object:
     all daemons that use FROM or TO. FROM is not changed. At the end, the row counts are compared. If the command is interrupted,
     nothing is copied.
     """
-    return call("migrate:copy_database", given)
+    return call("database:copy_database", given)
 
 
-@database_group.command()
+@database.command()
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @options.config_option
 @options.state_option
-def backup(copy: Path, path: Path, state: Path | None) -> None:
+def backup(**given: object) -> object:
     """Copy the database to a file, even while the daemon is running.
 
     FILE must not exist yet. To restore a backup, stop the daemon, move the database and its -wal file to another path, and copy
     FILE to the path of the database.
     """
-    import shlex
-
-    from scheduler.cli import daemon_files
-    from scheduler.cli.progress import show_progress
-    from scheduler.model.state_address import schema_of
-    from scheduler.store import database
-
-    files = daemon_files.locate_files(path, state)
-    if files.server:
-        schema = schema_of(files.server)
-        raise click.ClickException(
-            f"{files.shown} is a PostgreSQL server; use its own tools: pg_dump --format=custom --schema={schema}"
-            f" --file={shlex.quote(str(copy))} {shlex.quote(files.server)}"
-        )
-    with show_progress(f"copying {files.database}"):
-        database.back_up(files.database, copy)
-    click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")
+    return call("database:back_up", given)
 
 
 @click.command()
@@ -833,3 +817,84 @@ def reload(**given: object) -> object:
     If the new config has errors, the daemon keeps the old one, and the exit code is 2.
     """
     return call("reload:reload_config", given)
+
+
+@click.group()
+def files() -> None:
+    """Write the files that come with heartbeatd: for systemd, containers, Grafana, shells and editors."""
+
+
+def _out_options(command: CommandFunction) -> CommandFunction:
+    """Add `--out DIR` as `folder` and `--force` to a command."""
+    command = click.option("--force", is_flag=True, help="Overwrite existing files that differ.")(command)
+    return click.option(
+        "--out",
+        "folder",
+        metavar="DIR",
+        required=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        help="The folder for the files. It is created if it does not exist.",
+    )(command)
+
+
+@files.command()
+@_out_options
+def systemd(**given: object) -> object:
+    """Write a hardened systemd unit, and a file that creates its user.
+
+    The unit starts this installation of heartbeatd. The commands to install it are printed.
+    """
+    return call("shipped_files:write_service_files", given)
+
+
+@files.command()
+@_out_options
+def compose(**given: object) -> object:
+    """Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana.
+
+    The first call also writes a config and a token. These are never replaced, not even with --force.
+    """
+    return call("shipped_files:write_container_files", given)
+
+
+@files.command()
+@_out_options
+def grafana(**given: object) -> object:
+    """Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.
+
+    Edit prometheus/rules.yml to change a threshold of the rules. They are also written in the format of the Prometheus Operator
+    for Kubernetes. An example config for Alertmanager is written too.
+    """
+    return call("shipped_files:write_monitoring_files", given)
+
+
+@files.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(**given: object) -> object:
+    """Print a script that completes commands, options and names in a shell.
+
+    Names of agents and jobs are read from the config.
+
+    bash: `heartbeatd files completion bash > ~/.local/share/bash-completion/completions/heartbeatd`.
+    zsh: `heartbeatd files completion zsh > DIR/_heartbeatd`, where DIR is in `fpath`.
+    fish: `heartbeatd files completion fish > ~/.config/fish/completions/heartbeatd.fish`.
+    """
+    return call("shipped_files:print_completion", given)
+
+
+@files.command()
+def schema(**given: object) -> object:
+    """Print the JSON schema of config.yaml.
+
+    A YAML language server in an editor can use it to complete and check the file.
+    """
+    return call("shipped_files:print_schema", given)
+
+
+SECTIONS: dict[str, list[click.Command]] = {
+    "Look": [status, explain, plan, runs, show, logs, report],
+    "Act": [wake, cancel, pause, resume, busy, cron],
+    "Messages": [outbox, conditions, ack, unack, mute, unmute, ping],
+    "Configure": [check, config, reload],
+    "Set up": [init, run, worker, mcp, doctor, database, docs, files],
+}

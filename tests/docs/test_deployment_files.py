@@ -22,7 +22,7 @@ from checkout import HOME
 from dockerfile_parse import DockerfileParser
 from ruamel.yaml import YAML
 
-from scheduler.cli import deployment_files
+from scheduler.cli import shipped_files
 from scheduler.cli.main import main
 
 BESIDE_PYTHON = Path(sys.executable).parent
@@ -115,16 +115,16 @@ def test_the_unit_starts_this_installation(unit: Path) -> None:
 
 def test_the_warning_about_home_folders_has_the_command_of_the_documentation() -> None:
     documented = (HOME / "docs/operations.md").read_text("utf-8")
-    assert f"\n{deployment_files.INSTALL_FOR_ALL_USERS} ./heartbeatd\n" in documented
+    assert f"\n{shipped_files.INSTALL_FOR_ALL_USERS} ./heartbeatd\n" in documented
     # `test_installation` runs pipx with these two variables
-    assert {"PIPX_HOME=/opt/pipx", f"PIPX_BIN_DIR={Path(deployment_files.PROGRAM).parent}"} <= set(
-        deployment_files.INSTALL_FOR_ALL_USERS.split()
+    assert {"PIPX_HOME=/opt/pipx", f"PIPX_BIN_DIR={Path(shipped_files.PROGRAM).parent}"} <= set(
+        shipped_files.INSTALL_FOR_ALL_USERS.split()
     )
 
 
 def test_a_path_with_a_blank_is_quoted_for_systemd() -> None:
-    assert deployment_files._quote_for_systemd("/srv/my apps/100%/run") == '"/srv/my apps/100%%/run"'
-    assert deployment_files._quote_for_systemd("/usr/bin/run") == "/usr/bin/run"
+    assert shipped_files._quote_for_systemd("/srv/my apps/100%/run") == '"/srv/my apps/100%%/run"'
+    assert shipped_files._quote_for_systemd("/usr/bin/run") == "/usr/bin/run"
 
 
 @required_programs.needs("systemd-analyze")

@@ -1,21 +1,37 @@
-"""The command `database migrate`: copies the database from a file to a PostgreSQL server, or back."""
+"""The commands `database backup` and `database migrate`: copy the database to a file, or to and from a PostgreSQL server."""
 
 from __future__ import annotations
 
 import secrets
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from heartbeatd.state_folder import is_server, real_path
+from scheduler.cli import daemon_files
 from scheduler.cli.output import utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.model.state_address import address_problem, describe_server, schema_of
-from scheduler.store import transfer
+from scheduler.store import database, transfer
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing
 from scheduler.system.state_lock import StateLock, make_state_folder
+
+
+def back_up(copy: Path, path: Path, state: Path | None) -> None:
+    """Copy the database file, even while the daemon is running."""
+    files = daemon_files.locate_files(path, state)
+    if files.server:
+        schema = schema_of(files.server)
+        raise click.ClickException(
+            f"{files.shown} is a PostgreSQL server; use its own tools: pg_dump --format=custom --schema={schema}"
+            f" --file={shlex.quote(str(copy))} {shlex.quote(files.server)}"
+        )
+    with show_progress(f"copying {files.database}"):
+        database.back_up(files.database, copy)
+    click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")
 
 
 def copy_database(source: str, target: str) -> None:
