@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from run_async import with_http
 from servers.postgres import delete_all_rows
 
+from heartbeat.runners import HttpClient as HttpSender
 from heartbeat.runners import ProcessResult, Resources
 from heartbeatd.verbs import Pause, Resume, RunJob, Wake
 from scheduler.channels.message import DeliveryResult
@@ -34,7 +35,6 @@ from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
-from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
 from scheduler.store import boots, entries, run_history
 from scheduler.store.boots import Boot
@@ -179,6 +179,7 @@ class World:
     durations: dict[str, timedelta] = field(default_factory=dict)  # of each attempt, by entry name
     listeners: tuple[Callable[[Event], None], ...] = ()  # get every event of the engine
     server: str | None = None  # the address of an empty PostgreSQL database, which is then used instead of a file
+    http: HttpSender | None = None  # gets the requests to models and agents, in place of a real client
     through_payloads: bool = THROUGH_PAYLOADS  # each run and its result pass through JSON, as between machines
 
     def __post_init__(self) -> None:
@@ -418,11 +419,11 @@ class World:
         try:
             with agent_calls.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
 
-                def attempt(http: HttpClient) -> Coroutine[Any, Any, Any]:
+                def attempt(http: HttpSender) -> Coroutine[Any, Any, Any]:
                     resources = Resources(start, http, open_tools=McpTools(Children("world").converse, http))
                     return claim.entry.run_attempt(claim_in_lane, resources, lambda: elapsed)
 
-                return LOOP.run_until_complete(with_http(attempt)), duration
+                return LOOP.run_until_complete(attempt(self.http) if self.http else with_http(attempt)), duration
         except Exception as exception:  # noqa: BLE001 (as an executor does)
             return exception, duration
 
