@@ -17,7 +17,7 @@ from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
 from scheduler.config.file.text_editing import EditRefused
-from scheduler.config.keys.models import config_schema
+from scheduler.config.keys.models import Config, keys_on_path
 from scheduler.config.keys.validation import find_unknown_key
 from scheduler.config.settings.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.settings.effective_values import list_effective_values
@@ -32,15 +32,6 @@ from scheduler.web.perform import handles, parse_hash, sender_of
 
 Changes = Mapping[str, Any]
 
-# The parts of the config that may be changed over HTTP, and in them the keys that may not.
-EDITABLE_SECTIONS = ("timezone", "limits", "prices", "calendars", "history", "agents", "cron", "defaults")
-NAMED_SECTIONS = frozenset(("agents", "cron", "calendars", "prices"))  # maps from names to entries
-PROTECTED_KEYS = frozenset(
-    (
-        *("runner", "command", "precheck", "shell", "stdin", "workspace", "workdir", "env", "context", "memory"),
-        *("provider", "providers", "channels", "server", "network", "deadman", "env_file", "state", "executor"),
-    )
-)
 TEXT_ONLY = (
     "over HTTP only a text with a line break can be set; write the name of a file in the config file, because such a file could"
     " be run as a program or hold secrets"
@@ -153,14 +144,10 @@ def why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
     if "edit" not in caller.may:
         return f"the token {caller.name!r} may not edit; add edit to server.tokens.{caller.name}.may, or write the lines yourself"
     for steps in _changed_keys((), changes):
-        keys = steps[2:] if steps[0] in NAMED_SECTIONS else steps  # an agent may have the name of a protected key
-        if steps[0] not in EDITABLE_SECTIONS or (found := next((step for step in keys if step in PROTECTED_KEYS), None)):
-            wrong = steps[0] if steps[0] not in EDITABLE_SECTIONS else found
-            return (
-                f"{dotted_path(steps)}: {wrong} cannot be changed over HTTP, because it can run programs, read files or send"
-                " data; write the lines in the config file"
-            )
-        if keys[-1:] == ("checklist",) and not _is_checklist_text(steps, changes):
+        if _is_file_only(steps):
+            problem = "cannot be changed over HTTP, because it can run programs, read files or send data"
+            return f"{dotted_path(steps)} {problem}; write the lines in the config file"
+        if "checklist" in steps[2:] and not _is_checklist_text(steps, changes):
             return f"{dotted_path(steps)}: {TEXT_ONLY}"
         if caller.agents is not None and not _is_own_key(steps):
             return f"{dotted_path(steps)}: the token {caller.name!r} is limited to some agents and may not change this key"
@@ -185,21 +172,20 @@ def _why_not_removable(request: ApiRequest, changes: Changes) -> str | None:
         found: Any = declared
         for step in steps:
             found = found.get(step) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping) and not (steps[0] in NAMED_SECTIONS and len(steps) <= 2):
-            inner = next((each for each in _changed_keys(steps, found) if PROTECTED_KEYS & set(each[len(steps) :])), None)
+        if isinstance(found, Mapping) and not (steps[0] in ("agents", "cron") and len(steps) <= 2):
+            inner = next(filter(_is_file_only, _changed_keys(steps, found)), None)
             if inner is not None:
                 return f"{dotted_path(steps)}: this would remove {dotted_path(inner)}, which cannot be changed over HTTP"
     return None
 
 
+def _is_file_only(steps: tuple[str, ...]) -> bool:
+    return steps[0] not in Config.model_fields or any("x-file-only" in form for form in keys_on_path(steps))
+
+
 def _is_own_key(steps: tuple[str, ...]) -> bool:
-    """Whether a token for certain agents may change this key of a heartbeat."""
-    return len(steps) > 3 and (steps[0], steps[2]) == ("agents", "heartbeat") and "x-own" in _heartbeat_keys().get(steps[3], {})
-
-
-def _heartbeat_keys() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = config_schema()["$defs"]["Heartbeat"]["properties"]
-    return found
+    """Whether a token for certain agents may change this key."""
+    return steps[0] == "agents" and any("x-own" in form for form in keys_on_path(steps))
 
 
 def _changed_keys(path: tuple[str, ...], changes: Changes) -> Iterator[tuple[str, ...]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from checkout import HOME
@@ -91,3 +92,32 @@ def test_a_key_that_is_not_computed_is_a_field_of_the_spec_with_its_value(tmp_pa
         assert len(shared - set(computed)) > 15
     beat = read(tmp_path, RIGHT.replace("retries: 2", "retries: 3\n      show_resolved: false")).settings.heartbeats["ops"]
     assert (beat.retries, beat.show_resolved, beat.timeout) == (3, False, timedelta(minutes=5))
+
+
+def test_every_key_that_names_a_program_a_file_or_a_secret_can_only_be_changed_in_the_file() -> None:
+    """Whether a key is one of them is read from its form. A new key of this kind without the mark would be open to a token."""
+    kinds = (
+        "path",
+        "shell command",
+        "list of strings",
+        "map of strings",
+        "string, may contain",
+        "`none`, command",
+        "file in the",
+    )
+    homes = ("agents.NAME.heartbeat", "defaults.agent.heartbeat", "defaults.heartbeat")
+
+    def open_keys(model: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+        for name, form in model["properties"].items():
+            inside = f"{path}.{name}".removeprefix(".")
+            if "x-file-only" in form:
+                continue
+            if "additionalProperties" in form:
+                form, inside = form["additionalProperties"], f"{inside}.NAME"
+            yield inside, form.get("x-form", "")
+            if (inner := models.model_of_form(form)) is not None:
+                yield from open_keys(inner, inside)
+
+    found = list(open_keys(config_schema(), ""))
+    assert {path for path, form in found if form.startswith(kinds)} == {f"{home}.checklist" for home in homes}  # only as a text
+    assert len(found) > 80

@@ -9,12 +9,14 @@ A model requires no key that `defaults` could supply. Keys that are still missin
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from cron.job import Misfire, WakeMode, WakeOn
 from heartbeat.spec import AnswerForm, DedupNormalize, OkMatch, OnMissing, ProviderKind
@@ -39,17 +41,22 @@ def key(
     example: Any = None,
     section: Section | None = None,
     own: bool = False,
+    file_only: bool = False,
+    applies_to: Literal["prompt", "command"] | None = None,
 ) -> Any:
     """A key with its default, and with its text in the file (`written`) or in words (`unset`) if the value does not show it.
 
     The example is a value that may be written in place of a wrong one, if the default is none.
 
-    `section` is where the form of the page shows it; without one it is not shown. A token that is limited to some agents may
-    change it only if it is `own`.
+    `section` is where the form of the page shows it, if its class names no section or another one. A token that is limited to
+    some agents may change it only if it is `own`. No token may change it if it is `file_only`: it can run programs, read files,
+    name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
+
+    `applies_to` is the other key without which it has no effect.
     """
     extra: dict[str, Any] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
-    extra |= {"examples": [example]} if example else {}
-    extra |= ({"x-section": section} if section else {}) | ({"x-own": True} if own else {})
+    marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
+    extra |= {name: mark for name, mark in {"examples": example and [example], **marks}.items() if mark}
 
     def update(schema: dict[str, Any]) -> None:
         schema.pop("default", None)
@@ -80,6 +87,19 @@ class ConfigPart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, defer_build=True)
 
     text_key: ClassVar[str] = ""
+    section: ClassVar[Section | None] = None  # of the keys of this class that name no other
+
+    def __init_subclass__(cls, section: Section | None = None) -> None:
+        super().__init_subclass__()
+        cls.section = section
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler.resolve_ref_schema(handler(core))
+        for part in (each for each in cls.__mro__ if issubclass(each, ConfigPart) and each.section):
+            for name in part.__annotations__:
+                schema["properties"][name].setdefault("x-section", part.section)
+        return schema
 
     @model_validator(mode="before")
     @classmethod
@@ -200,7 +220,10 @@ class Decide(ConfigPart):
 
     model: types.Text = required_key("The model that decides. A small model is enough.", "claude-haiku-5-5")
     provider: OrUnset[types.Text] = key(
-        None, "The provider of `model`.", unset="the provider of the heartbeat, else of the runner, else `anthropic`"
+        None,
+        "The provider of `model`.",
+        unset="the provider of the heartbeat, else of the runner, else `anthropic`",
+        file_only=True,
     )
 
 
@@ -323,26 +346,71 @@ class JobOnFailure(OnFailure):
     after: types.Count = key(1, "The number of failures in a row after which a notification is sent.")
 
 
-class Heartbeat(ConfigPart):
-    enabled: bool = key(True, "Whether the heartbeat runs.", section="Interval and hours", own=True)
+class EntryKeys(ConfigPart):
+    """The keys of an agent's heartbeat that a job has too. Only a job with a prompt may set those that apply to a prompt."""
+
+    skip_on: types.Calendars = key(
+        (), "There are no runs on the days of these calendars.", written="none", section="Interval and hours", own=True
+    )
+    only_on: types.Calendars = key(
+        (), "There are runs only on the days of these calendars.", written="none", section="Interval and hours", own=True
+    )
+    precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
+        None,
+        "A command that checks whether there is anything to do, before the agent is called.",
+        section="Checklist and context",
+        file_only=True,
+        applies_to="prompt",
+    )
+    async_timeout: types.DurationUpToADay = key(
+        timedelta(hours=1),
+        "How long to wait for the result of an agent that answers later (status 202). If no result arrives in this time, the"
+        " run fails.",
+        section="Model",
+        applies_to="prompt",
+    )
+    strip_reasoning: bool = key(
+        True,
+        "Removes a leading `<think>...</think>` from the answer before it is classified and delivered.",
+        section="Model",
+        own=True,
+        applies_to="prompt",
+    )
+    ack_max_chars: types.AckLength = key(
+        5,
+        "An answer with HEARTBEAT_OK may contain up to this many other characters and is still suppressed.",
+        section="Delivery",
+        own=True,
+        applies_to="prompt",
+    )
+    budget: Annotated[Budget | None, MapOr("unlimited")] = key(
+        Budget(),
+        "Daily limits for the runs that call the agent. `unlimited` means no limit, and no warning about a missing budget.",
+        written="unlimited",
+        section="Budget",
+        applies_to="prompt",
+    )
+
+
+class HeartbeatTiming(ConfigPart, section="Interval and hours"):
+    """When a heartbeat runs."""
+
+    enabled: bool = key(True, "Whether the heartbeat runs.", own=True)
     interval: types.Interval = key(
         "missing",
         "The time between runs. With `none`, the agent runs only when it is woken. `0m` disables the heartbeat.",
         unset="required without `schedule`",
-        section="Interval and hours",
         own=True,
     )
     schedule: OrUnset[types.Schedule] = key(
         None,
         "The times of the runs, as a cron expression in the heartbeat's time zone. Times outside the active hours are skipped.",
         unset="required without `interval`",
-        section="Interval and hours",
         own=True,
     )
     backoff_on_failure: bool = key(
         False,
         "With `true`, each failed run doubles the interval, up to 8 times its length. The first successful run resets it.",
-        section="Interval and hours",
         own=True,
     )
     stagger: types.Stagger = key(
@@ -350,138 +418,97 @@ class Heartbeat(ConfigPart):
         "The maximum delay of the runs. The delay is fixed for each agent and computed from its name. With `schedule`, the"
         " default is 0.",
         written="10%",
-        section="Interval and hours",
         own=True,
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
         (),
         "When the heartbeat may run: `always`, a window such as `08:00-22:00`, a map, or a list of windows and maps.",
         written="always",
-        section="Interval and hours",
         own=True,
     )
     timezone: OrUnset[types.Zone] = key(
         None,
         "The time zone of the schedule, of the active hours, and of the time in the prompt.",
         unset="the time zone of the active hours if all of them have the same zone, else the top-level zone",
-        section="Interval and hours",
         own=True,
     )
-    skip_on: types.Calendars = key(
-        (), "The heartbeat does not run on the days of these calendars.", written="none", section="Interval and hours", own=True
-    )
-    only_on: types.Calendars = key(
-        (), "The heartbeat runs only on the days of these calendars.", written="none", section="Interval and hours", own=True
-    )
-    misfire: HeartbeatMisfire = key(
-        HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.", section="Interval and hours"
-    )
-    model: OrUnset[types.Text] = key(
-        None, "The model for heartbeat runs.", unset="the model of the agent", section="Model", own=True
-    )
-    prompt: OrUnset[types.Text] = key(
-        None, "Instructions that replace the built-in ones.", unset="built in", section="Checklist and context", own=True
-    )
-    checklist: types.Checklist = key("HEARTBEAT.md", "The checklist of the agent.", section="Checklist and context")
-    on_missing: OnMissing = key("skip", "What to do if there is no checklist.", section="Checklist and context", own=True)
-    on_empty: Literal["skip", "run"] = key(
-        "skip", "What to do if the checklist is empty.", section="Checklist and context", own=True
-    )
-    memory: types.WorkspaceFiles = key(
-        (),
-        "Files that are put into the prompt if there is no checklist or it is empty (with `on_missing: run`, `on_empty: run`).",
-        section="Checklist and context",
-    )
-    precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
-        None,
-        "A command that checks whether there is anything to do, before the agent is called.",
-        section="Checklist and context",
-    )
+    misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.")
+
+
+class HeartbeatCall(ConfigPart, section="Model"):
+    """How the agent is called for a heartbeat."""
+
+    model: OrUnset[types.Text] = key(None, "The model for heartbeat runs.", unset="the model of the agent", own=True)
     provider: OrUnset[types.Text] = key(
         None,
         "The provider of `model`. It may be of another kind than the runner.",
         unset="the provider of the runner",
-        section="Model",
+        file_only=True,
     )
-    max_output_tokens: types.Tokens = key(2000, "The maximum length of an answer from a model.", written="2k", section="Model")
+    max_output_tokens: types.Tokens = key(2000, "The maximum length of an answer from a model.", written="2k")
     max_input_tokens: types.Tokens = key(
         50_000,
         "The maximum length of the prompt, estimated: three ASCII characters, or one other character, count as one token.",
         written="50k",
-        section="Model",
     )
-    decide: Annotated[Decide | None, MapOr("none")] = key(
-        None,
-        "A model that decides whether there is anything to do, before the agent is called. It gets the checklist"
-        " and the metadata of the run.",
-    )
-    light_context: bool = key(
-        False, "With `true`, the `context` files are not put into the prompt.", section="Checklist and context", own=True
-    )
-    isolated_session: bool = key(
-        True,
-        "With `true`, each run starts without history. With `false`, earlier messages of the agent are put into the prompt.",
-        section="Checklist and context",
-        own=True,
-    )
-    session_keep: Annotated[int, Field(ge=2, le=100, multiple_of=2)] = key(
-        8, "The number of earlier messages in the prompt if `isolated_session` is false.", section="Checklist and context"
-    )
-    retries: types.Retries = key(2, "The number of further attempts after a failed attempt.", section="Model", own=True)
-    timeout: types.PositiveDuration = key(timedelta(minutes=5), "The timeout of one attempt.", section="Model", own=True)
-    async_timeout: types.DurationUpToADay = key(
-        timedelta(hours=1),
-        "How long to wait for the result of an agent that answers later (status 202). If no result arrives in this time, the"
-        " run fails.",
-        section="Model",
-    )
+    retries: types.Retries = key(2, "The number of further attempts after a failed attempt.", own=True)
+    timeout: types.PositiveDuration = key(timedelta(minutes=5), "The timeout of one attempt.", own=True)
     answer: OrUnset[AnswerForm] = key(
         None,
         "The form of the answer. With `structured`, a model must report its findings by a tool with a schema, and any other"
         " runner is asked for JSON. With `text`, a line of the answer may begin with the key of a finding: `[disk:/var]`.",
         unset="`structured` if the runner calls a model, else `text`",
-        section="Model",
     )
-    ok_match: OkMatch = key("edges", "Where in the answer HEARTBEAT_OK is recognised.", section="Delivery", own=True)
-    ack_max_chars: types.AckLength = key(
-        5,
-        "An answer with HEARTBEAT_OK may contain up to this many other characters and is still suppressed.",
-        section="Delivery",
-        own=True,
+
+
+class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
+    """What the agent reads for a heartbeat."""
+
+    prompt: OrUnset[types.Text] = key(None, "Instructions that replace the built-in ones.", unset="built in", own=True)
+    checklist: types.Checklist = key("HEARTBEAT.md", "The checklist of the agent.")
+    on_missing: OnMissing = key("skip", "What to do if there is no checklist.", own=True)
+    on_empty: Literal["skip", "run"] = key("skip", "What to do if the checklist is empty.", own=True)
+    memory: types.WorkspaceFiles = key(
+        (),
+        "Files that are put into the prompt if there is no checklist or it is empty (with `on_missing: run`, `on_empty: run`).",
+        file_only=True,
     )
-    strip_reasoning: bool = key(
+    light_context: bool = key(False, "With `true`, the `context` files are not put into the prompt.", own=True)
+    isolated_session: bool = key(
         True,
-        "Removes a leading `<think>...</think>` from the answer before it is classified and delivered.",
-        section="Model",
+        "With `true`, each run starts without history. With `false`, earlier messages of the agent are put into the prompt.",
         own=True,
     )
-    show_ok: bool = key(False, "With `true`, answers that report no problem are delivered too.", section="Delivery", own=True)
-    show_alerts: bool = key(True, "With `false`, alerts are not delivered.", section="Delivery")
-    show_resolved: bool = key(True, "With `false`, the end of a condition is not reported.", section="Delivery", own=True)
-    conditions: Conditions = key(
-        Conditions(), "When an open condition is reported again, and when it is closed.", section="Delivery", own=True
+    session_keep: Annotated[int, Field(ge=2, le=100, multiple_of=2)] = key(
+        8, "The number of earlier messages in the prompt if `isolated_session` is false."
     )
-    dedup: Dedup = key(
-        Dedup(),
-        "When a repeated alert is suppressed. This applies to texts without keys of findings.",
-        section="Delivery",
-        own=True,
-    )
+
+
+class HeartbeatMessages(ConfigPart, section="Delivery"):
+    """Which answers are delivered, and to whom."""
+
+    ok_match: OkMatch = key("edges", "Where in the answer HEARTBEAT_OK is recognised.", own=True)
+    show_ok: bool = key(False, "With `true`, answers that report no problem are delivered too.", own=True)
+    show_alerts: bool = key(True, "With `false`, alerts are not delivered.")
+    show_resolved: bool = key(True, "With `false`, the end of a condition is not reported.", own=True)
+    conditions: Conditions = key(Conditions(), "When an open condition is reported again, and when it is closed.", own=True)
+    dedup: Dedup = key(Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", own=True)
     deliver: OrUnset[types.Targets] = key(
         None,
         "The channels for messages of the agent. `last` is the chat in which a user last wrote to the agent. It needs a"
         " channel with `{target}` in its URL.",
         unset="the only declared channel (`last`, if its URL contains `{target}`), else `log`",
-        section="Delivery",
     )
     on_failure: Annotated[OnFailure | None, MapOr("none")] = key(
-        OnFailure(), "When and where failures and recovery are reported.", section="Delivery"
+        OnFailure(), "When and where failures and recovery are reported."
     )
-    budget: Annotated[Budget | None, MapOr("unlimited")] = key(
-        Budget(),
-        "Daily limits for the runs of the agent. `unlimited` means no limit, and no warning about a missing budget.",
-        written="unlimited",
-        section="Budget",
+
+
+class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, HeartbeatTiming):
+    decide: Annotated[Decide | None, MapOr("none")] = key(
+        None,
+        "A model that decides whether there is anything to do, before the agent is called. It gets the checklist"
+        " and the metadata of the run.",
     )
 
 
@@ -491,14 +518,17 @@ class Agent(ConfigPart):
         "The folder of the agent. It contains the checklist and all other files that are read for the agent.",
         unset="`agents/NAME`",
         section="Checklist and context",
+        file_only=True,
     )
     runner: Annotated[Runner, Field(discriminator="kind")] = key(
-        ModelRunner(kind="anthropic"), "How the agent is called.", written={"kind": "anthropic"}, section="Model"
+        ModelRunner(kind="anthropic"), "How the agent is called.", written={"kind": "anthropic"}, section="Model", file_only=True
     )
     model: OrUnset[types.Text] = key(
         None, "The model of the agent.", unset="`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
     )
-    context: types.WorkspaceFiles = key((), "Files that are put into the prompt.", section="Checklist and context")
+    context: types.WorkspaceFiles = key(
+        (), "Files that are put into the prompt.", section="Checklist and context", file_only=True
+    )
     heartbeat: Heartbeat = key(Heartbeat(), "The heartbeat of the agent.")
 
 
@@ -511,10 +541,9 @@ class JobMisfire(ConfigPart):
     )
 
 
-JobOkMatch = Literal["none", "edges", "anywhere", "exact"]
+class JobTiming(ConfigPart):
+    """When a job runs."""
 
-
-class Job(ConfigPart):
     enabled: bool = key(True, "Whether the job runs.")
     schedule: OrUnset[types.Schedule] = key(
         None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', unset="required without `every` and `at`"
@@ -528,54 +557,52 @@ class Job(ConfigPart):
         unset="required without `schedule` and `every`",
     )
     timezone: OrUnset[types.Zone] = key(None, "The time zone of `schedule`, `at` and calendars.", unset="the top-level zone")
-    skip_on: types.Calendars = key((), "The job does not run on the days of these calendars.", written="none")
-    only_on: types.Calendars = key((), "The job runs only on the days of these calendars.", written="none")
-    command: OrUnset[types.Command] = key(
-        None, "The command to run.", unset="none, if the job has a `prompt` or only wakes agents"
-    )
-    prompt: OrUnset[types.Text] = key(
-        None, "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.",
-        unset="none",
-    )  # fmt: skip
-    agent: OrUnset[types.Text] = key(None, "The agent that gets the prompt.", unset="required with `prompt`")
-    model: OrUnset[types.Text] = key(None, "The model for the prompt.", unset="the model of the agent")
-    env: types.Environment = key({}, "Environment variables for the command, in addition to PATH, HOME and LANG.")
-    workdir: OrUnset[types.Path] = key(None, "The working directory of the command.", unset="the config's folder")
-    stdin: types.AnyText = key("", "Text for the command's stdin.")
-    shell: types.Text = key("/bin/sh", "The shell that runs a `command` written as a string.")
-    timeout: types.PositiveDuration = key(timedelta(minutes=10), "The timeout of one attempt.")
-    async_timeout: types.DurationUpToADay = key(
-        timedelta(hours=1),
-        "How long to wait for the result of an agent that answers later. If no result arrives in this time, the run fails.",
-    )
-    strip_reasoning: bool = key(True, "Removes a leading `<think>...</think>` from the answer before it is delivered.")
-    ok_match: JobOkMatch = key(
-        "none",
-        "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered. With `none`, every answer"
-        " is delivered.",
-    )
-    ack_max_chars: types.AckLength = key(
-        5, "An answer with HEARTBEAT_OK may contain up to this many other characters and is still not delivered."
-    )
-    precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
-        None, "A command that checks whether there is anything to do, before the agent of the prompt is called."
-    )
-    retries: types.Retries = key(
-        0, "The number of further attempts after a failed attempt. Set this only for a command that is safe to repeat."
-    )
     stagger: types.Stagger = key(
         timedelta(0), "The maximum delay of the runs. The delay is fixed for each job and computed from its name.", written=0
     )
     misfire: JobMisfire = key(JobMisfire(), "What happens to a scheduled run that could not start in time.")
     rerun_after_crash: bool = key(False, "With `true`, the command runs again if the daemon stopped or crashed during the run.")
+
+
+class JobAction(ConfigPart):
+    """What a job does: a command, or the prompt for an agent."""
+
+    command: OrUnset[types.Command] = key(
+        None, "The command to run.", unset="none, if the job has a `prompt` or only wakes agents", file_only=True
+    )
+    env: types.Environment = key(
+        {}, "Environment variables for the command, in addition to PATH, HOME and LANG.", file_only=True, applies_to="command"
+    )
+    workdir: OrUnset[types.Path] = key(
+        None, "The working directory of the command.", unset="the config's folder", file_only=True, applies_to="command"
+    )
+    stdin: types.AnyText = key("", "Text for the command's stdin.", file_only=True, applies_to="command")
+    shell: types.Text = key(
+        "/bin/sh", "The shell that runs a `command` written as a string.", file_only=True, applies_to="command"
+    )
+    prompt: OrUnset[types.Text] = key(
+        None,
+        "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.",
+        unset="none",
+    )
+    agent: OrUnset[types.Text] = key(None, "The agent that gets the prompt.", unset="required with `prompt`", applies_to="prompt")
+    model: OrUnset[types.Text] = key(None, "The model for the prompt.", unset="the model of the agent", applies_to="prompt")
+    ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
+        "none",
+        "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered. With `none`, every answer"
+        " is delivered.",
+        applies_to="prompt",
+    )
+    timeout: types.PositiveDuration = key(timedelta(minutes=10), "The timeout of one attempt.")
+    retries: types.Retries = key(
+        0, "The number of further attempts after a failed attempt. Set this only for a command that is safe to repeat."
+    )
+
+
+class Job(EntryKeys, JobAction, JobTiming):
     deliver: types.Targets = key((), "The channels for the output.", written="none")
     on_failure: Annotated[JobOnFailure | None, MapOr("none")] = key(
         JobOnFailure(), "When and where failures and recovery are reported."
-    )
-    budget: Annotated[Budget | None, MapOr("unlimited")] = key(
-        Budget(),
-        "Daily limits for the runs of a job with a `prompt`. `unlimited` means no limit, and no warning about a missing budget.",
-        written="unlimited",
     )
     wake_heartbeat: types.AgentNames = key((), "The agents that are woken when the job ends.")
     wake_on: WakeOn = key("always", "The outcomes after which the agents are woken.")
@@ -831,34 +858,40 @@ class Config(ConfigPart):
         None,
         "The name of this machine in messages. Set it in a container, where the host name has no meaning.",
         unset="the host name, up to its first dot",
+        file_only=True,
     )
     state: Annotated[str, types.text(value_parsers.parse_state, "path or address")] = key(
         "state/heartbeatd.db",
         "The database file. It is created if it does not exist. A symbolic link is followed."
         " `postgresql://USER@HOST/DATABASE` keeps the data on a PostgreSQL server instead ([several machines](scaling.md)).",
+        file_only=True,
     )
     env_file: OrUnset[types.Path] = key(
         None,
         "A file of `NAME=value` lines with the values for `${NAME}`. Only its owner may have access (mode 0600).",
         unset="none",
+        file_only=True,
     )
     reload: ReloadMode = key(
         "watch",
         "With `watch`, the daemon applies the file when it changes. With `manual`, it applies the file only after"
         " `heartbeatd reload`, SIGHUP or `POST /-/reload`.",
+        file_only=True,
     )
-    server: Server = key(Server(), "The HTTP interface.")
-    network: Network = key(Network(), "The proxy and the certificates for outgoing requests.")
-    executor: Executor = key(Executor(), "Where runs are executed: here, or by workers on other machines.")
-    telemetry: Telemetry = key(Telemetry(), "Traces of the runs, for OpenTelemetry.")
+    server: Server = key(Server(), "The HTTP interface.", file_only=True)
+    network: Network = key(Network(), "The proxy and the certificates for outgoing requests.", file_only=True)
+    executor: Executor = key(Executor(), "Where runs are executed: here, or by workers on other machines.", file_only=True)
+    telemetry: Telemetry = key(Telemetry(), "Traces of the runs, for OpenTelemetry.", file_only=True)
     limits: Limits = key(Limits(), "Limits for all agents and jobs.")
-    providers: dict[types.Name, Provider] = key({}, "Model providers by name.", unset="`anthropic`, without a key")
+    providers: dict[types.Name, Provider] = key(
+        {}, "Model providers by name.", unset="`anthropic`, without a key", file_only=True
+    )
     prices: dict[str, Price] = key({}, "Prices of models, by model name.")
     channels: dict[types.ChannelName, Annotated[Channel, OrShort({"type": "string"})]] = key(
-        {}, "Channels for messages, by name. `log` is built in."
+        {}, "Channels for messages, by name. `log` is built in.", file_only=True
     )
     deadman: Annotated[Deadman | None, MapOr("none")] = key(
-        None, "A URL that the daemon pings regularly, so that a service elsewhere can report when the pings stop."
+        None, "A URL that the daemon pings regularly, so that a service elsewhere can report when the pings stop.", file_only=True
     )
     calendars: dict[types.CalendarName, Calendar] = key({}, "Named sets of days, for `skip_on` and `only_on`.")
     history: History = key(History(), "How long run records are kept.")
@@ -879,6 +912,27 @@ def config_schema() -> dict[str, Any]:
     made["title"] = "heartbeatd config.yaml"
     made["patternProperties"] = {"^x-": {}}
     return made
+
+
+def keys_on_path(steps: Iterable[str], model: str = "") -> Iterator[Mapping[str, Any]]:
+    """The JSON Schema of each known key on the way to a value, from the top of the config or from a model. Names of entries are
+    left out: an agent may have the name of a key.
+    """
+    definitions = config_schema()["$defs"]
+    part = definitions.get(model, config_schema())
+    for step in steps:
+        form = part.get("properties", {}).get(step)
+        if form is not None:
+            yield form
+        elif not (form := part.get("additionalProperties")):
+            return
+        part = model_of_form(form) or form
+
+
+def model_of_form(form: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The JSON Schema of the model of a key whose value is a map of one kind; None for another value."""
+    references = [part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part]
+    return config_schema()["$defs"][references[0].rpartition("/")[2]] if references else None
 
 
 def models_in(annotation: Any) -> list[type[ConfigPart]]:

@@ -205,10 +205,12 @@ def _maps_by_key() -> Mapping[str, list[str]]:
 
 def _models_at(model: type[ConfigPart], steps: Steps) -> list[type[ConfigPart]]:
     """The models that the map at `steps` may have."""
-    found = [model]
+    found, is_name = [model], False
     for step in steps:
-        if step in found[0].model_fields:
-            found = models_in(found[0].model_fields[str(step)].annotation) or found
+        field = None if is_name else found[0].model_fields.get(str(step))
+        is_name = field is not None and get_origin(field.annotation) is dict  # an agent may have the name of a key
+        if field is not None:
+            found = models_in(field.annotation) or found
         else:  # a name, an index or the tag of a union
             found = [part for part in found if step in kinds_of_model(part)] or found
     return found

@@ -124,20 +124,19 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
 
 # Keys whose fields of the same name are computed in `build_job`. All others are carried into the spec as they are.
 COMPUTED_KEYS = ("schedule", "at", "stagger", "misfire", "env", "workdir")
-PROMPT_KEYS = ("budget", "agent", "model", "async_timeout", "strip_reasoning", "ok_match", "ack_max_chars", "precheck")
-COMMAND_KEYS = ("env", "workdir", "stdin", "shell")
 
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     """Report keys of the job itself that have no effect. Inherited keys may be meant for other jobs."""
     if node.has_own_key("stagger") and job.stagger:
         _check_stagger(job, node)
-    for key in PROMPT_KEYS:
-        if job.prompt is None and node.has_own_key(key):
-            node.add_error(f"this key applies only to a prompt, and the job has none; remove {key}, or write prompt: TEXT", key)
-    for key in COMMAND_KEYS:
-        if job.prompt is not None and job.command is None and node.has_own_key(key):
-            node.add_error(f"this key applies only to a command, and the job has none; remove {key}", key)
+    for key, form in models.config_schema()["$defs"]["Job"]["properties"].items():
+        needed = form.get("x-applies-to")
+        if not needed or getattr(job, needed) is not None or not node.has_own_key(key):
+            continue
+        advice = ", or write prompt: TEXT" if needed == "prompt" else ""
+        if advice or job.prompt is not None:
+            node.add_error(f"this key applies only to a {needed}, and the job has none; remove {key}{advice}", key)
 
 
 def _check_stagger(job: models.Job, node: ConfigNode) -> None:

@@ -23,7 +23,7 @@ from scheduler.config.file.diagnostics import ConfigError, Diagnostic, Diagnosti
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.file.text_editing import nest_value
-from scheduler.config.keys.models import Section, config_schema
+from scheduler.config.keys.models import Section, config_schema, keys_on_path, model_of_form
 from scheduler.config.keys.reference import describe_form
 from scheduler.engine.inbox import Refused
 from scheduler.web import config_editing
@@ -295,13 +295,13 @@ def sections_of_form() -> Mapping[str, tuple[str, ...]]:
     for prefix, model in (("heartbeat.", "Heartbeat"), ("", "Agent")):
         for name, form in definitions[model]["properties"].items():
             if title := form.get("x-section"):
-                found[title] += _fields_of_key(f"{prefix}{name}", form, definitions)
+                found[title] += _fields_of_key(f"{prefix}{name}", form)
     return {title: tuple(keys) for title, keys in found.items()}
 
 
-def _fields_of_key(key: str, form: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
+def _fields_of_key(key: str, form: Mapping[str, Any]) -> list[str]:
     """The key, or the keys of its map if none of them is required: the form has a field for each of them."""
-    inner = _model_of(form, definitions)
+    inner = model_of_form(form)
     return [key] if inner is None or "required" in inner else [f"{key}.{name}" for name in inner["properties"]]
 
 
@@ -314,10 +314,7 @@ def all_keys() -> tuple[str, ...]:
 @cache
 def form_of_key(key: str) -> KeyForm:
     """The form of a key inside an agent, from the model of the config."""
-    definitions = config_schema()["$defs"]
-    found: Mapping[str, Any] = definitions["Agent"]
-    for step in key.split("."):
-        found = (found if "properties" in found else _model_of(found, definitions) or {})["properties"][step]
+    *_, found = keys_on_path(key.split("."), "Agent")
     kinds = [found, *found.get("anyOf", ())]
     types = {kind.get("type") for kind in kinds}
     is_map = "object" in types or "discriminator" in found or any("$ref" in kind for kind in kinds)
@@ -329,12 +326,6 @@ def form_of_key(key: str) -> KeyForm:
         is_list="array" in types and not is_map,
         is_map=is_map,
     )
-
-
-def _model_of(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The model of a key whose value is a map of one kind; None for another value."""
-    references = [part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part]
-    return definitions[str(references[0]).rpartition("/")[2]] if references else None
 
 
 def _error_outcome(name: str, error: ConfigError) -> _Outcome:
