@@ -995,7 +995,13 @@ class ConfigSuggestion(EntryPart):
     yaml: str
 
 
-class WakeAccepted(EntryPart):
+class DonePart(EntryPart):
+    """The answer to a verb. `says` is what it has done, as a sentence for people."""
+
+    says: str
+
+
+class WakeAccepted(DonePart):
     """The number of the wake, and what it waits for if it must wait."""
 
     wake: int
@@ -1003,22 +1009,22 @@ class WakeAccepted(EntryPart):
     until: Time | None = None
 
 
-class WakeNumber(EntryPart):
+class WakeNumber(DonePart):
     wake: int
 
 
-class RunNumber(EntryPart):
+class RunNumber(DonePart):
     run: int
 
 
-class CancelledRun(EntryPart):
+class CancelledRun(DonePart):
     """`ended` is false for a run in progress: it ends within seconds."""
 
     run: int
     ended: bool
 
 
-class LaneHeld(EntryPart):
+class LaneHeld(DonePart):
     """`run` is the run in progress, which the caller should wait for."""
 
     id: str
@@ -1026,30 +1032,30 @@ class LaneHeld(EntryPart):
     run: int | None
 
 
-class LaneReleased(EntryPart):
+class LaneReleased(DonePart):
     id: str
 
 
-class RecordedActivity(EntryPart):
+class RecordedActivity(DonePart):
     last: KnownTarget | None
     queue: int | None
     pending_approvals: int | None
 
 
-class PausedEntries(EntryPart):
+class PausedEntries(DonePart):
     paused: list[str]
 
 
-class ResumedEntries(EntryPart):
+class ResumedEntries(DonePart):
     resumed: list[str]
 
 
-class Muted(EntryPart):
+class Muted(DonePart):
     muted_until: Time | None
     until_changed: bool
 
 
-class Unmuted(EntryPart):
+class Unmuted(DonePart):
     was_muted: bool
     held: int
 
@@ -1057,6 +1063,7 @@ class Unmuted(EntryPart):
 class Reloaded(ResponseBody):
     """What a reload has changed, or would change."""
 
+    says: str
     added: list[str]
     removed: list[str]
     changed: dict[str, list[str]]
@@ -1065,7 +1072,7 @@ class Reloaded(ResponseBody):
     warnings: list[str]
 
 
-class ChangedMessage(EntryPart):
+class ChangedMessage(DonePart):
     message: int
     channel: str
 
@@ -1073,6 +1080,7 @@ class ChangedMessage(EntryPart):
 class ClosedCondition(EntryBody):
     named_by: ClassVar[str] = "agent"
 
+    says: str
     agent: str
     key: str
 
@@ -1080,6 +1088,7 @@ class ClosedCondition(EntryBody):
 class AcknowledgedConditions(EntryBody):
     named_by: ClassVar[str] = "agent"
 
+    says: str
     agent: str
     keys: list[str]
 
@@ -1088,7 +1097,9 @@ class TestedChannel(ResponseBody):
     channel: str
     state: str
     error: str | None
+    says: str
 
 
 class TestedChannels(ResponseBody):
+    says: str
     channels: list[TestedChannel]

@@ -18,7 +18,7 @@ from rich.cells import cell_len, set_cell_size
 
 from heartbeat.words import one_line
 from scheduler.cli.colours import Meaning, paint_label
-from scheduler.model.local_days import is_repeated, offset_text
+from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
@@ -134,15 +134,7 @@ def format_time(instant: str | datetime | None) -> str:
 
     In the hour that a clock change repeats, the offset from UTC follows.
     """
-    if instant is None:
-        return "-"
-    moment = _moment(instant)
-    local = moment.astimezone(display_zone())
-    return f"{local:%Y-%m-%d %H:%M:%S}{_offset_if_repeated(local)}"
-
-
-def _offset_if_repeated(local: datetime) -> str:
-    return f" {offset_text(local)}" if is_repeated(local) else ""
+    return "-" if instant is None else local_text(_moment(instant), display_zone())
 
 
 def format_short_time(instant: str | datetime | None, now: datetime) -> str:
@@ -151,7 +143,7 @@ def format_short_time(instant: str | datetime | None, now: datetime) -> str:
         return "-"
     moment, today = _moment(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
     clock = f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
-    return clock + _offset_if_repeated(moment)
+    return clock + (f" {offset_text(moment)}" if is_repeated(moment) else "")
 
 
 def display_zone() -> ZoneInfo | None:

@@ -9,15 +9,13 @@ from typing import Any
 import click
 
 from heartbeat.findings import comparable_key
-from heartbeat.words import format_count
 from heartbeatd.answers import Condition
-from heartbeatd.operations import Answer
 from heartbeatd.verbs import Ack, Cancel, CloseProblem, Drop, Mute, Pause, Resume, Retry, RunJob, Unack, Unmute, Verb, Wake
 from scheduler.cli import arguments, daemon_files
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.options import InputError
-from scheduler.cli.output import entry_label, format_time, utc_now, wrap_text, zone_name
+from scheduler.cli.output import utc_now, wrap_text
 from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed, waiting_wakes_lines
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.engine.inbox import Refused
@@ -34,41 +32,28 @@ MAX_CHOICES = 5  # agents that an error message lists
 
 
 def pause(name: str | None, everything: bool, span: timedelta | None, path: Path) -> None:
-    _, label = _send(Pause.of(for_=span), path, name, everything)
-    click.echo(f"{label} paused {_format_end(span) or 'until resumed'}")
+    _send(Pause.of(for_=span), path, name, everything)
 
 
 def resume(name: str | None, everything: bool, path: Path) -> None:
-    found, label = _send(Resume(), path, name, everything)
-    for each in sorted(found.resumed):
-        click.echo(f"{each} resumed")
-    if not found.resumed:
-        click.echo("nothing was paused" if everything else f"{label} was not paused")
+    _send(Resume(), path, name, everything)
 
 
 def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
-    _, label = _send(Mute.of(for_=span, until_changed=until_changed), path, name)
-    ends = [_format_end(span), "until something changes" if until_changed else ""]
-    click.echo(f"{label} muted {' or '.join(filter(None, ends)) or 'until unmuted'}")
+    _send(Mute.of(for_=span, until_changed=until_changed), path, name)
 
 
 def unmute(name: str, path: Path) -> None:
-    found, label = _send(Unmute(), path, name)
-    held = f"unmuted; messages of {format_count(found.held, 'run')} were suppressed"
-    click.echo(f"{label} {held if found.was_muted else 'was not muted'}")
+    _send(Unmute(), path, name)
 
 
-def _send(verb: Verb[Answer], path: Path, name: str | None, everything: bool = False) -> tuple[Answer, str]:
-    """Send a verb for the entry with this name, or for all. Returns the answer, and what a sentence calls the subject."""
+def _send(verb: Verb[Any], path: Path, name: str | None, everything: bool = False) -> None:
+    """Send a verb for the entry with this name, or for all."""
     if (name is None) != everything:
         raise InputError("name an agent or a job, or use --all")
     client = open_client(path)
     key = None if name is None else arguments.resolve_entry(name, client.list_entries())
-    return client.perform(verb, key), entry_label(*key) if key else "all agents and jobs"
-
-
-def _format_end(span: timedelta | None) -> str:
-    return f"until {format_time(utc_now() + span)} {zone_name()}" if span else ""
+    click.echo(client.perform(verb, key).says)
 
 
 def wake(agent: str, text: str, wait: bool, path: Path) -> int:
@@ -84,14 +69,12 @@ def run_job(name: str, wait: bool, path: Path) -> int:
 def _start_run(verb: Verb[Any], key: Key, wait: bool, path: Path) -> int:
     """Send a verb that starts a run. Returns 1 if the run is waited for and fails, else 0."""
     before = newest_run_id(path)
-    wake_id = open_client(path).perform(verb, key).wake
+    accepted = open_client(path).perform(verb, key)
     if wait:
-        return wait_for_run(path, wake_id, before)
-    if key[0] is Kind.CRON:
-        click.echo(f"{entry_label(*key)} is queued")
-    else:
-        click.echo(f"wake {wake_id} for {entry_label(*key)} is queued")
-        print_wait(path, wake_id)
+        return wait_for_run(path, accepted.wake, before)
+    click.echo(accepted.says)
+    if key[0] is Kind.HEARTBEAT and accepted.waits_for is None:
+        print_wait(path, accepted.wake)
     return 0
 
 
@@ -100,11 +83,14 @@ def cancel(run: int, path: Path) -> None:
     running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
-    if running.perform(Cancel(), run).ended or wait_until_closed(CLOSE_TIMEOUT, files, run):
-        click.echo(f"run {run} is cancelled")
-        _print_waiting_wakes(files, run)
-    else:
-        click.echo(f"run {run} is being cancelled; `heartbeatd show {run}` shows when it has ended")
+    cancelled = running.perform(Cancel(), run)
+    click.echo(cancelled.says)
+    if not cancelled.ended:
+        if not wait_until_closed(CLOSE_TIMEOUT, files, run):
+            click.echo(f"`heartbeatd show {run}` shows when it has ended")
+            return
+        click.echo(f"run {run} has ended")
+    _print_waiting_wakes(files, run)
 
 
 def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
@@ -118,18 +104,11 @@ def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
 
 
 def ack(name: str, key: str | None, path: Path) -> None:
-    found = open_client(path).perform(Ack(**_chosen_conditions(name, key)))
-    click.echo(f"{_name_conditions(found.keys)} of agent/{found.agent}: no messages until worse or over")
+    click.echo(open_client(path).perform(Ack(**_chosen_conditions(name, key))).says)
 
 
 def unack(name: str, key: str | None, path: Path) -> None:
-    found = open_client(path).perform(Unack(**_chosen_conditions(name, key)))
-    if found.keys:
-        click.echo(f"{_name_conditions(found.keys)} of agent/{found.agent}: acknowledgement removed")
-    elif key:
-        click.echo(f"the condition {key} of agent/{found.agent} was not acknowledged")
-    else:
-        click.echo(f"no condition of run {name} of agent/{found.agent} was acknowledged")
+    click.echo(open_client(path).perform(Unack(**_chosen_conditions(name, key))).says)
 
 
 def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
@@ -142,18 +121,13 @@ def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
     return {"run": run_id}
 
 
-def _name_conditions(keys: list[str]) -> str:
-    return f"the condition{'' if len(keys) == 1 else 's'} {', '.join(keys)}"
-
-
 def close(key: str, agent: str | None, path: Path) -> None:
     if agent is not None:
         name = arguments.name_of_kind("agent", agent, "only agents have conditions")
     else:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
             name = _find_agent_with_condition(list_conditions(db) if db else [], key)
-    closed = open_client(path).perform(CloseProblem(agent=name, key=key)).key
-    click.echo(f"the condition {closed} of agent/{name} is closed")
+    click.echo(open_client(path).perform(CloseProblem(agent=name, key=key)).says)
 
 
 def _find_agent_with_condition(found: list[Condition], key: str) -> str:
@@ -169,14 +143,14 @@ def _find_agent_with_condition(found: list[Condition], key: str) -> str:
 
 
 def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    return _send_for_messages(Retry(), "will be sent again", ids, everything, path)
+    return _send_for_messages(Retry(), ids, everything, path)
 
 
 def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    return _send_for_messages(Drop(), "is dropped", ids, everything, path)
+    return _send_for_messages(Drop(), ids, everything, path)
 
 
-def _send_for_messages(verb: Retry | Drop, result: str, ids: tuple[int, ...], everything: bool, path: Path) -> int:
+def _send_for_messages(verb: Retry | Drop, ids: tuple[int, ...], everything: bool, path: Path) -> int:
     """Send a verb for each message. An error is printed, and the next message follows."""
     if bool(ids) == everything:
         raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
@@ -186,12 +160,12 @@ def _send_for_messages(verb: Retry | Drop, result: str, ids: tuple[int, ...], ev
     client, code = open_client(path), 0
     for message_id in ids:
         try:
-            client.perform(verb, message_id)
+            done = client.perform(verb, message_id)
         except Refused as refusal:
             click.echo(f"heartbeatd: {refusal}", err=True)
             code = 1
         else:
-            click.echo(f"message {message_id} {result}")
+            click.echo(done.says)
     if not ids:
         click.echo("there is nothing to do")
     return code

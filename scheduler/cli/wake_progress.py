@@ -12,7 +12,7 @@ from heartbeat.words import escape_control
 from heartbeatd.answers import EntryStatus, RunRecord
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import entry_label, format_time, utc_now
+from scheduler.cli.output import display_zone, entry_label, format_time, utc_now
 from scheduler.insight import wake_waits
 from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
 from scheduler.model.outcome import Reason
@@ -53,9 +53,9 @@ def wait_for_run(path: Path, wake_id: int, before: int) -> int:
         if up is None:
             raise click.ClickException(f"the daemon is not running; wake {wake_id} is kept for its next start")
         if wait is not None and wait.was_refused:
-            raise click.ClickException(f"wake {wake_id} {_describe_wait(wait)}")
+            raise click.ClickException(f"wake {wake_id} {wait.describe(display_zone())}")
         if wait is not None and not wait.is_starting and wait.reason != printed_reason:
-            click.echo(f"wake {wake_id} {_describe_wait(wait)}", err=True)
+            click.echo(f"wake {wake_id} {wait.describe(display_zone())}", err=True)
             printed_reason = wait.reason
         time.sleep(POLL_INTERVAL)
 
@@ -68,7 +68,7 @@ def print_wait(path: Path, wake_id: int) -> None:
     files, deadline = daemon_files.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
     while (wait := _find_wait(files, wake_id)) is not None:
         if not wait.is_starting:
-            click.echo(_describe_wait(wait))
+            click.echo(wait.describe(display_zone()))
             return
         if daemon_files.find_running_daemon(files) is None or time.monotonic() >= deadline:
             return
@@ -78,11 +78,6 @@ def print_wait(path: Path, wake_id: int) -> None:
 def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:
     with daemon_files.open_for_reading(files) as db:
         return wake_waits.wait_of_wake(db, wake_id, utc_now()) if db else None
-
-
-def _describe_wait(wait: WakeWait) -> str:
-    until = f" until {format_time(wait.until.isoformat())}" if wait.until else ""
-    return f"waits{until}: {wait.text}"
 
 
 def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
@@ -117,7 +112,7 @@ def _print_run(run: RunRecord, wait: WakeWait | None) -> int:
         if text:
             click.echo(escape_control(text))
     if wait is not None:
-        click.echo(f"the wake {_describe_wait(wait)}", err=True)
+        click.echo(f"the wake {wait.describe(display_zone())}", err=True)
     return 0 if run.outcome in SUCCESSFUL_OUTCOMES else 1
 
 

@@ -10,20 +10,20 @@ import base64
 import hashlib
 import hmac
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from heartbeat.words import one_line
 from heartbeatd.verbs import Ack, Mute, RunJob, Wake
 from scheduler.channels import target_urls, telegram
 from scheduler.channels.message import Button
 from scheduler.channels.telegram_buttons import Press
-from scheduler.engine import effects
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
+from scheduler.model.entry import Key
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
@@ -37,10 +37,43 @@ MUTE_TIME = timedelta(hours=2)
 CODE_BYTES = 16  # of the HMAC; Telegram accepts 64 bytes of data
 PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the bot for this purpose alone
 
-MUTE, ACKNOWLEDGE, RUN = "m", "a", "r"
-NAMES = {MUTE: "mute", ACKNOWLEDGE: "acknowledge", RUN: "run"}
 LINK_PATH = "/act/"
-LABELS = {MUTE: "Mute 2h", ACKNOWLEDGE: "Acknowledge", RUN: "Run again"}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a button does: the verbs that it sends for a message and the person who has pressed it."""
+
+    name: str
+    label: str
+    requests: Callable[[sqlite3.Connection, OutboxMessage, Sender], list[VerbRequest[Any]]]
+
+
+def _mute(_: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest[Any]]:
+    return [VerbRequest(Mute(for_=MUTE_TIME), _entry_of(message), person)]
+
+
+def _acknowledge(db: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest[Any]]:
+    keys = conditions.keys_of_message(db, message.id)
+    verbs = [Ack(agent=message.name, key=each) for each in keys] or [Ack(run=message.run_id)]
+    return [VerbRequest(verb, sender=person) for verb in verbs]
+
+
+def _run_again(_: sqlite3.Connection, message: OutboxMessage, __: Sender) -> list[VerbRequest[Any]]:
+    verb = Wake() if message.kind == Kind.HEARTBEAT else RunJob()
+    return [VerbRequest(verb, _entry_of(message), Sender("button", source=Trigger.API))]
+
+
+def _entry_of(message: OutboxMessage) -> Key:
+    return Kind(message.kind), message.name
+
+
+ACKNOWLEDGE = "a"
+ACTIONS = {  # by the letter in the data of a button
+    "m": Action("mute", "Mute 2h", _mute),
+    ACKNOWLEDGE: Action("acknowledge", "Acknowledge", _acknowledge),
+    "r": Action("run", "Run again", _run_again),
+}
 
 PressResult = Literal["applied", "failed", "forged", "expired", "wrong_chat", "replayed"]
 REFUSALS: dict[PressResult, str] = {
@@ -56,11 +89,12 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     if not (channel.buttons or channel.links) or message.part != message.parts or _signing_key(channel) is None:
         return ()
     has_conditions = bool(conditions.keys_of_message(tx.db, message.id))
-    actions = (MUTE, ACKNOWLEDGE, RUN) if has_conditions else (MUTE, RUN)
     expires = to_millis(tx.now + LIFETIME) // 1000
     before = f"{channel.public_url}{LINK_PATH}" if channel.links else ""
     return tuple(
-        Button(NAMES[action], LABELS[action], before + _button_data(channel, message, action, expires)) for action in actions
+        Button(action.name, action.label, before + _button_data(channel, message, letter, expires))
+        for letter, action in ACTIONS.items()
+        if letter != ACKNOWLEDGE or has_conditions
     )
 
 
@@ -97,7 +131,7 @@ def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: 
     """The button, or the link, with this data, if its code is right; otherwise None."""
     try:
         action, number, expires, code = data.split(":")
-        found = outbox.find_message(db, int(number, 16)) if action in LABELS else None
+        found = outbox.find_message(db, int(number, 16)) if action in ACTIONS else None
         until = int(expires, 16)
     except (ValueError, OverflowError):
         return None
@@ -170,25 +204,12 @@ class PressButton:
         return chat == self.press.chat or chat.casefold() == f"@{self.press.chat_name}".casefold()
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
-        key, name = (Kind(message.kind), message.name), message.name
         person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100])
-        if action == MUTE:
-            effects.mute(tick, VerbRequest(Mute(for_=MUTE_TIME), key, person))
-            return f"{name} is muted for two hours."
-        if action == ACKNOWLEDGE:
-            keys = conditions.keys_of_message(tick.tx.db, message.id)
-            wanted = [Ack(agent=name, key=each) for each in keys] or [Ack(run=message.run_id)]
-            labels = [label for verb in wanted for label in effects.acknowledge(tick, VerbRequest(verb, sender=person)).keys]
-            return f"{', '.join(labels)}: no messages until worse or over."
-        button = Sender("button", source=Trigger.API)
-        if key[0] is Kind.HEARTBEAT:
-            effects.wake_agent(tick, VerbRequest(Wake(), key, button))
-        else:
-            effects.run_job(tick, VerbRequest(RunJob(), key, button))
-        return f"{name} runs again."
+        requests = ACTIONS[action].requests(tick.tx.db, message, person)
+        return "; ".join(each.apply(tick).says for each in requests)
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:
         channel = message.channel if message else self.channel
         name = message.name if message else None
-        shown = LABELS.get(action, "unknown")
+        shown = ACTIONS[action].label if action in ACTIONS else "unknown"
         tx.report(ButtonPressed(channel, shown, result, one_line(self.press.user)[:100], name))

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from heartbeat.findings import MAX_KEY, comparable_key, parse_report
-from heartbeat.words import format_duration, one_line
+from heartbeat.words import format_count, format_duration, one_line
 from heartbeatd import verbs
 from heartbeatd.answers import (
     AcknowledgedConditions,
@@ -37,6 +37,7 @@ from scheduler.model.condition import Acknowledgement, Condition, EndedBy
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, ConditionClosed, PauseChanged
+from scheduler.model.local_days import local_text
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
@@ -78,8 +79,8 @@ class VerbRequest(Generic[AVerb]):
     subject: Key | int | None = None
     sender: Sender = COMMAND_LINE
 
-    def apply(self, tick: Tick) -> ResponseBody:
-        """Carry the verb out. Raises Refused."""
+    def apply(self, tick: Tick) -> Any:
+        """Carry the verb out, and return its answer. Raises Refused."""
         return EFFECTS[type(self.verb)](tick, self)
 
     @property
@@ -130,7 +131,8 @@ def wake_agent(tick: Tick, request: VerbRequest[verbs.Wake]) -> WakeAccepted:
     if run is not None and sender.run == f"{run.owner}/{run.run_id}":
         wakes.reject_wake(tick.tx, wake, RejectedBecause.OWN_RUN)
         raise Refused("own_run", f"agent {wake.name!r} cannot wake itself from within its own run")
-    return WakeAccepted(wake=wake_starts.accept_wake(tick, entry_row, wake))
+    wake_id = wake_starts.accept_wake(tick, entry_row, wake)
+    return WakeAccepted(wake=wake_id, says=f"wake {wake_id} for {_label(request)} is queued")
 
 
 JOB_OBSTACLE_TEXTS = {
@@ -149,7 +151,7 @@ def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeNumber:
         slot_records.record_skip(tick.tx, entry_row, source, obstacle, tick.now)
         raise Refused(obstacle, f"cron job {request.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
     wake = Wake(request.name, source, sender=source, kind=Kind.CRON)
-    return WakeNumber(wake=wake_starts.accept_wake(tick, entry_row, wake))
+    return WakeNumber(wake=wake_starts.accept_wake(tick, entry_row, wake), says=f"{_label(request)} is queued")
 
 
 def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
@@ -169,15 +171,15 @@ def report_result(tick: Tick, request: VerbRequest[verbs.ReportResult]) -> RunNu
         report = None if verb.findings is None else parse_report({"findings": verb.findings, "text": verb.text})
     except ValueError as error:
         raise Refused("bad_request", str(error)) from None
-    return RunNumber(
-        run=pending_runs.record_result(tick, request.number, verb.text, verb.error, truncated=verb.truncated, report=report)
-    )
+    run = pending_runs.record_result(tick, request.number, verb.text, verb.error, truncated=verb.truncated, report=report)
+    return RunNumber(run=run, says=f"the result of run {request.number} is recorded as run {run}")
 
 
 @effect_of(verbs.Cancel)
 def cancel_run(tick: Tick, request: VerbRequest[verbs.Cancel]) -> CancelledRun:
     """A run in progress ends within seconds."""
-    return CancelledRun(run=request.number, ended=pending_runs.cancel_run(tick, request.number))
+    run, has_ended = request.number, pending_runs.cancel_run(tick, request.number)
+    return CancelledRun(run=run, ended=has_ended, says=f"run {run} is {'cancelled' if has_ended else 'being cancelled'}")
 
 
 def _end_of(verb: verbs.Pause | verbs.Mute, now: datetime) -> datetime | None:
@@ -185,6 +187,16 @@ def _end_of(verb: verbs.Pause | verbs.Mute, now: datetime) -> datetime | None:
     if verb.until is not None and verb.until <= now:
         raise Refused("bad_request", "until: this time is in the past")
     return verb.until if verb.for_ is None else now + verb.for_
+
+
+def _label(request: VerbRequest[Any]) -> str:
+    """What a sentence calls the entry that a verb is for."""
+    return "all agents and jobs" if request.subject is None else request.key[0].label_of(request.name)
+
+
+def _until(tick: Tick, end: datetime) -> str:
+    zone = tick.plan.settings.zone
+    return f"until {local_text(end, zone)} {zone.key}"
 
 
 @effect_of(verbs.Pause)
@@ -198,7 +210,9 @@ def pause(tick: Tick, request: VerbRequest[verbs.Pause]) -> PausedEntries:
         paused = settled._replace(paused_until=until or UNTIL_RESUMED, paused_at=since, paused_by=by)
         planning.save_with_next_due(tick.tx, entry_row, paused)
         tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, True, by, until))
-    return PausedEntries(paused=[entry_row.kind.label_of(entry_row.name) for entry_row in chosen])
+    are = "are" if request.subject is None else "is"
+    says = f"{_label(request)} {are} paused {_until(tick, until) if until else 'until resumed'}"
+    return PausedEntries(paused=[entry_row.kind.label_of(entry_row.name) for entry_row in chosen], says=says)
 
 
 @effect_of(verbs.Resume)
@@ -208,7 +222,11 @@ def resume(tick: Tick, request: VerbRequest[verbs.Resume]) -> ResumedEntries:
     for entry_row in paused:
         planning.save_with_next_due(tick.tx, entry_row, planning.end_pause(tick, entry_row, tick.now))
         tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, False, request.sender.by, None))
-    return ResumedEntries(resumed=[entry_row.kind.label_of(entry_row.name) for entry_row in paused])
+    labels = [entry_row.kind.label_of(entry_row.name) for entry_row in paused]
+    if not labels:
+        nothing = "nothing was" if request.subject is None else f"{_label(request)} was not"
+        return ResumedEntries(resumed=[], says=f"{nothing} paused")
+    return ResumedEntries(resumed=labels, says=f"{', '.join(sorted(labels))} {'is' if len(labels) == 1 else 'are'} resumed")
 
 
 @effect_of(verbs.NoteActivity)
@@ -229,6 +247,7 @@ def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> Rec
         last=last,
         queue=updated_row.queue,
         pending_approvals=updated_row.approvals,
+        says=f"the activity of {_label(request)} is recorded",
     )
 
 
@@ -251,7 +270,9 @@ def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLane]) -> LaneHeld:
     if not lane_holds.save_hold(tick.tx, name, verb.id, until):
         raise Refused("too_many", f"the lane of agent {name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others")
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
-    return LaneHeld(id=verb.id, until=until, run=run.run_id if run is not None and run.state == "running" else None)
+    running = run.run_id if run is not None and run.state == "running" else None
+    says = f"the lane of {_label(request)} is held by {verb.id} {_until(tick, until)}"
+    return LaneHeld(id=verb.id, until=until, run=running, says=says)
 
 
 @effect_of(verbs.ReleaseLane)
@@ -264,7 +285,7 @@ def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLane]) -> LaneRel
             entry = tick.plan.entries.get((kind, name))
             if entry is not None and entry.lane == request.name:
                 planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
-    return LaneReleased(id=request.verb.id)
+    return LaneReleased(id=request.verb.id, says=f"{request.verb.id} does not hold the lane of {_label(request)} any more")
 
 
 UNSENDABLE_STATES = {
@@ -279,7 +300,7 @@ def retry_message(tick: Tick, request: VerbRequest[verbs.Retry]) -> ChangedMessa
     """A waiting, held or dead message is sent with the same key. One that is older than a day gets a single attempt."""
     message = _undelivered_message(tick.tx, request.number)
     outbox.resend_message(tick.tx, message)
-    return ChangedMessage(message=message.id, channel=message.channel)
+    return ChangedMessage(message=message.id, channel=message.channel, says=f"message {message.id} will be sent again")
 
 
 @effect_of(verbs.Drop)
@@ -287,7 +308,7 @@ def drop_message(tick: Tick, request: VerbRequest[verbs.Drop]) -> ChangedMessage
     """Its text remains readable in its run. The same text may be sent again."""
     message = _undelivered_message(tick.tx, request.number)
     outbox.drop_message(tick.tx, message)
-    return ChangedMessage(message=message.id, channel=message.channel)
+    return ChangedMessage(message=message.id, channel=message.channel, says=f"message {message.id} is dropped")
 
 
 def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
@@ -313,7 +334,12 @@ def close_condition(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> Clo
     if entry_row is not None:
         entries.change_entry(tick.tx, entry_row, entry_row._replace(conditions=unsettled))
     tick.tx.report(ConditionClosed(found.name, found.label, EndedBy.USER))
-    return ClosedCondition(agent=found.name, key=found.label)
+    return ClosedCondition(agent=found.name, key=found.label, says=f"{_name_conditions(found.name, [found])} is closed")
+
+
+def _name_conditions(agent: str, found: list[Condition]) -> str:
+    noun = "condition" if len(found) == 1 else "conditions"
+    return f"the {noun} {', '.join(each.label for each in found)} of {Kind.HEARTBEAT.label_of(agent)}"
 
 
 def _open_condition(tick: Tick, name: str, key: str) -> Condition:
@@ -349,7 +375,9 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
         until_changed=is_until_changed,
     )
     entries.change_entry(tick.tx, entry_row, muted)
-    return Muted(muted_until=until, until_changed=is_until_changed)
+    ends = [_until(tick, until) if until else "", "until something changes" if is_until_changed else ""]
+    says = f"{_label(request)} is muted {' or '.join(filter(None, ends)) or 'until unmuted'}"
+    return Muted(muted_until=until, until_changed=is_until_changed, says=says)
 
 
 @effect_of(verbs.Unmute)
@@ -360,9 +388,11 @@ def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
     """
     entry_row = _declared_entry(tick, *request.key)
     if not entry_row.is_muted(tick.now) or entry_row.mute is None:
-        return Unmuted(was_muted=False, held=0)
+        return Unmuted(was_muted=False, held=0, says=f"{_label(request)} was not muted")
     entries.change_entry(tick.tx, entry_row, mutes.end_mute(tick.tx, entry_row, request.sender.name))
-    return Unmuted(was_muted=True, held=parse_mute(entry_row.mute).held)
+    held = parse_mute(entry_row.mute).held
+    says = f"{_label(request)} is unmuted; messages of {format_count(held, 'run')} were suppressed"
+    return Unmuted(was_muted=True, held=held, says=says)
 
 
 @effect_of(verbs.Ack)
@@ -373,7 +403,8 @@ def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> AcknowledgedCond
         acknowledgement = Acknowledgement(tick.now, condition.severity, request.sender.name)
         conditions.save_condition(tick.tx, replace(condition, acknowledgement=acknowledgement))
         tick.tx.report(ConditionAcknowledged(name, condition.label, request.sender.name))
-    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in found])
+    says = f"{_name_conditions(name, found)}: no messages until worse or over"
+    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in found], says=says)
 
 
 @effect_of(verbs.Unack)
@@ -384,7 +415,10 @@ def unacknowledge(tick: Tick, request: VerbRequest[verbs.Unack]) -> Acknowledged
     for condition in acknowledged:
         conditions.save_condition(tick.tx, replace(condition, acknowledgement=None))
         tick.tx.report(AcknowledgementEnded(name, condition.label, request.sender.name))
-    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in acknowledged])
+    were = "was" if len(found) == 1 else "were"
+    result = ": acknowledgement removed" if acknowledged else f" {were} not acknowledged"
+    says = f"{_name_conditions(name, acknowledged or found)}{result}"
+    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in acknowledged], says=says)
 
 
 def _named_conditions(tick: Tick, verb: verbs.Ack | verbs.Unack) -> tuple[str, list[Condition]]:

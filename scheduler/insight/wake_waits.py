@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import WaitingWakes
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.entry_row import EntryRow
+from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
 from scheduler.model.timestamps import from_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
@@ -52,6 +54,11 @@ class WakeWait:
         if self.reason in tuple(Skip):
             return SlotCause(self.reason).text_for_now
         return f"its run failed ({self.reason}) and will be retried"
+
+    def describe(self, zone: ZoneInfo | None) -> str:
+        """A sentence for people without its subject, with the time in their zone."""
+        until = f" until {local_text(self.until, zone)}" if self.until else ""
+        return f"waits{until}: {self.text}"
 
 
 WAIT_TEXTS = {

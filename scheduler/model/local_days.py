@@ -58,6 +58,12 @@ def is_repeated(local: datetime) -> bool:
     return local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
 
 
+def local_text(instant: datetime, zone: ZoneInfo | None) -> str:
+    """A time to the second. In the hour that a clock change repeats, its offset from UTC follows."""
+    local = instant.astimezone(zone)
+    return f"{local:%Y-%m-%d %H:%M:%S}" + (f" {offset_text(local)}" if is_repeated(local) else "")
+
+
 def clock_before_and_after(instant: datetime, zone: ZoneInfo) -> tuple[str, str]:
     """The local time that the clock would have shown at its change, and the one that it shows, with the names of the zone."""
     tick = timedelta(microseconds=1)

@@ -295,7 +295,7 @@ def test_ping_needs_a_target_if_the_url_has_a_placeholder(ping: Any, phone: Tele
 def test_ping_rejects_unknown_names(ping: Any) -> None:
     code, out, error = ping("phne")
     assert (code, out) == (2, "")
-    assert error.endswith("config.yaml; did you mean phone?\n")
+    assert error.endswith("'phne' is not a channel; did you mean phone?\n")
     assert ping("tgram://canary")[2] == "heartbeatd: this is a URL; add it under `channels:` and use its name here\n"
 
 

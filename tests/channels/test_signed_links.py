@@ -86,7 +86,7 @@ def test_get_shows_what_a_link_does_and_post_does_it_once(receiver: Receiver) ->
     assert b'<form method="post">' in page.body
     assert not is_muted(receiver)
     page = receiver.confirm(receiver.path("mute"))
-    assert (page.status, b"ops is muted for two hours." in page.body) == (200, True)
+    assert (page.status, b"agent/ops is muted until " in page.body) == (200, True)
     assert is_muted(receiver)
     assert receiver.confirm(receiver.path("mute")).status == 403
     page = receiver.open(receiver.path("mute"))
@@ -95,15 +95,20 @@ def test_get_shows_what_a_link_does_and_post_does_it_once(receiver: Receiver) ->
 
 
 def test_links_acknowledge_and_run(receiver: Receiver) -> None:
-    assert b"disk: no messages until worse or over." in receiver.confirm(receiver.path("acknowledge")).body
-    assert b"ops runs again." in receiver.confirm(receiver.path("run")).body
+    assert (
+        b"the condition disk of agent/ops: no messages until worse or over" in receiver.confirm(receiver.path("acknowledge")).body
+    )
+    assert b"for agent/ops is queued" in receiver.confirm(receiver.path("run")).body
 
 
 def test_a_key_that_a_model_wrote_is_text_on_the_page_behind_a_link(tmp_path: Path) -> None:
     with WebDaemon(tmp_path, CONFIG) as daemon:
         receiver = Receiver(daemon, "[disk <b>full</b>!] 97 %")
         done = receiver.confirm(receiver.path("acknowledge"))
-    assert (done.status, b"disk &lt;b&gt;full&lt;/b&gt;: no messages until worse or over." in done.body) == (200, True)
+    assert (done.status, b"disk &lt;b&gt;full&lt;/b&gt; of agent/ops: no messages until worse or over" in done.body) == (
+        200,
+        True,
+    )
     assert b"<b>" not in done.body
 
 

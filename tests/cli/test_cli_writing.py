@@ -137,7 +137,7 @@ def test_a_job_can_be_requested_while_the_daemon_is_down(config: Path, place: Da
 
 def test_a_pause_lasts_for_the_given_time(config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(config, "pause", "ops", "--for", "2h") == 0
-    assert capsys.readouterr().out.startswith("agent/ops paused until 2")
+    assert capsys.readouterr().out.startswith("agent/ops is paused until 2")
     ends = entry_row(place, Kind.HEARTBEAT, "ops").pause_ends
     assert ends is not None
     assert abs(ends - datetime.now(UTC) - timedelta(hours=2)) < timedelta(minutes=1)
@@ -174,7 +174,7 @@ def test_resume_lists_the_resumed_entries_and_those_that_were_not_paused(
     for name in ("ops", "tick"):
         assert call(config, "pause", name) == 0
     capsys.readouterr()
-    assert (resume("ops"), resume("--all")) == (["agent/ops resumed"], ["cron/tick resumed"])
+    assert (resume("ops"), resume("--all")) == (["agent/ops is resumed"], ["cron/tick is resumed"])
 
 
 def test_a_name_of_an_agent_and_a_job_needs_a_prefix(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,6 +320,7 @@ ANSWER = {
     "channel": "hook",
     "run": 3,
     "ended": True,
+    "says": "it is done",
 }
 
 
@@ -404,21 +405,20 @@ def test_pause_resume_mute_and_unmute_are_sent_to_a_running_daemon(
     capsys.readouterr()
     assert call(config, *arguments) == 0
     assert daemon.asked == [(path, body)]
-    printed = {"resume": "cron/both resumed\n", "unmute": "cron/both unmuted; messages of 3 runs were suppressed\n"}
-    assert capsys.readouterr().out == printed.get(arguments[0]) or arguments[0] in ("pause", "mute")
+    assert capsys.readouterr().out == "it is done\n"
 
 
 def test_an_entry_is_muted_in_the_database_of_a_stopped_daemon(config: Path, place: DaemonFiles, capsys: Any) -> None:
     assert call(config, "mute", "ops", "--for", "2h", "--until-changed") == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("agent/ops muted until ")
+    assert printed.startswith("agent/ops is muted until ")
     assert printed.endswith(" or until something changes\n")
     assert entry_row(place, Kind.HEARTBEAT, "ops").is_muted(datetime.now(UTC))
     assert call(config, "status") == 0
     assert "muted: agent/ops by" in capsys.readouterr().out
     assert call(config, "unmute", "ops") == 0
     assert call(config, "unmute", "ops") == 0
-    assert capsys.readouterr().out == "agent/ops unmuted; messages of 0 runs were suppressed\nagent/ops was not muted\n"
+    assert capsys.readouterr().out == "agent/ops is unmuted; messages of 0 runs were suppressed\nagent/ops was not muted\n"
 
 
 def test_ack_without_a_key_takes_the_number_of_a_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -432,9 +432,9 @@ def test_a_wake_is_sent_to_a_running_daemon(
     config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEARTBEATD_RUN", "abc/7")
-    daemon.answers["/api/v1/agents/ops/wake"] = (202, {"wake": 41})
+    daemon.answers["/api/v1/agents/ops/wake"] = (202, {"wake": 41, "says": "wake 41 is queued"})
     assert call(config, "wake", "ops", "--text", "hi") == 0
-    assert capsys.readouterr().out == "wake 41 for agent/ops is queued\n"
+    assert capsys.readouterr().out == "wake 41 is queued\n"
     assert daemon.asked == [("/api/v1/agents/ops/wake", {"text": "hi"})]
     assert daemon.headers["Authorization"] == "Bearer s3cret"
     assert daemon.headers["X-Heartbeatd-Source"] == "cli"
@@ -443,7 +443,7 @@ def test_a_wake_is_sent_to_a_running_daemon(
 
 
 def test_a_job_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon) -> None:
-    daemon.answers["/api/v1/cron/tick/run"] = (202, {"wake": 41})
+    daemon.answers["/api/v1/cron/tick/run"] = (202, {"wake": 41, "says": "cron/tick is queued"})
     assert call(config, "cron", "run", "cron/tick") == 0
     assert daemon.asked == [("/api/v1/cron/tick/run", {})]
 
@@ -578,7 +578,7 @@ class Waking(Daemon):
                 wake = db.execute("select max(id) from wake").fetchone()[0]
         finally:
             store.close()
-        return 202, {"wake": wake}
+        return 202, {"wake": wake, "says": "it is queued"}
 
 
 @pytest.fixture
@@ -621,7 +621,7 @@ def test_retry_and_drop_are_sent_to_a_running_daemon(config: Path, daemon: Daemo
 
 def test_a_cancel_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    daemon.answers["/api/v1/runs/3/cancel"] = (200, {"run": 3, "ended": True})
+    daemon.answers["/api/v1/runs/3/cancel"] = (200, {"run": 3, "ended": True, "says": "run 3 is cancelled"})
     assert call(config, "cancel", "3") == 0
     assert capsys.readouterr().out == "run 3 is cancelled\n"
     daemon.answers["/api/v1/runs/3/cancel"] = (409, {"error": {"code": "closed", "message": "run 3 has already ended: ok"}})
@@ -647,7 +647,7 @@ def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
     world.run(seconds=1)
     world.request(VerbRequest(Cancel(), 1))
     world.run(seconds=1)
-    daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True})
+    daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True, "says": "run 1 is cancelled"})
     capsys.readouterr()
     assert call(config, "cancel", "1") == 0
     assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits for the next run of agent/ops{output}"

@@ -315,7 +315,7 @@ def test_a_cancelled_run_ends_with_all_its_processes(daemon: Begin) -> None:
     it.wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     (run,) = it.runs("tick", "--outcome", "running")
     cancelled = it.run_command("cancel", str(run["id"]))
-    assert (cancelled.returncode, cancelled.stdout) == (0, f"run {run['id']} is cancelled\n")
+    assert (cancelled.returncode, cancelled.stdout) == (0, f"run {run['id']} is being cancelled\nrun {run['id']} has ended\n")
     assert not [pid for pid in pids.read_text().split()[:2] if _lives(int(pid))]
     (row,) = it.runs("tick", "--reason", "cancelled")
     assert (row["id"], row["outcome"]) == (run["id"], "abandoned")

@@ -175,7 +175,7 @@ def test_waiting_wakes_are_shown_with_what_they_wait_for(daemon: WebDaemon) -> N
     user = user_of(daemon)
     user.submit(f"{OPS}/pause", next=OPS)
     found = user.submit(f"{OPS}/wake", next=OPS, text="look at <b>this</b>")
-    assert "The wake is kept. It waits: the agent is paused." in found.text
+    assert "is queued; it waits: the agent is paused" in found.text
     assert "Waiting wakes" in found.text and "look at <b>this</b>" in found.text
 
 
@@ -232,27 +232,30 @@ def state(daemon: WebDaemon) -> dict[str, Any]:
 
 def test_a_wake_starts_a_run_with_the_text(daemon: WebDaemon) -> None:
     found = user_of(daemon).submit(f"{OPS}/wake", next=OPS, text="look at the disk")
-    assert "The agent is woken." in found.text
+    assert "wake 1 for agent/ops is queued" in found.text
     assert "look at the disk" in daemon.world.calls[-1].stdin
 
 
 def test_an_agent_is_paused_for_a_time_and_resumed(daemon: WebDaemon) -> None:
     user = user_of(daemon)
-    assert "The agent is paused." in user.submit(f"{OPS}/pause", next=OPS, **{"for": "2h"}).text
+    assert (
+        "agent/ops is paused until 2026-03-02 11:30:00 Europe/Berlin"
+        in user.submit(f"{OPS}/pause", next=OPS, **{"for": "2h"}).text
+    )
     assert (state(daemon)["state"], state(daemon)["paused_until"]) == ("paused", "2026-03-02T10:30:00Z")
     found = user.get(OPS)
     assert "resume" in actions(found) and "pause" not in actions(found)
-    assert "The agent is resumed." in user.submit(f"{OPS}/resume", next=OPS).text
+    assert "agent/ops is resumed" in user.submit(f"{OPS}/resume", next=OPS).text
     assert state(daemon)["state"] == "active"
 
 
 def test_an_agent_is_muted_and_unmuted(daemon: WebDaemon) -> None:
     user = user_of(daemon)
-    assert "The agent is muted." in user.submit(f"{OPS}/mute", next=OPS, until_changed="true").text
+    assert "agent/ops is muted until something changes" in user.submit(f"{OPS}/mute", next=OPS, until_changed="true").text
     assert state(daemon)["muted"]["until_changed"] is True
     found = user.get(OPS)
     assert "unmute" in actions(found) and "mute" not in actions(found)
-    assert "Held back: 0 messages." in user.submit(f"{OPS}/unmute", next=OPS).text
+    assert "agent/ops is unmuted; messages of 0 runs were suppressed" in user.submit(f"{OPS}/unmute", next=OPS).text
     assert state(daemon)["muted"] is None
 
 

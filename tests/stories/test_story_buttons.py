@@ -116,7 +116,7 @@ def test_an_alert_names_agent_and_host_and_has_three_buttons(chat: Chat) -> None
 
 
 def test_a_button_mutes_for_two_hours(chat: Chat) -> None:
-    assert chat.press("Mute 2h") == "ops is muted for two hours."
+    assert chat.press("Mute 2h").startswith("agent/ops is muted until 2026-")
     assert (muted(chat.world)["by"], muted(chat.world)["until"]) == ("anna on phone", "2026-03-02T10:30:01Z")
     chat.world.run(hours=2)
     assert len(chat.phone.texts) == 1
@@ -136,13 +136,13 @@ def test_hundreds_of_forged_presses_do_not_delay_a_genuine_one(chat: Chat) -> No
 
 
 def test_a_button_acknowledges_the_conditions_of_the_message(chat: Chat) -> None:
-    assert chat.press("Acknowledge") == "disk: no messages until worse or over."
+    assert chat.press("Acknowledge") == "the condition disk of agent/ops: no messages until worse or over"
     chat.world.run(hours=10)
     assert not [text for text in chat.phone.texts[1:] if "[disk]" in text]
 
 
 def test_a_button_runs_the_agent_again(chat: Chat) -> None:
-    assert chat.press("Run again") == "ops runs again."
+    assert "for agent/ops is queued" in chat.press("Run again")
     chat.world.run(minutes=1)
     assert [row["trigger"] for row in chat.world.records("ops")] == ["interval", "api"]
 
@@ -153,8 +153,8 @@ def test_the_notification_of_a_failed_job_has_buttons_for_the_job(chat: Chat) ->
     job = next(index for index, text in enumerate(chat.phone.texts) if text.startswith("[backup@web1]"))
     assert list(chat.phone.buttons(job)) == ["Mute 2h", "Run again"]
     before = len(chat.world.calls)
-    assert chat.press("Run again", job) == "backup runs again."
-    assert chat.press("Mute 2h", job) == "backup is muted for two hours."
+    assert chat.press("Run again", job) == "cron/backup is queued"
+    assert chat.press("Mute 2h", job).startswith("cron/backup is muted until 2026-")
     chat.world.run(minutes=1)
     assert [call.name for call in chat.world.calls[before:]] == ["backup"]
     assert muted(chat.world, "backup")["by"] == "anna on phone"
@@ -235,7 +235,7 @@ def test_a_press_that_is_refused_by_the_engine_says_why_and_can_be_repeated(chat
     chat.world.reload(chat.world.yaml.replace("interval: 1h", "interval: 1h, enabled: false"))
     assert "is disabled" in chat.press("Run again")
     chat.world.reload(chat.world.yaml)
-    assert chat.press("Run again") == "ops runs again."
+    assert "for agent/ops is queued" in chat.press("Run again")
     assert chat.results == ["failed", "applied"]
 
 
@@ -247,7 +247,7 @@ def test_a_poll_that_fails_is_repeated_with_longer_pauses_and_logged_once(chat: 
         chat.world.clock.advance(timedelta(seconds=waits[-1] or 0))
     assert len(chat.phone.script) == 0
     assert waits == [5.0, 10.0, 20.0]
-    assert chat.press("Mute 2h") == "ops is muted for two hours."
+    assert chat.press("Mute 2h").startswith("agent/ops is muted until 2026-")
     chat.poll()
     lines = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "buttons"]
     assert [line["problem"] and line["problem"].partition(": ")[2] for line in lines] == [
@@ -274,7 +274,7 @@ def test_an_update_that_is_no_press_has_no_effect_and_does_not_stop_the_polls(ch
     chat.phone.script = [reply({"ok": True, "result": result})]
     chat.poll()
     chat.world.clock.advance(timedelta(minutes=1))
-    assert chat.press("Mute 2h") == "ops is muted for two hours."
+    assert chat.press("Mute 2h").startswith("agent/ops is muted until 2026-")
     assert chat.results in (["applied"], ["forged", "applied"])
 
 
@@ -321,7 +321,8 @@ def test_a_running_daemon_obeys_a_button(daemon: Begin, phone: Telegram) -> None
     running.wait_until(lambda: len(phone.answers) == 1)
     phone.press(phone.buttons()["Mute 2h"])
     running.wait_until(lambda: len(phone.answers) == 2)
-    assert phone.answers == ["This button is not valid.", "ops is muted for two hours."]
+    assert phone.answers[0] == "This button is not valid."
+    assert phone.answers[1].startswith("agent/ops is muted until ")
     (ops,) = running.json("status")["entries"]
     assert ops["muted"]["by"] == "anna on phone"
     page = running.metrics()

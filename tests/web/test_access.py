@@ -312,7 +312,7 @@ def test_a_field_without_a_mark_is_hidden_from_a_limited_token() -> None:
     limited = Caller("alder", frozenset(("read",)), frozenset(("alder",)))
     whole = ConfigFile(path="config.yaml", hash="0" * 64, declared={"agents": {}})
     assert cut(whole, limited).as_data() == {"path": None, "hash": None, "declared": {}}
-    assert cut(WakeNumber(wake=1), limited).as_data() == {"wake": 1}
+    assert cut(WakeNumber(wake=1, says="queued"), limited).as_data() == {"wake": 1, "says": "queued"}
     assert whole.path == "config.yaml"  # the answer itself is not changed
 
 

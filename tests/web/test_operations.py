@@ -10,7 +10,7 @@ from loops import loop_over
 
 from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, GetPlan, ListConditions, ListRuns
-from heartbeatd.verbs import VERBS, Ack, CloseProblem, HoldLane, Mute, Pause, ReportResult, Verb
+from heartbeatd.verbs import VERBS, Ack, CloseProblem, HoldLane, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
@@ -25,6 +25,12 @@ def test_each_operation_is_performed_in_one_place() -> None:
     assert EFFECTS.keys() | HANDLERS.keys() == {*VERBS, *QUESTIONS}
     assert EFFECTS.keys() <= {*VERBS}
     assert COMPLETED.keys() <= EFFECTS.keys()
+
+
+def test_the_answer_of_each_verb_has_a_sentence_for_people() -> None:
+    """The command line, the page and chat print it. An edit of a file is answered with the file."""
+    edits = (SetConfig, SetChecklist)
+    assert [verb for verb in VERBS if verb not in edits for each in verb.answers() if "says" not in each.model_fields] == []
 
 
 def test_each_listed_class_is_one_of_all_and_names_are_unique() -> None:

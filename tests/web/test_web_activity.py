@@ -27,8 +27,9 @@ def test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work(daemon: W
         PATH, {"channel": "chat", "target": "42", "title": "Family\n", "queue": 3, "pending_approvals": 1}, OPSMAN
     )
     last = {"channel": "chat", "target": "42", "title": "Family ", "at": "2026-03-02T08:00:00Z"}
-    assert first.data == {"last": last, "queue": 3, "pending_approvals": 1}
-    assert daemon.post(PATH, {"queue": 0}, OPSMAN).data == {"last": last, "queue": 0, "pending_approvals": 1}
+    says = "the activity of agent/ops is recorded"
+    assert first.data == {"last": last, "queue": 3, "pending_approvals": 1, "says": says}
+    assert daemon.post(PATH, {"queue": 0}, OPSMAN).data == {"last": last, "queue": 0, "pending_approvals": 1, "says": says}
     daemon.post(PATH, {"channel": "chat", "target": "43"}, OPSMAN)
     agent = daemon.get("/api/v1/agents/ops", READER).data
     assert [(each["target"], each["title"]) for each in agent["targets"]] == [("43", ""), ("42", "Family ")]

@@ -194,9 +194,11 @@ def test_a_wake_has_the_name_of_its_token(daemon: WebDaemon) -> None:
 
 def test_the_answer_to_a_delayed_wake_names_its_obstacle(daemon: WebDaemon) -> None:
     wake = "/api/v1/agents/ops/wake"
-    assert daemon.post(wake, {"text": "one"}, CHIEF).data == {"wake": 1}
+    assert daemon.post(wake, {"text": "one"}, CHIEF).data == {"wake": 1, "says": "wake 1 for agent/ops is queued"}
     daemon.do(daemon.world.settle)
     soon = daemon.post(wake, {"text": "two"}, CHIEF).data
+    gap = "waits until 2026-03-02 08:00:30: the minimum time after the last woken run (limits.wake_gap)"
+    assert soon.pop("says") == f"wake 2 for agent/ops is queued; it {gap}"
     assert soon == {"wake": 2, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
     progress = daemon.get("/api/v1/wakes/2", CHIEF).data
     assert (progress["state"], progress["waits_for"], progress["until"]) == ("waiting", "wake_gap", "2026-03-02T08:00:30Z")
@@ -204,7 +206,12 @@ def test_the_answer_to_a_delayed_wake_names_its_obstacle(daemon: WebDaemon) -> N
         {"name": "ops", "waiting": 1, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
     ]
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
-    assert daemon.post(wake, {"text": "three"}, CHIEF).data == {"wake": 2, "waits_for": "paused", "until": None}
+    assert daemon.post(wake, {"text": "three"}, CHIEF).data == {
+        "wake": 2,
+        "waits_for": "paused",
+        "until": None,
+        "says": "wake 2 for agent/ops is queued; it waits: the agent is paused",
+    }
 
 
 def test_a_token_with_too_many_wakes_gets_429_and_others_do_not(daemon: WebDaemon) -> None:
@@ -314,9 +321,12 @@ def state(daemon: WebDaemon, name: str) -> tuple[str, str | None]:
     ],
 )
 def test_an_agent_is_paused_for_a_time_or_until_resumed(daemon: WebDaemon, body: Any, until: str | None) -> None:
-    assert daemon.post("/api/v1/agents/ops/pause", body, CHIEF).data == {"paused": ["agent/ops"]}
+    assert daemon.post("/api/v1/agents/ops/pause", body, CHIEF).data["paused"] == ["agent/ops"]
     assert state(daemon, "ops") == ("paused", until)
-    assert daemon.post("/api/v1/agents/ops/resume", None, CHIEF).data == {"resumed": ["agent/ops"]}
+    assert daemon.post("/api/v1/agents/ops/resume", None, CHIEF).data == {
+        "resumed": ["agent/ops"],
+        "says": "agent/ops is resumed",
+    }
     assert state(daemon, "ops") == ("active", None)
 
 
@@ -327,8 +337,8 @@ def test_everything_is_paused_and_resumed_at_once(daemon: WebDaemon) -> None:
 
 
 def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
-    assert daemon.post("/api/v1/cron/measure/pause", {}, CHIEF).data == {"paused": ["cron/measure"]}
-    assert daemon.post("/api/v1/cron/measure/resume", {}, CHIEF).data == {"resumed": ["cron/measure"]}
+    assert daemon.post("/api/v1/cron/measure/pause", {}, CHIEF).data["says"] == "cron/measure is paused until resumed"
+    assert daemon.post("/api/v1/cron/measure/resume", {}, CHIEF).data["resumed"] == ["cron/measure"]
 
 
 @loop_over(
@@ -532,6 +542,7 @@ def test_a_gateway_can_hold_and_extend_a_lane_and_is_shown_as_its_holder(daemon:
         "id": "chat:1",
         "until": "2026-03-02T08:02:00Z",
         "run": None,
+        "says": "the lane of agent/ops is held by chat:1 until 2026-03-02 08:02:00 UTC",
     }
     daemon.send("PUT", BUSY, {"id": "mail", "for": "1m"}, OPSMAN)
     assert daemon.send("PUT", BUSY, {"id": "chat:1", "for": "24h"}, CHIEF).data["until"] == "2026-03-03T08:00:00Z"
@@ -544,7 +555,7 @@ def test_a_gateway_can_hold_and_extend_a_lane_and_is_shown_as_its_holder(daemon:
 def test_a_lane_can_be_released_repeatedly_by_body_or_query(daemon: WebDaemon, query: str, body: Any) -> None:
     daemon.send("PUT", BUSY, {"id": "chat:1", "for": "2m"}, CHIEF)
     for _ in range(2):
-        assert daemon.send("DELETE", BUSY + query, body, CHIEF).data == {"id": "chat:1"}
+        assert daemon.send("DELETE", BUSY + query, body, CHIEF).data["id"] == "chat:1"
         assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
-from heartbeat.words import format_count
-from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord, Unmuted, WakeAccepted
+from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord
 from heartbeatd.questions import GetRun, ListRuns
 from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.engine.inbox import Refused
@@ -20,7 +18,6 @@ from scheduler.insight.day_timeline import DayMark, DayTimeline
 from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import Level, SlotCause
-from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
@@ -145,32 +142,15 @@ class RefusedAction:
 NOTHING_REFUSED = RefusedAction()
 
 
-def _describe_wake(done: WakeAccepted) -> str:
-    if done.waits_for is None:
-        return "The agent is woken."
-    return f"The wake is kept. It waits: {WakeWait(done.waits_for).text}."
-
-
-def _describe_unmute(done: Unmuted) -> str:
-    return f"The agent is not muted any more. Held back: {format_count(done.held, 'message')}."
-
-
-# What each button says about its result, by the first word of the request of the API.
-ACTIONS: Mapping[str, Callable[[Any], str]] = {
-    "wake": _describe_wake,
-    "pause": lambda _: "The agent is paused. A run in progress goes on.",
-    "resume": lambda _: "The agent is resumed.",
-    "mute": lambda _: "The agent is muted. It runs, but its messages are suppressed.",
-    "unmute": _describe_unmute,
-}
+ACTIONS = ("wake", "pause", "resume", "mute", "unmute")  # the first words of requests of the API
 
 
 async def act(form: FormRequest) -> Page | Redirect:
     """Do what a button says. If that is refused, the agent is shown with the error and with all that was sent."""
     name = form.api.path["action"]
-    describe, endpoint = ACTIONS.get(name), VERB_ENDPOINTS.get(f"{name}_agent")
-    if describe is None or endpoint is None:
+    if name not in ACTIONS:
         raise not_found(f"action {name!r}")
+    endpoint = VERB_ENDPOINTS[f"{name}_agent"]
     sent = {key: value for key, value in form.fields.items() if value}
     try:
         form.check()
@@ -180,7 +160,7 @@ async def act(form: FormRequest) -> Page | Redirect:
         status = error.status if isinstance(error, HttpError) else STATUS_BY_CODE.get(error.code, 409)
         refused = RefusedAction(name, str(error), form.fields, status)
         return await show_again(form, lambda request: _agent_page(request, refused))
-    return Redirect("", describe(done))
+    return Redirect("", done.says)
 
 
 async def show_again(form: FormRequest, show: Callable[[PageRequest], Page]) -> Page:

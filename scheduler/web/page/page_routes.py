@@ -110,8 +110,8 @@ def _handle_operation(endpoint: Endpoint) -> Handle:
         for key, value in form.fields.items():
             if key.endswith(":json") and value:
                 sent[key.removesuffix(":json")] = _parse_json(key, value)
-        await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
-        return Redirect("")
+        done = await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
+        return Redirect("", done.says)
 
     return handle
 

@@ -42,7 +42,7 @@ NAVIGATION = (
 NOTICE_COOKIE = "heartbeatd_notice"
 LONGEST_NOTICE = 1000  # characters
 MAX_FORM_BYTES = 512 * 1024  # bytes; a checklist may be sent, and a form may need three bytes for one of the text
-OWN_FIELDS = frozenset(("form_code", "next", "done"))
+OWN_FIELDS = frozenset(("form_code", "next"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,8 @@ def form_endpoint(
 ) -> HttpHandler:
     """Handles a form of the page, for users with the permission `may` that may access what the form concerns.
 
-    The form must contain the code of the session. Without an own notice, the notice is the field `done`. An error leads back to
-    `next` and is shown there. `keeps`: the handler shows the form again with everything that was sent, even after the login has
-    ended.
+    The form must contain the code of the session. An error leads back to `next` and is shown there.
+    `keeps`: the handler shows the form again with everything that was sent, even after the login has ended.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -186,7 +185,7 @@ def form_endpoint(
         except PAGE_ERRORS as error:
             return await run_in_threadpool(_error_response, request, app_state, session, error)
         if isinstance(result, Redirect):
-            return redirect_response(Redirect(result.url or target, result.notice or fields.get("done", ""), result.is_error))
+            return redirect_response(Redirect(result.url or target, result.notice, result.is_error))
         return await run_in_threadpool(render_page, result, shared_values(api, session, target))
 
     return endpoint
