@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 import click
 
 from heartbeatd.state_folder import OVERRIDE_PREFIX
-from scheduler.cli import arguments, daemon_files
+from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.options import InputError
+from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import RemoteQueue
 from scheduler.store import entries, lane_holds, runs
@@ -38,7 +38,7 @@ KEEPS_PER_LEASE = 10
 
 def run_while_locked(agent: str, command: tuple[str, ...], path: Path) -> int:
     """Lock the agent and run the command, which replaces this process."""
-    name = arguments.name_of_kind("agent", agent, "jobs have no lane")
+    name = options.name_of_kind("agent", agent, "jobs have no lane")
     files = daemon_files.locate_files(path)
     with daemon_files.open_for_reading(files) as db:
         _check_known(name, db, path)
@@ -64,7 +64,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
     declared = load_config(path, os.environ, for_worker=True).settings.heartbeats  # a worker may lack secrets of other agents
     if name not in declared:
-        raise InputError(f"no agent {name!r}{arguments.suggest_entry(name, declared)}")
+        raise InputError(f"no agent {name!r}{options.suggest_entry(name, declared)}")
 
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:

@@ -14,7 +14,6 @@ from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli.colours import Meaning, paint
-from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
@@ -22,6 +21,7 @@ from scheduler.config.settings import load
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
+from scheduler.model.expected_error import InputError
 from scheduler.model.settings import Settings
 from scheduler.store import entries
 

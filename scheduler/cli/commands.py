@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from scheduler.cli import arguments, options
-from scheduler.cli.arguments import ZONE_RULE, DurationParam, NumberParam, TimeParam, WordOption, WordParam
-from scheduler.cli.options import CommandFunction
+from scheduler.cli import options
+from scheduler.cli.options import ZONE_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
 
 WATCH_INTERVAL = 2.0  # seconds
 AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
@@ -45,7 +44,7 @@ def status(**given: object) -> object:
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option(
     "--since",
     type=TimeParam(),
@@ -71,7 +70,7 @@ def runs(**given: object) -> object:
 
     The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
     """
-    return call("list_runs:print_runs", given)
+    return call("listings:print_runs", given)
 
 
 @click.command()
@@ -82,11 +81,11 @@ def show(**given: object) -> object:
 
     RUN is the number of the run in `heartbeatd runs`.
     """
-    return call("list_runs:print_run", given)
+    return call("listings:print_run", given)
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
 @click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
@@ -103,7 +102,7 @@ def logs(**given: object) -> object:
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option(
     "--at",
     "instant",
@@ -135,7 +134,7 @@ def explain(**given: object) -> object:
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=arguments.complete_names())
+@click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option("--for", "span", type=DurationParam(), default=timedelta(days=1), help="How far ahead to look.  [default: 24h]")
 @click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
 @click.option("--all", "each", is_flag=True, help="List each run on its own line.")
@@ -219,7 +218,7 @@ def doctor(**given: object) -> object:
     "--effective",
     "name",
     metavar="NAME",
-    shell_complete=arguments.complete_names(),
+    shell_complete=options.complete_names(),
     help="Show all settings of this agent or job, including defaults, and where each is set.",
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
@@ -306,7 +305,7 @@ def agent(**given: object) -> object:
     The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. A
     HEARTBEAT.md is written if the agent has none. The rest of the config is not changed.
     """
-    return call("add_entry:add_agent", given)
+    return call("config_edits:add_agent", given)
 
 
 @add.command(short_help="Add a job from a template.")
@@ -329,7 +328,7 @@ def job(**given: object) -> object:
     The job fails if it finds something to do. You then get a failure notification with its output. The rest of the config is not
     changed.
     """
-    return call("add_entry:add_job", given)
+    return call("config_edits:add_job", given)
 
 
 @config.command("import")
@@ -364,7 +363,7 @@ def import_config(**given: object) -> object:
 
 
 @click.command()
-@click.argument("agent", shell_complete=arguments.complete_names("agent"))
+@click.argument("agent", shell_complete=options.complete_names("agent"))
 @click.option("--text", default="", help="Text to put into the agent's prompt.")
 @click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
 @options.config_option
@@ -392,7 +391,7 @@ def cancel(**given: object) -> object:
 def _entry_or_all(command: CommandFunction) -> CommandFunction:
     """Add the argument `name` and the option `--all`, as `everything`, to a command."""
     command = click.option("--all", "everything", is_flag=True, help="All agents and jobs.")(command)
-    return click.argument("name", required=False, shell_complete=arguments.complete_names())(command)
+    return click.argument("name", required=False, shell_complete=options.complete_names())(command)
 
 
 @click.command()
@@ -416,7 +415,7 @@ def resume(**given: object) -> object:
 
 
 @click.command()
-@click.argument("name", shell_complete=arguments.complete_names())
+@click.argument("name", shell_complete=options.complete_names())
 @click.option("--for", "span", type=DurationParam(), help="Unmute automatically after this time, for example 2h.")
 @click.option(
     "--until-changed",
@@ -435,7 +434,7 @@ def mute(**given: object) -> object:
 
 
 @click.command()
-@click.argument("name", shell_complete=arguments.complete_names())
+@click.argument("name", shell_complete=options.complete_names())
 @options.config_option
 def unmute(**given: object) -> object:
     """Stop suppressing the messages of an agent or job.
@@ -449,7 +448,7 @@ def unmute(**given: object) -> object:
 def _chosen_conditions(command: CommandFunction) -> CommandFunction:
     """Add the arguments `name` (AGENT or RUN) and `key` to a command."""
     command = click.argument("key", required=False)(command)
-    return click.argument("name", metavar="AGENT|RUN", shell_complete=arguments.complete_names("agent"))(command)
+    return click.argument("name", metavar="AGENT|RUN", shell_complete=options.complete_names("agent"))(command)
 
 
 @click.command()
@@ -507,7 +506,7 @@ def conditions(ctx: click.Context, /, **given: object) -> None:
     its end or no longer mentions it. The most severe conditions of each agent come first.
     """
     if ctx.invoked_subcommand is None:
-        call("list_conditions:print_conditions", given)
+        call("listings:print_conditions", given)
     elif given["name"] is not None:
         ctx.fail(f"unexpected argument {given['name']!r}")
 
@@ -517,7 +516,7 @@ def conditions(ctx: click.Context, /, **given: object) -> None:
 @click.option(
     "--agent",
     metavar="AGENT",
-    shell_complete=arguments.complete_names("agent"),
+    shell_complete=options.complete_names("agent"),
     help="The agent, if several agents have an open condition with this key.",
 )
 @options.config_option
@@ -544,7 +543,7 @@ def outbox(ctx: click.Context, /, **given: object) -> None:
     automatically.
     """
     if ctx.invoked_subcommand is None:
-        call("list_messages:print_messages", given)
+        call("listings:print_messages", given)
 
 
 def _chosen_messages(command: CommandFunction) -> CommandFunction:
@@ -578,7 +577,7 @@ def cron() -> None:
 
 
 @cron.command("run")
-@click.argument("name", shell_complete=arguments.complete_names("cron"))
+@click.argument("name", shell_complete=options.complete_names("cron"))
 @click.option("--wait", is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed.")
 @options.config_option
 def run_job(**given: object) -> object:
@@ -710,7 +709,7 @@ def worker(**given: object) -> object:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("agent", shell_complete=arguments.complete_names("agent"))
+@click.argument("agent", shell_complete=options.complete_names("agent"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @options.config_option
 def busy(**given: object) -> object:
@@ -785,7 +784,7 @@ def init(**given: object) -> object:
 
     DIR is created if it does not exist. Existing files are never changed.
     """
-    return call("add_entry:create_config", given)
+    return call("config_edits:create_config", given)
 
 
 @click.command()

@@ -1,25 +1,42 @@
-"""Reads, edits and writes the config file for the commands that change it."""
+"""The commands that change the config file: `config add`, `set` and `unset`; and `init`, which writes the first one."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 import click
 
+from heartbeat.words import format_duration
 from scheduler.cli import daemon_files
-from scheduler.cli.options import InputError
+from scheduler.cli.colours import Meaning, paint
+from scheduler.cli.output import utc_now
 from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.text_editing import EditRefused
-from scheduler.config.settings import load
+from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
+from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
+from scheduler.config.settings import load, skeleton, templates
+from scheduler.config.settings.config_data import map_at
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import changed_lines
+from scheduler.insight.schedule_texts import schedule_text
+from scheduler.model import entry_schedule
+from scheduler.model.expected_error import InputError
+from scheduler.model.settings import LOG_CHANNEL
+from scheduler.store import entries
 from scheduler.system.files import FileChanged, read_file, replace_file
 
 _DOTS = re.compile(r"(?<!\\)\.")
+ECHO = {"kind": "command", "argv": ["echo", "HEARTBEAT_OK"]}
+ECHO_ADVICE = "This program gets the prompt on stdin and prints the answer. Put your agent here, e.g. [claude, -p]."
+LOGS = (LOG_CHANNEL, [LOG_CHANNEL])
 
 
 def read_config(path: Path) -> bytes:
@@ -93,3 +110,142 @@ def parse_key(text: str) -> list[str]:
     if not all(steps):
         raise InputError(f"{text!r} is not the path of a key; write for example agents.mail.heartbeat.interval")
     return steps
+
+
+def create_config(folder: Path) -> None:
+    """Write the first files into a folder. Raises InputError if one of them exists."""
+    texts = {folder / path: text for path, text in skeleton.starter_files().items()}
+    for path in texts:
+        if os.path.lexists(path):
+            raise InputError(f"{path} already exists; nothing was written")
+    for path, text in texts.items():
+        _write_new_file(path, text)
+        click.echo(f"wrote {path}")
+    click.echo(f"next: cd {shlex.quote(str(folder))}; heartbeatd check; heartbeatd run")
+
+
+def _write_new_file(path: Path, text: str) -> None:
+    """Write a file with mode 0644 at most: a config that others may write is rejected."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def add_agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
+    """Add an agent from a template."""
+    before, old = _read_config(path)
+    _check_is_new(name, "agents", old.data.file, path)
+    shared, comment = _shared_keys(old)
+    inherits = interval is None and _sets_one_of(map_at(old.data.agent, "heartbeat"), HEARTBEAT_SCHEDULE_KEYS)
+    try:
+        keys = templates.agent_keys(template, target, _as_text(interval), shared, has_interval=inherits)
+    except templates.NoTarget as error:
+        raise InputError(str(error)) from None
+    after, loaded = _insert_entry(path, before, "agents", NewEntry(name, keys, comment))
+    _write_config(path, before, after, dry_run=dry_run)
+    beat = loaded.settings.heartbeats[name]
+    schedule = entry_schedule.heartbeat_schedule_text(beat)
+    _print_effect(name, schedule, inherits=inherits, what="messages go to", targets=beat.deliver)
+    checklist = beat.workspace / beat.checklist
+    if beat.reads_checklist and not os.path.lexists(checklist):
+        _write_checklist(checklist, templates.checklist_text(template), dry_run=dry_run)
+    if not dry_run:
+        click.echo(f"next: heartbeatd check; heartbeatd wake {name}; heartbeatd logs {name}")
+
+
+def add_job(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
+    """Add a job from a template."""
+    before, old = _read_config(path)
+    _check_is_new(name, "cron", old.data.file, path)
+    inherits = interval is None and _sets_one_of(old.data.job, JOB_SCHEDULE_KEYS)
+    try:
+        keys = templates.job_keys(template, target, _as_text(interval), has_interval=inherits)
+    except templates.NoTarget as error:
+        raise InputError(str(error)) from None
+    after, loaded = _insert_entry(path, before, "cron", NewEntry(name, keys))
+    _write_config(path, before, after, dry_run=dry_run)
+    added = loaded.settings.jobs[name]
+    schedule = entry_schedule.job_schedule_text(added)
+    targets = (added.on_failure_deliver or added.deliver) if added.on_failure_after else ()
+    _print_effect(name, schedule, inherits=inherits, what="failures are reported to", targets=targets)
+    if not dry_run:
+        click.echo(f"next: heartbeatd check; heartbeatd cron run {name} --wait; heartbeatd logs {name}")
+
+
+def _as_text(interval: timedelta | None) -> str | None:
+    return format_duration(interval) if interval else None
+
+
+def _sets_one_of(keys: Mapping[str, Any], wanted: tuple[str, ...]) -> bool:
+    return any(keys.get(key) is not None for key in wanted)
+
+
+def _print_effect(name: str, schedule: str, *, inherits: bool, what: str, targets: tuple[str, ...]) -> None:
+    """Say what the config makes of the new entry: when it runs, and where its messages go."""
+    origin = " (set in defaults)" if inherits else ""
+    click.echo(f"{name} runs {schedule_text(schedule)}{origin}, {what} {', '.join(targets) or 'nobody'}")
+
+
+def _read_config(path: Path) -> tuple[bytes, LoadedConfig]:
+    """The content of the config and what it loads to. Raises InputError, and ConfigError if it is invalid."""
+    before = read_config(path)
+    return before, load.load_config(path, os.environ, resolve_secrets=False, content=before, may_be_empty=True)
+
+
+def _check_is_new(name: str, section: str, root: Mapping[str, Any], path: Path) -> None:
+    if name in (root.get(section) or {}):
+        noun = "an agent" if section == "agents" else "a job"
+        raise InputError(f"{path} already has {noun} {name!r}; choose another name")
+
+
+def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The keys that say how a new agent is called, and a comment if there is no agent to take them from.
+
+    Keys that `defaults` sets are left out. So is `deliver` if no other agent has one, or if the others have `log` although the
+    config has a channel that an agent without `deliver` uses.
+    """
+    defaults = config.data.agent
+    others = [each for each in map_at(config.data.file, "agents").values() if isinstance(each, Mapping)]
+    called = [each for each in others if "runner" in each]
+    shared: dict[str, object] = {}
+    comment: tuple[str, ...] = ()
+    if "runner" not in defaults:
+        shared = {key: called[-1][key] for key in ("runner", "model") if key in called[-1]} if called else {"runner": ECHO}
+        comment = () if called else (ECHO_ADVICE,)
+    if "deliver" not in map_at(defaults, "heartbeat"):
+        beats = [each["heartbeat"] for each in others if isinstance(each.get("heartbeat"), Mapping)]
+        deliver = next((beat["deliver"] for beat in reversed(beats) if "deliver" in beat), None)
+        if deliver is not None and not (deliver in LOGS and len(config.settings.channels) == 2):
+            shared["heartbeat"] = {"deliver": deliver}
+    return shared, comment
+
+
+def _insert_entry(path: Path, before: bytes, section: str, entry: NewEntry) -> tuple[bytes, LoadedConfig]:
+    """The new content of the config, and what it loads to. Raises ConfigError and InputError."""
+    try:
+        text = add_entries(before.decode(), section, [entry])
+    except EditRefused as error:
+        raise InputError(error.located_in(path)) from error
+    after = text.encode()
+    check = TimeCheck(utc_now(), entries.has_seen_one_time_job)
+    return after, load.load_config(path, os.environ, resolve_secrets=False, content=after, time_check=check)
+
+
+def _write_config(path: Path, before: bytes, after: bytes, *, dry_run: bool) -> None:
+    """Print the difference, and write the file unless `dry_run`."""
+    old, new = (text.decode().splitlines() for text in (before, after))
+    for line in unified_diff(old, new, str(path), str(path), lineterm="", n=1):
+        click.echo(paint(line, Meaning.GOOD) if line.startswith("+") else line)
+    if dry_run:
+        click.echo("nothing was written (--dry-run)")
+        return
+    write_config(path, before, after)
+    click.echo(f"wrote {path}")
+
+
+def _write_checklist(path: Path, text: str, *, dry_run: bool) -> None:
+    if dry_run:
+        click.echo(f"would write {path}:\n{text}", nl=False)
+        return
+    _write_new_file(path, text)
+    click.echo(f"wrote {path}")

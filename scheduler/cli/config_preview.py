@@ -14,9 +14,8 @@ from typing import Any
 import click
 
 from heartbeat.words import format_duration
-from scheduler.cli import arguments, daemon_files
+from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.options import InputError
 from scheduler.cli.output import entry_label, format_table, format_time, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_stored
 from scheduler.config.settings.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
@@ -27,6 +26,7 @@ from scheduler.engine.config_reload import restart_warnings
 from scheduler.insight.config_forecast import A_WEEK, foresee_changes
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Key
+from scheduler.model.expected_error import InputError
 from scheduler.store import config_history, entries
 from scheduler.work.plan import make_plan
 
@@ -89,7 +89,7 @@ def preview_files(path: Path, other: Path, state: Path | None, name: str | None,
     only = None
     if name is not None:
         known = {key for each in loaded for key in make_plan(each.settings).entries}
-        only = arguments.resolve_entry(name, known)
+        only = options.resolve_entry(name, known)
     against = {"path": str(path), "hash": first.hash}
     with daemon_files.open_for_reading(files) as db:
         return _preview(db, first, second, f"{other} compared with {path}", against, only, span or A_WEEK)

@@ -20,7 +20,6 @@ from cron.job_schedules import CronSchedule, SlotRange
 from heartbeat.words import format_count, format_duration, one_line
 from scheduler.cli import output
 from scheduler.cli.config_edits import read_config, write_config
-from scheduler.cli.options import InputError
 from scheduler.config.file import config_text, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap
@@ -30,6 +29,7 @@ from scheduler.config.settings import config_data, crontab_jobs, load
 from scheduler.config.settings.crontab_jobs import CrontabAccount
 from scheduler.config.settings.secrets import has_reference
 from scheduler.model import entry_schedule
+from scheduler.model.expected_error import InputError
 from scheduler.system import files
 
 WEEK = timedelta(days=7)

@@ -11,10 +11,10 @@ import click
 
 from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
 from scheduler.cli import output
-from scheduler.cli.arguments import parse_time
-from scheduler.cli.options import InputError
+from scheduler.cli.options import parse_time
 from scheduler.cli.output import format_table
 from scheduler.config.keys import time_zones
+from scheduler.model.expected_error import InputError
 
 
 def print_fire_times(expression: str, timezone: str, after: str | None, count: int, form: str) -> None:

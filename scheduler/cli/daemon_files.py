@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
-from scheduler.cli.options import InputError
+from scheduler.model.expected_error import InputError
 from scheduler.model.state_address import address_problem, describe_server, server_of_path
 from scheduler.store import config_history
-from scheduler.store.database import check_file, check_links
+from scheduler.store.database import StoreError, check_file, check_links
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.orphans import is_process_stopped
@@ -156,7 +156,7 @@ def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
         return
     if not os.access(files.database, os.R_OK):
         owner = files.database.stat().st_uid
-        raise click.ClickException(f"{files.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
+        raise StoreError(f"{files.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
     connection = open_read_only_any_version(files.database)
     try:
         yield connection

@@ -24,6 +24,7 @@ from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding, Level
 from scheduler.model.daemon_health import QueueState
+from scheduler.model.expected_error import ExpectedError
 from scheduler.model.settings import RemoteQueue
 from scheduler.store import boots, database
 from scheduler.system.process import Children
@@ -106,7 +107,7 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
                     yield installation_checks.check_clock(boots.find_clock_difference(db, utc_now()))
                     yield installation_checks.check_replication(boots.read_replication(db))
                 leader = boots.find_leader(db)
-    except (database.StoreError, click.ClickException) as error:
+    except ExpectedError as error:
         yield Finding("bad", "database", str(error))
     if files.database.exists():
         yield installation_checks.check_disk(files.database)

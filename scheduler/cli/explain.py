@@ -31,10 +31,9 @@ from heartbeatd.answers import (
     RunRecord,
     SlotStretch,
 )
-from scheduler.cli import arguments, daemon_files
+from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, load_declared_plan
-from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     display_zone,
     entry_label,
@@ -55,6 +54,7 @@ from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.reason_texts import pause_text, rejected_wakes_text, waiting_wakes_text
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
+from scheduler.model.expected_error import InputError
 from scheduler.store import database, entries
 from scheduler.system import lanes
 from scheduler.work.plan import Plan
@@ -102,7 +102,7 @@ def _answer_lines(answer: Overview | Explanation) -> Iterator[str]:
 def _parse_period(times: Mapping[str, str], zone: ZoneInfo, now: datetime, *, may_be_ahead: bool = True) -> Period | None:
     """The time that the option names; None without an option."""
     try:
-        return parse_period(times, zone, now, partial(arguments.parse_time, zone=zone), may_be_ahead=may_be_ahead)
+        return parse_period(times, zone, now, partial(options.parse_time, zone=zone), may_be_ahead=may_be_ahead)
     except ValueError as error:
         raise InputError(f"--{error}") from error
 
@@ -120,7 +120,7 @@ def _explain_one(
     db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, name: str, times: Mapping[str, str]
 ) -> Explanation:
     """What the options ask for of one entry."""
-    key = arguments.resolve_entry(name, {*entries.states_and_schedules(db), *(plan.entries if plan else ())})
+    key = options.resolve_entry(name, {*entries.states_and_schedules(db), *(plan.entries if plan else ())})
     running = daemon_files.find_running_daemon(files) is not None
     explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
     assert explained is not None  # it was just found

@@ -12,7 +12,6 @@ from heartbeat.words import format_count, one_line
 from heartbeatd import state_folder
 from scheduler.cli import output
 from scheduler.cli.config_edits import read_config, write_config
-from scheduler.cli.options import InputError
 from scheduler.cli.progress import show_progress
 from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import Diagnostics
@@ -26,6 +25,7 @@ from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
+from scheduler.model.expected_error import InputError
 from scheduler.store import entries
 
 

@@ -15,7 +15,7 @@ import click
 
 from heartbeat.words import one_line
 from heartbeatd.answers import LoggedEvent
-from scheduler.cli import arguments, daemon_files
+from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
@@ -37,7 +37,7 @@ def print_logs(
     files = daemon_files.locate_files_or_warn(path, state)
     begun = utc_now()
     with daemon_files.open_for_reading(files) as db:
-        key = arguments.resolve_recorded(name, db) if name is not None else None
+        key = options.resolve_recorded(name, db) if name is not None else None
         found = _read_events(db, files, key, since or BEGINNING, lines) if lines else []
         newest = _read_events(db, files, key, begun - OVERLAP, MAX_NEW) if follow else []
     _print_events(found, form)

@@ -13,7 +13,7 @@ import click
 
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
-from scheduler.cli.options import InputError
+from scheduler.model.expected_error import ExpectedError, InputError
 from scheduler.web import mcp_server
 from scheduler.web.mcp_server import ToolFailed
 from scheduler.web.perform import ENDPOINTS
@@ -56,7 +56,7 @@ class _DaemonApi:
     async def __call__(self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
             status, answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], agent, sent or {}))
-        except (ValueError, click.ClickException) as error:
+        except (ValueError, ExpectedError, click.ClickException) as error:
             raise ToolFailed(error.format_message() if isinstance(error, click.ClickException) else str(error)) from None
         if status < 300:
             return answer

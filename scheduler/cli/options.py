@@ -1,20 +1,35 @@
-"""Options that several commands share, and the error for wrong input."""
+"""Options, types of arguments and names of agents and jobs that several commands take."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta, tzinfo
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
+
+from scheduler.config.file.message_parts import did_you_mean, join_with_or, quote_value
+from scheduler.model.expected_error import InputError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from scheduler.model.entry import Key
 
 CommandFunction = Callable[..., Any]
 Command = TypeVar("Command", bound=CommandFunction | click.Command)
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
+ZONE_RULE = "A time without an offset is in the config's top-level timezone."
+MAX_LISTED = 10  # words that an error lists
+SECTIONS = {"agent": "agents", "cron": "cron"}  # the first words of agent/NAME and cron/NAME, with the sections of the config
 COLOR_CHOICES = ("auto", "always", "never")
 
 
@@ -30,12 +45,6 @@ def import_place(place: str) -> Any:
             gc.freeze()
             gc.enable()
     return getattr(sys.modules[path], name)
-
-
-class InputError(click.ClickException):
-    """Wrong input, printed as one line without a hint at `--help`."""
-
-    exit_code: ClassVar[int] = 2
 
 
 def config_option(command: CommandFunction) -> CommandFunction:
@@ -109,3 +118,173 @@ def _choose_colours(ctx: click.Context, _: click.Parameter, value: str | None) -
     else:
         ctx.color = False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
     return value
+
+
+class DurationParam(click.ParamType[timedelta]):
+    """A duration in the format of the config: 90s, 30m, 1h30m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        from scheduler.config.keys.value_parsers import parse_positive_duration
+
+        try:
+            return parse_positive_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class NumberParam(click.ParamType[int]):
+    """The number of a run or a message."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from scheduler.store.database import parse_row_id
+
+        number = value if isinstance(value, int) else parse_row_id(value)
+        return number or self.fail(f"{value!r} is not a number such as 12", param, ctx)
+
+
+class TimeParam(click.ParamType[datetime]):
+    """A time in a format of `parse_time`, in the zone of the config."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_time(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class WordParam(click.ParamType[str]):
+    """One of the words of an enum or a constant, such as `scheduler.model.outcome:REASONS`, or one of `more` words.
+
+    The enum or constant is imported when its words are needed.
+    """
+
+    def __init__(self, name: str, words: str, *more: str) -> None:
+        self.name = name
+        self._place = words
+        self._more = more
+
+    def words(self) -> tuple[str, ...]:
+        module, _, name = self._place.partition(":")
+        return (*map(str, getattr(import_module(module), name)), *self._more)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        words = self.words()
+        if value not in words:
+            instead = did_you_mean(value, words) or (f"; write {join_with_or(words)}" if len(words) <= MAX_LISTED else "")
+            self.fail(f"unknown {self.name} {quote_value(value)}{instead}", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in self.words() if word.startswith(incomplete)]
+
+
+class WordOption(click.Option):
+    """An option with a WordParam, whose words are listed in its help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        assert isinstance(self.type, WordParam) and self.help
+        found = super().get_help_record(ctx)
+        return found and (found[0], found[1].replace(self.help, f"{self.help}: {', '.join(self.type.words())}.", 1))
+
+
+def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
+    """Parse a time such as `2026-11-20` or `2026-11-20T03:00`, and return it in UTC.
+
+    A time without an offset or Z is in `zone`, or in the zone of all printed times if that is None. `2h` is two hours ago.
+    `today` and `yesterday` are the beginning of that day. Raises ValueError with a message of one line.
+    """
+    from scheduler.cli import output
+    from scheduler.config.keys.value_parsers import parse_positive_duration
+    from scheduler.model.day_names import parse_named_day
+
+    try:
+        return output.utc_now() - parse_positive_duration(text)
+    except ValueError:
+        pass
+    zone = zone or output.display_zone()
+    try:
+        parsed = datetime.fromisoformat(str(parse_named_day(text, output.utc_now().astimezone(zone)) or text))
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        wanted = "write 2026-11-20T03:00, 2026-11-20T03:00:00Z, today, yesterday, or 2h for two hours ago"
+        raise ValueError(f"{text!r} is not a time; {wanted}") from None
+
+
+def complete_names(*words: str) -> Completion:
+    """A function with which a shell completes the names of agents (`agent`) or jobs (`cron`) from the config; by default both.
+
+    If an agent and a job have the same name, it is completed with its kind: agent/NAME.
+    """
+
+    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+        from scheduler.config.file.lenient_reading import read_entry_names
+
+        found = read_entry_names(ctx.params.get("path") or Path("config.yaml"))
+        labels = {f"{word}/{name}": name for word in words or SECTIONS for name in found[SECTIONS[word]]}
+        times = Counter(labels.values())
+        if "/" in typed:
+            return [label for label in labels if label.startswith(typed)]
+        plain = (name if times[name] == 1 else label for label, name in labels.items())
+        return [each for each in plain if each.startswith(typed)] or [
+            label for label, name in labels.items() if times[name] > 1 and name.startswith(typed)
+        ]
+
+    return complete
+
+
+def resolve_entry(text: str, known: Collection[Key]) -> Key:
+    """The known entry with the name `text`, which may have the prefix agent/ or cron/.
+
+    Raises InputError if no entry has this name, or if an agent and a job have it.
+    """
+    from scheduler.model.outcome import Kind
+
+    word, slash, name = text.partition("/")
+    kinds = list(Kind)
+    if slash:
+        kinds = [kind for kind in Kind if kind.section == word]
+        if not kinds:
+            raise InputError(f"{text!r} is neither agent/NAME nor cron/NAME")
+        text = name
+    found = [(kind, text) for kind in kinds if (kind, text) in known]
+    if len(found) > 1:
+        raise InputError(f"{text!r} is the name of an agent and of a cron job; write agent/{text} or cron/{text}")
+    if not found:
+        noun = "agent or cron job" if len(kinds) > 1 else kinds[0].noun
+        raise InputError(f"no {noun} {text!r}{suggest_entry(text, [name for kind, name in known if kind in kinds])}")
+    return found[0]
+
+
+def resolve_recorded(text: str, db: sqlite3.Connection | None) -> Key:
+    """As `resolve_entry`, of the entries in a database."""
+    from scheduler.store.entries import states_and_schedules
+
+    return resolve_entry(text, states_and_schedules(db) if db else ())
+
+
+def suggest_entry(name: str, known: Collection[str]) -> str:
+    """The end of an error message for an unknown name: a similar name, or how to list all names."""
+    return did_you_mean(name, known) or "; `heartbeatd status` lists them"
+
+
+def name_of_kind(wanted: str, text: str, advice: str) -> str:
+    """The name of an agent (`agent`), or of a job (`cron`), without its prefix.
+
+    Raises InputError with `advice` if the prefix is that of the other kind.
+    """
+    word, slash, name = text.partition("/")
+    if not slash:
+        return text
+    if word != wanted:
+        raise InputError(f"{text!r} is not {wanted}/NAME; {advice}")
+    return name

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -22,7 +24,10 @@ from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
-    from heartbeatd.answers import ConditionReport, RunNotice
+    from heartbeatd.answers import ConditionReport, ResponseBody, RunNotice
+
+Row = TypeVar("Row")
+Answer = TypeVar("Answer", bound="ResponseBody")
 
 LINE_WIDTH = 80
 MIN_TABLE_WIDTH = 40
@@ -63,12 +68,60 @@ def format_table(
     return "\n".join(map(str.rstrip, printed.get().splitlines()))
 
 
-def format_detailed_table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Iterable[str]]]) -> str:
-    """A table with the beginnings of further lines below each row."""
-    title, *lines = format_table(head, [cells for cells, _ in rows]).splitlines()
-    for place, (_, details) in enumerate(rows):
-        lines[place] = "\n".join((lines[place], *(f"    {shorten_to_line(text, LINE_WIDTH - 4)}" for text in details)))
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a list: its heading, and what it shows of an item. A number is aligned to the right.
+
+    `meaning` chooses the colour of a cell; for None, the item as a whole chooses it.
+    """
+
+    head: str
+    cell: Callable[[Row], str]
+    is_number: bool = False
+    meaning: Callable[[Row], Meaning | None] = lambda _: None
+
+
+def format_list(
+    items: Sequence[Row],
+    columns: Sequence[Column[Row]],
+    details: Callable[[Row], Iterable[str]] = lambda _: (),
+    meaning: Callable[[Row], Meaning | None] = lambda _: None,
+) -> str:
+    """A table of items, with the beginnings of its `details` below each."""
+    title, *lines = format_table(
+        [column.head for column in columns],
+        [[column.cell(item) for column in columns] for item in items],
+        numbers=[place for place, column in enumerate(columns) if column.is_number],
+        meanings=[dict(enumerate(column.meaning(item) or meaning(item) for column in columns)) for item in items],
+    ).splitlines()
+    for place, item in enumerate(items):
+        lines[place] = "\n".join((lines[place], *(f"    {shorten_to_line(text, LINE_WIDTH - 4)}" for text in details(item))))
     return "\n".join((title, *lines))
+
+
+def print_answer(data: object, form: str, lines: Iterable[str]) -> None:
+    """Print data as JSON, or these lines."""
+    click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(lines))
+
+
+def print_list(
+    items: list[Answer],
+    form: str,
+    columns: Sequence[Column[Answer]],
+    *,
+    empty: str,
+    more: int = 0,
+    details: Callable[[Answer], Iterable[str]] = lambda _: (),
+    meaning: Callable[[Answer], Meaning | None] = lambda _: None,
+) -> None:
+    """Print answers as JSON, or as a table with the zone of its times. `more` is the number of those that --limit leaves out."""
+    if form == "json":
+        click.echo(json.dumps([each.as_data() for each in items], indent=2))
+    elif items:
+        click.echo(format_list(items, columns, details, meaning))
+        click.echo(f"times in {zone_name()}" + (f"; {more:,} more with --limit" if more else ""))
+    else:
+        click.echo(empty)
 
 
 def shorten_to_line(text: str, width: int) -> str:
@@ -208,8 +261,8 @@ def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
     None if the database has no zone, or cannot be read.
     """
     from scheduler.cli import daemon_files
+    from scheduler.model.expected_error import ExpectedError
     from scheduler.store import config_history
-    from scheduler.store.database import StoreError
 
     try:
         with daemon_files.open_for_reading(daemon_files.locate_files(path, state)) as db:
@@ -217,7 +270,7 @@ def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
                 return None, False
             is_fixed = any(each.key == "timezone" for each in config_history.overrides_in_force(db))
             return config_history.zone_in_force(db), is_fixed
-    except (StoreError, click.ClickException):
+    except ExpectedError:
         return None, False
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now
 from scheduler.config.settings import load
 from scheduler.engine import ping_message
+from scheduler.model.expected_error import InputError
 from scheduler.system import log
 
 

@@ -12,8 +12,8 @@ import click
 from scheduler.cli import config_preview, daemon_files
 from scheduler.cli.daemon_client import connect_to_daemon
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.options import InputError
 from scheduler.config.file.diagnostics import Diagnostic
+from scheduler.model.expected_error import InputError
 from scheduler.store import config_history
 
 

@@ -12,7 +12,6 @@ import click
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd
 from scheduler.cli import daemon_files
-from scheduler.cli.options import InputError
 from scheduler.cli.output import (
     abbreviate_count,
     display_zone,
@@ -27,6 +26,7 @@ from scheduler.cli.output import (
 )
 from scheduler.insight.cost_breakdown import sum_costs
 from scheduler.insight.report_data import build_report, is_comparable
+from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.system.files import write_output_file
 

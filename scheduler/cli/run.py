@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from scheduler.app import STANDS_BY_AGAIN, Daemon
-from scheduler.cli.options import InputError
+from scheduler.model.expected_error import InputError
 from scheduler.system import log
 
 

@@ -19,10 +19,10 @@ import click
 from click.shell_completion import get_completion_class
 
 from scheduler import __version__
-from scheduler.cli.options import InputError
 from scheduler.cli.output import format_table
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.settings import skeleton
+from scheduler.model.expected_error import InputError
 
 FURTHER_PAGES = {"readme": "README.md", "changes": "CHANGELOG.md", "grafana": "grafana/README.md"}
 CHECKOUT = Path(__file__).parents[2]  # without a wheel, the files are in the top-level folders of the checkout

@@ -16,16 +16,16 @@ from click.core import ParameterSource
 
 from heartbeat.words import format_duration
 from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEntry
-from scheduler.cli import arguments, daemon_files, output
+from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
-from scheduler.cli.options import InputError
 from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.prompt_sizes import prompt_warnings
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import DailyMaximum, EntryMaximum, compute_daily_maximum, maximum_as_data
+from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 
 COLUMNS = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
@@ -73,7 +73,7 @@ def print_plan(
             seen = forecast.forecast_entries(db, config, now)
     if name is not None:
         known = {(each.course.kind, each.course.name) for each in seen}
-        key = arguments.resolve_entry(name, known)
+        key = options.resolve_entry(name, known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
     begin = begin or now
     with show_progress("planning"):

@@ -28,13 +28,14 @@ from scheduler.cli import daemon_files, progress
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
+    Column,
     display_zone,
     elapsed_time,
     entry_label,
     format_hold,
+    format_list,
     format_reason,
     format_short_time,
-    format_table,
     format_time,
     host_zone,
     utc_now,
@@ -53,7 +54,6 @@ from scheduler.store import boots, database, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import read_refused_starts
 
-COLUMNS = ("NAME", "STATE", "NEXT", "LAST", "WHY", "ENDED")
 BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
 SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs"}
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
@@ -270,10 +270,7 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
 def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
     if data.entries:
         yield ""
-        listed = data.entries
-        yield format_table(
-            COLUMNS, [_entry_row(entry, now) for entry in listed], meanings=[_entry_meanings(entry) for entry in listed]
-        )
+        yield format_list(data.entries, _entry_columns(now))
     yield f"times in {zone_name()}"
 
 
@@ -380,20 +377,28 @@ def _format_amount(amount: float) -> str:
     return f"{amount:,.0f}" if isinstance(amount, int) or not amount else f"{amount:.2f}" if amount >= 0.1 else f"{amount:.4f}"
 
 
-def _entry_row(entry: EntryStatus, now: datetime) -> list[str]:
-    last = entry.last_run
-    if last is None:
-        happened = ["-", "-", "-"]
-    else:
-        reason = format_reason(last.reason, last.suppression, last.delivery)
-        why = f"on {last.worker}" if last.state == "running" and last.worker else reason
-        happened = [last.outcome or last.state, why, format_short_time(last.finished_at, now)]
-    next_at = format_short_time(entry.next_due or entry.paused_until, now)
-    return [entry_label(entry.kind, entry.name), entry.state, next_at, *happened]
+def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
+    def ended(entry: EntryStatus) -> Meaning | None:
+        return meaning_of_run(entry.last_run.outcome, entry.last_run.reason) if entry.last_run else None
 
+    def why(entry: EntryStatus) -> str:
+        last = entry.last_run
+        if last is None:
+            return "-"
+        if last.state == "running" and last.worker:
+            return f"on {last.worker}"
+        return format_reason(last.reason, last.suppression, last.delivery)
 
-def _entry_meanings(entry: EntryStatus) -> dict[int, Meaning | None]:
-    """The colours of STATE, LAST and WHY."""
-    last = entry.last_run
-    ended = meaning_of_run(last.outcome, last.reason) if last else None
-    return {1: meaning_of(entry.state), 3: ended, 4: (meaning_of(last.delivery) if last else None) or ended}
+    def undelivered(entry: EntryStatus) -> Meaning | None:
+        return (meaning_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
+
+    return [
+        Column("NAME", lambda entry: entry_label(entry.kind, entry.name)),
+        Column("STATE", lambda entry: entry.state, meaning=lambda entry: meaning_of(entry.state)),
+        Column("NEXT", lambda entry: format_short_time(entry.next_due or entry.paused_until, now)),
+        Column("LAST", lambda entry: entry.last_run.outcome or entry.last_run.state if entry.last_run else "-", meaning=ended),
+        Column(
+            "WHY", why, meaning=lambda entry: (meaning_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
+        ),
+        Column("ENDED", lambda entry: format_short_time(entry.last_run.finished_at if entry.last_run else None, now)),
+    ]

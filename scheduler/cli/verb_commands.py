@@ -11,16 +11,16 @@ import click
 from heartbeat.findings import comparable_key
 from heartbeatd.answers import Condition
 from heartbeatd.verbs import Ack, Cancel, CloseProblem, Drop, Mute, Pause, Resume, Retry, RunJob, Unack, Unmute, Verb, Wake
-from scheduler.cli import arguments, daemon_files
+from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.options import InputError
 from scheduler.cli.output import utc_now, wrap_text
 from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed, waiting_wakes_lines
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.engine.inbox import Refused
 from scheduler.insight.status_data import read_entries
 from scheduler.model.entry import Key
+from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import run_history
 from scheduler.store.conditions import list_conditions
@@ -52,17 +52,17 @@ def _send(verb: Verb[Any], path: Path, name: str | None, everything: bool = Fals
     if (name is None) != everything:
         raise InputError("name an agent or a job, or use --all")
     client = open_client(path)
-    key = None if name is None else arguments.resolve_entry(name, client.list_entries())
+    key = None if name is None else options.resolve_entry(name, client.list_entries())
     click.echo(client.perform(verb, key).says)
 
 
 def wake(agent: str, text: str, wait: bool, path: Path) -> int:
-    name = arguments.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
+    name = options.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
     return _start_run(Wake(text=text), (Kind.HEARTBEAT, name), wait, path)
 
 
 def run_job(name: str, wait: bool, path: Path) -> int:
-    name = arguments.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
+    name = options.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
     return _start_run(RunJob(), (Kind.CRON, name), wait, path)
 
 
@@ -114,7 +114,7 @@ def unack(name: str, key: str | None, path: Path) -> None:
 def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
     """The fields that say which conditions: agent and key, or the number of a run. Raises InputError."""
     if key is not None:
-        return {"agent": arguments.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}
+        return {"agent": options.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}
     run_id = parse_row_id(name)
     if not run_id:
         raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
@@ -123,7 +123,7 @@ def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
 
 def close(key: str, agent: str | None, path: Path) -> None:
     if agent is not None:
-        name = arguments.name_of_kind("agent", agent, "only agents have conditions")
+        name = options.name_of_kind("agent", agent, "only agents have conditions")
     else:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
             name = _find_agent_with_condition(list_conditions(db) if db else [], key)

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from heartbeat.runners import Resources
 from heartbeatd.state_folder import config_folder
-from scheduler.cli.options import InputError
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.missing_files import find_missing_files
 from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient

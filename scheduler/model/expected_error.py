@@ -1,4 +1,4 @@
-"""The base class of errors whose text is all that a user needs."""
+"""Errors whose text is all that a user needs."""
 
 from __future__ import annotations
 
@@ -9,3 +9,11 @@ class ExpectedError(Exception):
     @property
     def exit_code(self) -> int:
         return 1
+
+
+class InputError(ExpectedError):
+    """Wrong input of a command."""
+
+    @property
+    def exit_code(self) -> int:
+        return 2

@@ -1,0 +1,297 @@
+"""The commands that list or show what is recorded: `runs`, `show`, `conditions` and `outbox`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from heartbeat.findings import Severity
+from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd
+from heartbeatd.answers import (
+    ChargedAmounts,
+    Condition,
+    ConditionReport,
+    QueuedMessage,
+    RunFinding,
+    RunRecord,
+    RunWake,
+    RunWithWakes,
+    TokenCounts,
+    ToolCallRecord,
+)
+from scheduler.cli import daemon_files, options
+from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run
+from scheduler.cli.output import (
+    Column,
+    entry_label,
+    format_elapsed,
+    format_fact,
+    format_hold,
+    format_notice,
+    format_reason,
+    format_short_time,
+    format_target,
+    format_time,
+    print_answer,
+    print_list,
+    shorten_to_line,
+    utc_now,
+    zone_name,
+)
+from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS
+from scheduler.model.budget import describe_unknown
+from scheduler.model.condition import ReportKind
+from scheduler.model.expected_error import InputError
+from scheduler.store import run_history
+from scheduler.store.conditions import list_conditions
+from scheduler.store.outbox import list_messages
+from scheduler.store.run_history import RunFilter
+
+MAX_KEY_WIDTH = 40  # of the key of a finding
+MAX_ARGUMENTS_WIDTH = 60  # of the arguments of a tool
+JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of the outcome
+
+
+def print_runs(
+    name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
+    limit: int, path: Path, state: Path | None, form: str,
+) -> None:  # fmt: skip
+    """Print the runs that match."""
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+        kind, wanted = options.resolve_recorded(name, db) if db and name else (None, None)
+        found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
+    has_filter = name is not None or since or until or outcome or reason
+    empty = "no run matches" if has_filter else "nothing has run yet"
+    print_list(found, form, _run_columns(found, sort, utc_now()), empty=empty, meaning=_planned_meaning)
+
+
+def print_run(run: int, path: Path, state: Path | None, form: str) -> None:
+    """Print one run. Raises InputError if there is no such run."""
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+        found = run_history.get_run_with_wakes(db, run) if db else None
+    if found is None:
+        raise InputError(f"no run {run}; `heartbeatd runs` lists them")
+    print_answer(found.as_data(), form, _run_lines(found))
+
+
+def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Column[RunRecord]]:
+    """The last columns depend on the order, and on whether workers executed some of the runs."""
+    columns: list[Column[RunRecord]] = [
+        Column("RUN", lambda run: str(run.id)),
+        Column("NAME", lambda run: entry_label(run.kind, run.name)),
+        Column("SLOT", lambda run: format_short_time(run.slot, now)),
+        Column("TRIGGER", lambda run: run.trigger),
+        Column(
+            "OUTCOME",
+            lambda run: (run.outcome or run.state) + (f" x{run.slots}" if run.slots > 1 else ""),
+            meaning=lambda run: meaning_of_run(run.outcome, run.reason),
+        ),
+        Column(
+            "WHY",
+            lambda run: format_reason(run.reason, run.suppression, run.delivery.state),
+            meaning=lambda run: meaning_of(run.delivery.state) or meaning_of_run(run.outcome, run.reason),
+        ),
+        Column("COST", lambda run: format_usd(run.cost_usd), is_number=True)
+        if sort == "cost"
+        else Column("TOOK", lambda run: format_elapsed(run.started_at, run.finished_at), is_number=True),
+    ]
+    return [*columns, Column("WORKER", lambda run: run.worker or "")] if any(run.worker for run in found) else columns
+
+
+def _planned_meaning(run: RunRecord) -> Meaning | None:
+    """A planned skip is dim as a whole."""
+    return Meaning.PLANNED if meaning_of_run(run.outcome, run.reason) is Meaning.PLANNED else None
+
+
+def _run_lines(run: RunWithWakes) -> Iterator[str]:
+    ended = meaning_of_run(run.outcome, run.reason)
+    for word, value in _run_facts(run):
+        yield from format_fact(word, value, ended if word in JUDGED else None)
+    log = f"for the log:\n{run.log}" if run.log else ""
+    for text in (*map(_format_wake, run.wakes), _format_precheck(run), log, run.text):
+        yield from ("", escape_control(text).rstrip()) if text else ()
+
+
+def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
+    """The values of a run with their labels. An empty value is not printed."""
+    return [
+        ("run", str(run.id)),
+        ("entry", entry_label(run.kind, run.name)),
+        ("slot", f"{format_time(run.slot)} {zone_name()}"),
+        ("slots", str(run.slots) if run.slots > 1 else ""),
+        ("trigger", run.trigger),
+        ("outcome", run.outcome or run.state),
+        ("reason", run.reason or ""),
+        ("suppressed", run.suppression or ""),
+        ("attempt", str(run.attempt or "")),
+        ("next try", format_time(run.not_before) if run.not_before else ""),
+        ("started", format_time(run.started_at) if run.started_at else ""),
+        ("finished", format_time(run.finished_at) if run.finished_at else ""),
+        ("took", format_elapsed(run.started_at, run.finished_at) if run.started_at and run.finished_at else ""),
+        ("worker", run.worker or ""),
+        ("model", _format_model(run)),
+        ("request", run.request_id or ""),
+        ("tokens", _format_tokens(run.tokens)),
+        ("cost", "" if run.cost_usd is None else format_usd(run.cost_usd)),
+        ("charged", _format_charge(run.charged, run.cost_usd) if run.charged else ""),
+        ("prompt", ", ".join(f"{part.name} {part.chars}" for part in run.prompt_parts)),
+        *(("left out", line) for line in run.left_out),
+        ("answer", "truncated at the token limit" if run.truncated else ""),
+        *(("finding", _format_finding(each)) for each in run.findings),
+        ("result", f"expected until {format_time(run.result_due_at)}" if run.result_due_at else ""),
+        *_tool_rows(run.tool_calls),
+        ("exit code", "" if run.exit_code is None else str(run.exit_code)),
+        ("error", run.error or ""),
+        *(("delivery", each.says) for each in run.delivery.targets),
+        ("repeats", ", ".join(f"run {run_id}" for run_id in run.repeats)),
+        *(("notice", format_notice(each, format_time)) for each in run.notices),
+        ("config", run.config_hash or ""),
+    ]
+
+
+def _tool_rows(calls: list[ToolCallRecord]) -> list[tuple[str, str]]:
+    """The tools that an agent used: in one line, or each call with its arguments if heartbeatd itself made it."""
+    if not any("arguments" in call.model_fields_set for call in calls):
+        return [("tools", ", ".join(map(_format_tool_call, calls)))]
+    return [("tool", _format_recorded_call(call)) for call in calls]
+
+
+def _format_recorded_call(call: ToolCallRecord) -> str:
+    arguments = shorten_to_line(call.arguments, MAX_ARGUMENTS_WIDTH)
+    result = call.error or f"{call.result_bytes:,} bytes"
+    return f"{_format_tool_call(call)} {arguments}: {result}"
+
+
+def _format_tool_call(call: ToolCallRecord) -> str:
+    times = f" x{call.count}" if call.count > 1 else ""
+    return f"{call.name}{times}" + ("" if call.duration_ms is None else f" {call.duration_ms / 1000:.1f}s")
+
+
+def _format_finding(finding: RunFinding) -> str:
+    """What happened to a finding, or of a condition that the answer does not mention. The text of a finding is in the answer."""
+    severity = f" ({finding.severity})" if finding.severity not in (None, Severity.WARNING) else ""
+    key = shorten_to_line(finding.key, MAX_KEY_WIDTH)
+    return f"{key}{severity}: {EFFECT_TEXTS.get(finding.effect, finding.effect)}"
+
+
+def _format_wake(wake: RunWake) -> str:
+    """A wake that the run was to deliver, with its whole text."""
+    times = f", {wake.count} times" if wake.count > 1 else ""
+    outcome = f", outcome {wake.outcome}" if wake.outcome else ""
+    waits = ", still waiting" if wake.state == "waiting" else ""
+    return f"wake {wake.id} by {wake.source} {wake.sender}{times}{outcome}{waits}:\n{wake.text or '(no text)'}"
+
+
+def _format_precheck(run: RunRecord) -> str:
+    checked = run.precheck
+    if checked is None:
+        return ""
+    ending = "did not end by itself" if checked.exit_code is None else f"exit code {checked.exit_code}"
+    title = f"precheck failed, {checked.error}" if checked.error else f"precheck, {ending}:"
+    return f"{title}\n{checked.output.strip() or '(no output)'}"
+
+
+def _format_model(run: RunRecord) -> str:
+    requested, used = run.model_requested, run.model_used
+    return f"{requested}, answered by {used}" if requested and used and requested != used else requested or used or ""
+
+
+def _format_tokens(tokens: TokenCounts) -> str:
+    return ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in tokens if count)
+
+
+def _format_charge(charged: ChargedAmounts, cost: float | None) -> str:
+    """The amounts that the run counts in its budgets."""
+    unknown = describe_unknown(charged.usd - (cost or 0))
+    return f"{charged.usd:.6f} USD, {format_count(charged.tokens or 0, 'token')}{unknown}"
+
+
+MAX_LISTED_KEY = 18  # a longer key is printed on a line of its own, because the table may have to cut it
+
+
+def print_conditions(name: str | None, closed: bool, path: Path, state: Path | None, form: str) -> None:
+    """Print the conditions of an agent, or of all agents."""
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+        names = None if name is None else [_resolve_agent(db, name)]
+        found = list_conditions(db, names, closed=closed) if db else []
+    empty = "there are no conditions" if closed else "there are no open conditions"
+    now = utc_now()
+    print_list(found, form, _condition_columns(now), empty=empty, details=lambda each: _condition_details(each, now))
+
+
+def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
+    """The name of an agent in the database. Raises InputError for another name."""
+    name = options.name_of_kind("agent", text, "only agents have conditions")
+    if db and list_conditions(db, [name], closed=True):
+        return name  # its row may have been deleted
+    return options.resolve_recorded(f"agent/{name}", db)[1]
+
+
+def _condition_columns(now: datetime) -> list[Column[Condition]]:
+    def reported_at(each: Condition) -> str:
+        first = next(iter(_reports_newest_first(each)), None)
+        return format_short_time(first.reported_at, now) if first and first.reported_at else "not yet"
+
+    return [
+        Column("AGENT", lambda each: each.name),
+        Column("KEY", lambda each: each.key),
+        Column("SEVERITY", lambda each: each.severity),
+        Column("SINCE", lambda each: format_short_time(each.opened_at, now)),
+        Column("LAST SEEN", lambda each: format_short_time(each.last_seen_at, now)),
+        Column("REPORTED", reported_at),
+        Column("TO", lambda each: next(map(format_target, _reports_newest_first(each)), "-")),
+    ]
+
+
+def _condition_details(each: Condition, now: datetime) -> Iterator[str]:
+    """Further reports, how the condition ended, and its text."""
+    further = [report for report in _reports_newest_first(each)[1:] if report.reported_at]
+    if len(each.key) > MAX_LISTED_KEY:
+        yield each.key
+    if further:
+        times = (f"{format_target(report)} {format_short_time(report.reported_at, now)}" for report in further)
+        yield f"also to {', '.join(times)}"
+    yield from (report.says for report in each.reports if not report.reported_at)
+    if any(report.kind == ReportKind.FLAPPING for report in each.reports):
+        yield "reported as flapping: changes are not reported until it is stable"
+    if each.acknowledged_at:
+        when = format_short_time(each.acknowledged_at, now)
+        yield f"acknowledged {when} by {each.acknowledged_by}: quiet until it gets worse or ends"
+    if each.closed_at:
+        yield f"closed {format_short_time(each.closed_at, now)}: {ENDED_BY_TEXTS[each.ended_by or '']}"
+    yield f"“{each.text.strip()}”"
+
+
+def _reports_newest_first(each: Condition) -> list[ConditionReport]:
+    return sorted(each.reports, key=lambda report: str(report.reported_at), reverse=True)
+
+
+def print_messages(limit: int, path: Path, state: Path | None, form: str) -> None:
+    """Print the messages that are not delivered."""
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+        found = list(list_messages(db)) if db else []
+    more = max(0, len(found) - limit)
+    empty = "there are no undelivered messages"
+    print_list(found[:limit], form, _message_columns(utc_now()), empty=empty, more=more, details=_message_details)
+
+
+def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
+    return [
+        Column("ID", lambda each: f"{each.id}" + (f" {each.part}/{each.parts}" if each.parts > 1 else "")),
+        Column("AGE", lambda each: abbreviate_duration(now - each.created_at)),
+        Column("NAME", lambda each: entry_label(each.kind, each.name)),
+        Column("CHANNEL", lambda each: each.channel),
+        Column("STATE", lambda each: each.state),
+        Column("TRIES", lambda each: str(each.attempts)),
+        Column("NEXT TRY", lambda each: format_short_time(each.next_try_at, now)),
+        Column("RUN", lambda each: str(each.run)),
+    ]
+
+
+def _message_details(each: QueuedMessage) -> list[str]:
+    """Why it waits, its last error, and the beginning of its text."""
+    words = f"“{each.begins.strip()}”"
+    held = format_hold(each.held_back_for) if each.held_back_for else None
+    return [line for line in (held, each.error, words) if line]
