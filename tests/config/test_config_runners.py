@@ -198,7 +198,7 @@ cron: {{a: {{every: 1h, agent: ops, {keys}}}}}
     for keys, expected in cases.items():
         assert read(tmp_path, job(keys)).settings.job_agents["a"].precheck == expected, keys
     wrong = {
-        "prompt: Go., precheck: {timeout: 10m}": "10m leaves the agent no time; write less than the job's timeout of 10m",
+        "prompt: Go., precheck: {timeout: 10m}": "10m leaves the agent no time; write less than the whole timeout of 10m",
         "prompt: Go., precheck: {unchanged: {skip: false, max_age: 1h}}": "runs are not skipped here",
         "command: ls, precheck: ./look": "this key applies only to a prompt",
         "command: ls, ok_match: edges": "this key applies only to a prompt",
@@ -351,7 +351,7 @@ FAULTS = [
     (BEAT, 'precheck: {command: x, on_error: fail}', "config.yaml:11:40: agents.ops.heartbeat.precheck.on_error: 'fail' is not allowed here; write skip or run"),
     (BEAT, 'precheck: {command: x, timeout: soon}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 'soon' is not a duration; write 90s, 30m or 1h30m"),
     (BEAT, 'timeout: 20s\n      precheck: {command: x, timeout: soon}', "config.yaml:12:39: agents.ops.heartbeat.precheck.timeout: 'soon' is not a duration; write 90s, 30m or 1h30m"),
-    (BEAT, 'precheck: {command: x, timeout: 5m}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 5m leaves the agent no time; write less than the heartbeat's timeout of 5m"),
+    (BEAT, 'precheck: {command: x, timeout: 5m}', "config.yaml:11:39: agents.ops.heartbeat.precheck.timeout: 5m leaves the agent no time; write less than the whole timeout of 5m"),
     (BEAT, 'precheck: {command: x, unchanged: Skip}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: 'Skip' is not allowed here; write skip or run"),
     (BEAT, 'precheck: {command: x, unchanged: 6h}', "config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: '6h' is not allowed here; write skip or run"),
     (BEAT, 'precheck: {command: x, unchanged: }', 'config.yaml:11:41: agents.ops.heartbeat.precheck.unchanged: this must be a map of keys with values; write {skip: true}'),

@@ -7,16 +7,23 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
+from cron.job_schedules import CronSchedule
 from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import Share
-from scheduler.config.settings import entry_timing, prechecks
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
-from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver, default_channel
-from scheduler.config.settings.runners import NO_TIME, Runners, calls_model, is_enabled, uses_provider
+from scheduler.config.settings.entry_parts import (
+    NO_TIME,
+    build_precheck,
+    build_schedule,
+    build_shared_fields,
+    check_deliver,
+    check_interval_fits_hours,
+    check_min_interval,
+    default_channel,
+)
+from scheduler.config.settings.runners import Runners, calls_model, is_enabled, uses_provider
 
 LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical
@@ -32,22 +39,29 @@ SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)  # any day is enough to check whethe
 
 def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: Runners) -> Heartbeat:
     """Build the heartbeat of a checked agent. Errors are added at `node`; after an error the result must not be used."""
-    beat = agent.heartbeat
-    interval, schedule = _build_interval(agent, node), _build_schedule(agent, node)
-    period = schedule.shortest_period() if schedule else interval
+    beat, keys = agent.heartbeat, node.below("heartbeat")
+    zone = _choose_zone(beat, node.context)
+    interval = _build_interval(agent, keys)
+    schedule = build_schedule(beat.schedule, zone, keys, calls_model=calls_model(agent)) if beat.schedule is not None else None
     runner = runners.build_runner(agent, node)
-    _check_unused_keys(agent, node)
-    deliver = _build_deliver(beat, node)
-    on_failure = build_on_failure(beat.on_failure, deliver, node, "heartbeat", "on_failure", speaks=True)
+    _check_unused_keys(agent, keys)
     built = Heartbeat(
         **carried_keys(beat, Heartbeat, COMPUTED_KEYS),
-        name=name,
+        **build_shared_fields(
+            name,
+            beat,
+            keys,
+            zone=zone,
+            period=schedule.shortest_period() if schedule else interval,
+            longest_grace=LONGEST_GRACE,
+            # The times of a schedule are chosen on purpose, so it has no default stagger.
+            share=beat.stagger if beat.schedule is None or "stagger" in beat.model_fields_set else NO_TIME,
+            deliver=_build_deliver(beat, keys),
+            speaks=True,
+        ),
         enabled=is_enabled(agent),
         interval=interval,
-        stagger=_build_stagger(name, beat, period, node),
-        hours=_build_hours(beat, node),
-        zone=_choose_zone(beat, node.context),
-        grace=entry_timing.build_grace(beat.misfire.grace, period, LONGEST_GRACE),
+        hours=_build_hours(beat, keys),
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=runners.choose_model(agent, runner, node),
@@ -58,19 +72,15 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         clear_after=beat.conditions.clear_after,
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
-        deliver=deliver,
         decide=runners.build_decide(agent, node),
         session_keep=0 if beat.isolated_session else beat.session_keep,
-        precheck=prechecks.build_precheck(beat.precheck, beat.timeout, node, "heartbeat"),
-        on_failure_after=on_failure.after,
-        on_failure_remind=on_failure.remind,
-        on_failure_deliver=on_failure.deliver,
-        calendars=entry_timing.build_days(beat, _choose_zone(beat, node.context), node, "heartbeat"),
+        precheck=build_precheck(beat.precheck, beat.timeout, keys),
     )
     runners.warn_if_decide_is_costly(built, node)
-    _check_meets_hours(built, schedule, node)
+    if schedule is not None and not _ever_fires_in_hours(schedule, built.hours, built.stagger):
+        keys.add_error("no time of the schedule is inside the active hours; change schedule or active_hours", "schedule")
     if built.enabled and built.interval:
-        entry_timing.check_interval_fits_hours(built.interval, built.hours, node, "heartbeat", "interval")
+        check_interval_fits_hours(built.interval, built.hours, keys)
     return built
 
 
@@ -83,40 +93,17 @@ def _build_interval(agent: models.Agent, node: ConfigNode) -> timedelta | None:
     interval = agent.heartbeat.interval
     if agent.heartbeat.schedule is not None:
         if interval != "missing":
-            node.add_error("interval and schedule exclude each other; keep one of them", "heartbeat", "schedule")
+            node.add_error("interval and schedule exclude each other; keep one of them", "schedule")
         return None
     if interval == "missing":
-        node.add_error(MISSING_INTERVAL, "heartbeat", missing="interval")
+        node.add_error(MISSING_INTERVAL, missing="interval")
         return None
     assert not isinstance(interval, str)
     if not interval:
         return None
     if calls_model(agent):
-        entry_timing.check_min_interval(interval, node, "heartbeat", "interval")
+        check_min_interval(interval, node, "interval")
     return interval
-
-
-def _build_schedule(agent: models.Agent, node: ConfigNode) -> CronSchedule | None:
-    beat = agent.heartbeat
-    if beat.schedule is None:
-        return None
-    try:
-        schedule = parse_schedule(beat.schedule, _choose_zone(beat, node.context))
-    except ScheduleError as error:
-        node.add_error(str(error), "heartbeat", "schedule")
-        return None
-    for warning in schedule.warnings:
-        node.add_warning(warning, "heartbeat", "schedule")
-    if calls_model(agent):
-        entry_timing.check_min_schedule_interval(schedule, node, "heartbeat", "schedule")
-    return schedule
-
-
-def _check_meets_hours(beat: Heartbeat, schedule: CronSchedule | None, node: ConfigNode) -> None:
-    if schedule is not None and not _ever_fires_in_hours(schedule, beat.hours, beat.stagger):
-        node.add_error(
-            "no time of the schedule is inside the active hours; change schedule or active_hours", "heartbeat", "schedule"
-        )
 
 
 @lru_cache(maxsize=1024)
@@ -127,8 +114,8 @@ def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta
 def _check_unused_keys(agent: models.Agent, node: ConfigNode) -> None:
     """Report keys of the agent itself that have no effect. Inherited keys may be meant for other agents."""
     for key, message in _find_unused_keys(agent):
-        if node.has_own_key("heartbeat", key):
-            node.add_error(message, "heartbeat", key)
+        if node.has_own_key(key):
+            node.add_error(message, key)
 
 
 def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
@@ -153,13 +140,6 @@ def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
         yield "isolated_session", "a command keeps its own session and gets no earlier messages; remove isolated_session"
 
 
-def _build_stagger(name: str, beat: models.Heartbeat, period: timedelta | None, node: ConfigNode) -> timedelta:
-    """An explicit schedule gets no default stagger, because its times are chosen on purpose."""
-    share: Share = beat.stagger if beat.schedule is None or "stagger" in beat.model_fields_set else NO_TIME
-    noun = "interval" if beat.schedule is None else "schedule's shortest interval"
-    return entry_timing.build_stagger(name, share, period, node, "heartbeat", "stagger", period_noun=noun)
-
-
 def _choose_zone(beat: models.Heartbeat, context: ConfigContext) -> ZoneInfo:
     if beat.timezone:
         return beat.timezone
@@ -174,7 +154,7 @@ def _build_hours(beat: models.Heartbeat, node: ConfigNode) -> Hours:
     for index, part in enumerate(beat.active_hours):
         if part.start == part.end:
             problem = "start and end are the same; write two different times, or active_hours: always"
-            node.add_error(problem, "heartbeat", "active_hours", index)
+            node.add_error(problem, "active_hours", index)
             return ALWAYS
     return _shared_hours(
         tuple((part.start, part.end, frozenset().union(*part.days), part.timezone or zone) for part in beat.active_hours)
@@ -189,5 +169,5 @@ def _shared_hours(windows: tuple[tuple[int, int, frozenset[int], ZoneInfo], ...]
 def _build_deliver(beat: models.Heartbeat, node: ConfigNode) -> tuple[str, ...]:
     if beat.deliver is None:
         return default_channel(node, speaks=True)
-    check_deliver(beat.deliver, node, "heartbeat", "deliver", speaks=True)
+    check_deliver(beat.deliver, node, speaks=True)
     return beat.deliver

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -51,18 +51,25 @@ class ConfigContext:
 
 @dataclass(frozen=True, slots=True)
 class ConfigNode:
-    """One entry or section of the file: `merged` with the defaults, `own` without."""
+    """One entry or section of the file: `merged` with the defaults, `own` without. `inside` are the steps to the part of it that
+    this node is about.
+    """
 
     steps: tuple[str, ...]
     merged: MarkedMap
     position: Position
     context: ConfigContext
     own: MarkedMap | None = None
+    inside: tuple[str, ...] = ()
+
+    def below(self, *inside: str) -> ConfigNode:
+        """The node of a part of this one."""
+        return replace(self, inside=(*self.inside, *inside))
 
     def has_own_key(self, *inside: str) -> bool:
         """Whether the entry sets this key itself, and does not inherit it."""
         node: object = self.own
-        for step in inside:
+        for step in (*self.inside, *inside):
             if not isinstance(node, MarkedMap) or step not in node:
                 return False
             node = node[step]
@@ -70,13 +77,13 @@ class ConfigNode:
 
     def add_error(self, message: str, *inside: str | int, missing: str = "") -> None:
         """Add an error; `missing` is the key that is missing there, if the error is about one."""
-        steps = (*inside, missing) if missing else inside
+        steps = (*self.inside, *inside, *filter(None, [missing]))
         node = self.own if missing and self.own is not None else self.merged
         place, known = marked_yaml.locate_value(node, steps, self.position, tagged=False)
         self.context.diagnostics.add_error(place, marked_yaml.dotted_path([*self.steps, *known]), message, missing=missing)
 
     def add_warning(self, message: str, *inside: str | int) -> None:
-        place, known = marked_yaml.locate_value(self.merged, inside, self.position)
+        place, known = marked_yaml.locate_value(self.merged, (*self.inside, *inside), self.position)
         self.context.diagnostics.add_warning(place, marked_yaml.dotted_path([*self.steps, *known]), message)
 
     def check_declared(

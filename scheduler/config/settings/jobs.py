@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from cron.job_schedules import CronSchedule, OneTimeSchedule, ScheduleError, is_reboot, parse_one_time, parse_schedule
+from cron.job_schedules import OneTimeSchedule, ScheduleError, is_reboot, parse_one_time
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.config.keys import models
-from scheduler.config.settings import entry_timing, prechecks
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
-from scheduler.config.settings.delivery_targets import build_on_failure, check_deliver
+from scheduler.config.settings.entry_parts import (
+    build_precheck,
+    build_schedule,
+    build_shared_fields,
+    check_deliver,
+    check_min_interval,
+)
 from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
 
@@ -27,33 +33,36 @@ def build_job(
 
     `called_agent` is the agent that its prompt calls; None without a prompt, or if there is no such agent.
     """
+    zone = job.timezone or node.context.zone
     reboot = job.schedule is not None and is_reboot(job.schedule)
+    is_limited = called_agent is not None and isinstance(called_agent.runner, ModelRunner)
+    speaks = job.agent is not None
     _check_schedule_keys(job, node)
-    schedule = None if reboot else _build_schedule(job, node)
-    moment = _build_moment(job, node)
-    period = job.every or (schedule.shortest_period() if schedule else None)
+    schedule = build_schedule(job.schedule, zone, node, calls_model=is_limited) if job.schedule and not reboot else None
+    if job.every and is_limited:
+        check_min_interval(job.every, node, "every")
     _check_purpose(job, node, heartbeats)
     _check_unused_keys(job, node)
-    if called_agent and isinstance(called_agent.runner, ModelRunner):
-        _check_min_interval(job, schedule, node)
-    check_deliver(job.deliver, node, "deliver", speaks=job.agent is not None)
-    on_failure = build_on_failure(job.on_failure, job.deliver, node, "on_failure", speaks=job.agent is not None)
+    check_deliver(job.deliver, node, speaks=speaks)
     return Job(
         **carried_keys(job, Job, COMPUTED_KEYS),
-        name=name,
-        zone=job.timezone or node.context.zone,
+        **build_shared_fields(
+            name,
+            job,
+            node,
+            zone=zone,
+            period=job.every or (schedule.shortest_period() if schedule else None),
+            longest_grace=LONGEST_GRACE,
+            share=job.stagger,
+            deliver=job.deliver,
+            speaks=speaks,
+        ),
         schedule=schedule,
-        at=moment,
-        calendars=entry_timing.build_days(job, job.timezone or node.context.zone, node),
+        at=_build_moment(job, zone, node),
         reboot=reboot,
-        stagger=entry_timing.build_stagger(name, job.stagger, period, node, "stagger"),
         misfire=job.misfire.policy,
-        grace=entry_timing.build_grace(job.misfire.grace, period, LONGEST_GRACE),
         env=node.build_variables(job.env, "env", used=job.enabled),
         workdir=node.context.resolve_path(job.workdir) if job.workdir else node.context.folder,
-        on_failure_after=on_failure.after,
-        on_failure_remind=on_failure.remind,
-        on_failure_deliver=on_failure.deliver,
     )
 
 
@@ -65,27 +74,14 @@ def _check_schedule_keys(job: models.Job, node: ConfigNode) -> None:
         node.add_error(MISSING_SCHEDULE)
 
 
-def _build_moment(job: models.Job, node: ConfigNode) -> OneTimeSchedule | None:
+def _build_moment(job: models.Job, zone: ZoneInfo, node: ConfigNode) -> OneTimeSchedule | None:
     if job.at is None:
         return None
     try:
-        return parse_one_time(job.at, job.timezone or node.context.zone)
+        return parse_one_time(job.at, zone)
     except ScheduleError as error:
         node.add_error(str(error), "at")
         return None
-
-
-def _build_schedule(job: models.Job, node: ConfigNode) -> CronSchedule | None:
-    if job.schedule is None:
-        return None
-    try:
-        schedule = parse_schedule(job.schedule, job.timezone or node.context.zone)
-    except ScheduleError as error:
-        node.add_error(str(error), "schedule")
-        return None
-    for warning in schedule.warnings:
-        node.add_warning(warning, "schedule")
-    return schedule
 
 
 def _check_purpose(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat]) -> None:
@@ -123,7 +119,7 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
 
 
 # Keys whose fields of the same name are computed in `build_job`. All others are carried into the spec as they are.
-COMPUTED_KEYS = ("schedule", "at", "stagger", "misfire", "env", "workdir")
+COMPUTED_KEYS = ("schedule", "at", "stagger", "misfire", "env", "workdir", "deliver")
 
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
@@ -145,13 +141,6 @@ def _check_stagger(job: models.Job, node: ConfigNode) -> None:
     elif job.at is not None and isinstance(job.stagger, float):
         problem = "a job that runs once has no period to take a percentage of"
         node.add_error(f"{problem}; write a duration, such as 10m", "stagger")
-
-
-def _check_min_interval(job: models.Job, schedule: CronSchedule | None, node: ConfigNode) -> None:
-    if job.every:
-        entry_timing.check_min_interval(job.every, node, "every")
-    elif schedule:
-        entry_timing.check_min_schedule_interval(schedule, node, "schedule")
 
 
 class PromptAgents:
@@ -183,7 +172,7 @@ class PromptAgents:
             model=job.model or agent.model,
             ok_match=None if job.ok_match == "none" else job.ok_match,
             ack_max_chars=job.ack_max_chars,
-            precheck=prechecks.build_precheck(job.precheck, job.timeout, node),
+            precheck=build_precheck(job.precheck, job.timeout, node),
         )
         self._check_model(called_agent, job, node)
         self.by_job[name] = called_agent

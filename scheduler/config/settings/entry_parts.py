@@ -1,0 +1,253 @@
+"""Builds what the heartbeat of an agent and a job have in common: when they run, their precheck, and their recipients.
+
+Errors are added at `node`, whose steps lead to the keys of the heartbeat or of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
+from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar
+from heartbeat.hours import Hours
+from heartbeat.interval_slots import IntervalSlots, stagger_for
+from heartbeat.spec import Precheck
+from heartbeat.words import format_count, format_duration
+from scheduler.channels.url_template import PLACEHOLDER
+from scheduler.config.keys import models
+from scheduler.config.keys.value_parsers import Share
+from scheduler.config.settings.config_node import ConfigNode
+from scheduler.model.settings import LAST_TARGET, OnFailure
+
+NO_TIME = timedelta(0)
+A_DAY = timedelta(days=1)
+LONGEST_PRECHECK = timedelta(seconds=30)
+NO_NOTICES = OnFailure(0, NO_TIME, ())
+WEEKS = 4
+SOME_MONDAY = datetime(2026, 1, 5, tzinfo=UTC)  # no clock changes in the four weeks from then on
+SOME_WEEKS = (SOME_MONDAY - datetime.resolution, SOME_MONDAY + WEEKS * timedelta(days=7) - datetime.resolution)
+GRID_STARTS = 12  # start times that are tried: an interval starts when its agent is first seen
+
+
+def build_shared_fields(
+    name: str,
+    part: models.Heartbeat | models.Job,
+    node: ConfigNode,
+    *,
+    zone: ZoneInfo,
+    period: timedelta | None,
+    longest_grace: timedelta,
+    share: Share,
+    deliver: tuple[str, ...],
+    speaks: bool,
+) -> dict[str, Any]:
+    """The fields of the spec that are computed in the same way for a heartbeat and a job.
+
+    `period` is the shortest time between two runs, None if there is none. `share` is how much of it the stagger may be.
+    `speaks`: the entry has an agent, so `last` may be a recipient.
+    """
+    on_failure = _build_on_failure(part.on_failure, deliver, node, speaks=speaks)
+    grace = part.misfire.grace
+    return {
+        "name": name,
+        "zone": zone,
+        "stagger": _build_stagger(name, share, period, node),
+        "grace": grace if grace is not None else min(period / 2, longest_grace) if period else longest_grace,
+        "calendars": _build_days(part, zone, node),
+        "deliver": deliver,
+        "on_failure_after": on_failure.after,
+        "on_failure_remind": on_failure.remind,
+        "on_failure_deliver": on_failure.deliver,
+    }
+
+
+def build_schedule(text: str, zone: ZoneInfo, node: ConfigNode, *, calls_model: bool) -> CronSchedule | None:
+    """The schedule of a cron expression; None after an error. `calls_model`: limits.min_interval applies to its times."""
+    try:
+        schedule = parse_schedule(text, zone)
+    except ScheduleError as error:
+        node.add_error(str(error), "schedule")
+        return None
+    for warning in schedule.warnings:
+        node.add_warning(warning, "schedule")
+    if calls_model and schedule.shortest_period() < node.context.min_interval:
+        period, least = format_duration(schedule.shortest_period()), format_duration(node.context.min_interval)
+        problem = f"its shortest interval is {period}, but limits.min_interval is {least}"
+        node.add_error(f"{problem}; space the times out, or lower the limit", "schedule")
+    return schedule
+
+
+def check_min_interval(interval: timedelta, node: ConfigNode, key: str) -> None:
+    """Add an error for an interval below limits.min_interval."""
+    if interval < node.context.min_interval:
+        least = format_duration(node.context.min_interval)
+        problem = f"{format_duration(interval)} is below limits.min_interval, which is {least}"
+        node.add_error(f"{problem}; write {least} or more, or lower the limit", key)
+
+
+def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNode) -> None:
+    """Warn of an interval that does not fit the active hours, with the number of runs a week that are left."""
+    runs = _runs_per_week(interval, hours)
+    if runs is None:
+        return
+    least, most = runs
+    number = format_count(most, "run") if least == most else f"{least} to {format_count(most, 'run')}"
+    when = "" if least == most else ", depending on when the agent is first seen"
+    node.add_warning(
+        f"{format_duration(interval)} does not fit the active hours, which allow {number} a week{when};"
+        " change one of them, or write the times with schedule:",
+        "interval",
+    )
+
+
+@lru_cache(maxsize=1024)  # many agents share their interval and their hours
+def _runs_per_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
+    """The fewest and the most runs a week, depending on when the interval starts; None if interval and hours fit."""
+    openings = [] if hours.always else list(hours.openings(*SOME_WEEKS))
+    if not openings or interval > SOME_WEEKS[1] - SOME_WEEKS[0]:
+        return None
+    shortest = min(closes - opens for opens, closes in openings)
+    if 3 * interval <= shortest:
+        return None
+    least, most = _slot_count_range(interval, hours)
+    if interval < A_DAY:
+        fits = interval <= shortest and most < 1.5 * least
+    else:
+        days = {opens.date() for opens, _ in openings}
+        fits = least >= 0.9 * min((SOME_WEEKS[1] - SOME_WEEKS[0]) // interval, len(days))
+    return None if fits else (round(least / WEEKS), round(most / WEEKS))
+
+
+def _slot_count_range(interval: timedelta, hours: Hours) -> tuple[int, int]:
+    """The fewest and the most slots in the sample weeks, for intervals that started at different times."""
+    start = SOME_MONDAY - max(1, timedelta(days=14) // interval) * interval
+    grids = (
+        IntervalSlots(start + number * interval / GRID_STARTS, interval, timedelta(), hours) for number in range(GRID_STARTS)
+    )
+    counts = [found.count if (found := grid.slots(*SOME_WEEKS)) else 0 for grid in grids]
+    return min(counts), max(counts)
+
+
+def _build_stagger(name: str, share: Share, period: timedelta | None, node: ConfigNode) -> timedelta:
+    """The delay of an entry after each slot: by a hash of its name, and at most its `share` of the period."""
+    if isinstance(share, float):
+        return stagger_for(name, period * share) if period else NO_TIME
+    if period and share > period:
+        most = format_duration(period)
+        node.add_error(f"{format_duration(share)} is more than the shortest interval, {most}; write {most} or less", "stagger")
+    return stagger_for(name, share)
+
+
+def build_calendars(parts: Mapping[str, models.Calendar]) -> dict[str, Calendar]:
+    """All declared calendars by name."""
+    return {name: make_calendar(part.dates, frozenset().union(*part.days)) for name, part in parts.items()}
+
+
+def _build_days(part: models.EntryKeys, zone: ZoneInfo, node: ConfigNode) -> AllowedDays:
+    """The days of a time zone on which an entry may run."""
+    if not (part.skip_on or part.only_on):
+        return ALL_DAYS
+    declared = node.context.calendars
+    node.check_declared(part.skip_on, declared, "calendar", "skip_on")
+    node.check_declared(part.only_on, declared, "calendar", "only_on")
+    skip, only = (tuple(declared[name] for name in names if name in declared) for names in (part.skip_on, part.only_on))
+    return _shared_days(zone, skip, only if part.only_on else None)
+
+
+@lru_cache(maxsize=1024)
+def _shared_days(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calendar, ...] | None) -> AllowedDays:
+    return AllowedDays(zone, _union_of(skip), None if only is None else _union_of(only))
+
+
+def _union_of(some: tuple[Calendar, ...]) -> Calendar:
+    return reduce(or_, some, EMPTY_CALENDAR)
+
+
+def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode) -> Precheck | None:
+    """Build a checked precheck. `most` is the timeout of the whole attempt."""
+    if part is None:
+        return None
+    timeout = part.timeout or min(most / 2, LONGEST_PRECHECK)
+    if timeout >= most:
+        wrong = f"{format_duration(timeout)} leaves the agent no time"
+        node.add_error(f"{wrong}; write less than the whole timeout of {format_duration(most)}", "precheck", "timeout")
+    unchanged = part.unchanged
+    if not unchanged.skip:
+        _check_unused_keys(unchanged, node.below("precheck"))
+    return Precheck(
+        part.command,
+        "skip" if unchanged.skip else "run",
+        part.on_error,
+        timeout,
+        max_age=unchanged.max_age if unchanged.skip else None,
+        confirm=part.confirm,
+    )
+
+
+def _check_unused_keys(unchanged: models.Unchanged, node: ConfigNode) -> None:
+    """Report keys of the entry's own precheck that have no effect, because an unchanged output does not skip the run."""
+    is_inherited = node.has_own_key("unchanged", "skip") and not node.has_own_key("unchanged", "max_age")
+    if unchanged.max_age is not None and not is_inherited:
+        problem = "runs are not skipped here; remove max_age, or write skip: true"
+        node.add_error(problem, "unchanged", "max_age")
+    if node.has_own_key("confirm"):
+        problem = "only runs that an unchanged output would skip are confirmed"
+        node.add_error(f"{problem}; remove confirm, or write unchanged: skip too", "confirm")
+
+
+def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
+    """The only declared channel, else the log. A channel with {target} is only for agents, which have a last recipient."""
+    return _single_channel(tuple(node.context.channels), tuple(node.context.open_channels), speaks)
+
+
+@lru_cache(maxsize=8)
+def _single_channel(channels: tuple[str, ...], to_last: tuple[str, ...], speaks: bool) -> tuple[str, ...]:
+    declared = [name for name in channels if name != "log"]
+    if len(declared) != 1 or (declared[0] in to_last and not speaks):
+        return ("log",)
+    return (LAST_TARGET,) if declared[0] in to_last else (declared[0],)
+
+
+def check_deliver(names: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> None:
+    """Add an error for each name in the `deliver` below a node without a recipient."""
+    offered = node.context.deliver_names if speaks and node.context.open_channels else node.context.channels
+    offered = [name for name in offered if name not in node.context.open_channels]
+    node.check_declared(names, node.context.deliver_names, "channel", "deliver", offered=offered)
+    for index, name in enumerate(names):
+        if problem := _deliver_problem(name, node, speaks=speaks):
+            node.add_error(problem, "deliver", index)
+
+
+def _deliver_problem(name: str, node: ConfigNode, *, speaks: bool) -> str | None:
+    if name in node.context.open_channels:
+        words = "write last, or a recipient in the URL" if speaks else "write a recipient in the URL"
+        return f"the URL of {name} holds {PLACEHOLDER}, and names no recipient; {words}"
+    if name != LAST_TARGET:
+        return None
+    if not speaks:
+        return "last is the recipient who wrote to an agent last, and this job calls no agent; write the name of a channel"
+    if not node.context.open_channels:
+        example = f'channels: {{chat: "tgram://${{TOKEN}}/{PLACEHOLDER}"}}'
+        return f"last needs a channel whose URL contains {PLACEHOLDER} in place of the recipient; write {example}"
+    return None
+
+
+def _build_on_failure(part: models.OnFailure | None, deliver: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> OnFailure:
+    """The failure notifications of an entry; without channels they are sent to its `deliver`."""
+    if part is None:
+        return NO_NOTICES
+    if part.deliver == ():
+        problem = "failures would not be sent to anyone; write on_failure: none if that is intended"
+        node.add_error(problem, "on_failure", "deliver")
+    check_deliver(part.deliver or (), node.below("on_failure"), speaks=speaks)
+    return _shared_on_failure(part, part.deliver or (() if deliver else default_channel(node, speaks=speaks)))
+
+
+@lru_cache(maxsize=1024)
+def _shared_on_failure(part: models.OnFailure, deliver: tuple[str, ...]) -> OnFailure:
+    return OnFailure(part.after, part.remind, deliver)
