@@ -68,7 +68,7 @@ def format_table(
     return "\n".join(map(str.rstrip, printed.get().splitlines()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column(Generic[Row]):
     """A column of a list: its heading, and what it shows of an item. A number is aligned to the right.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ import click
 from heartbeat.words import abbreviate_duration, format_count, format_usd
 from scheduler.cli import daemon_files
 from scheduler.cli.output import (
+    Column,
     abbreviate_count,
     display_zone,
     elapsed_time,
     entry_label,
+    format_list,
     format_table,
     format_time,
     host_zone,
@@ -36,7 +38,6 @@ MAX_PARTS = 8  # parts of the prompt
 MAX_NAMED = 3  # entries in one cell
 MAX_DOWNTIMES = 5  # the longest downtimes are listed
 COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
-TOKEN_HEADINGS = ("TOKENS IN", "CACHED", "OUT")
 CONDITION_COUNTS = ("opened", "resolved", "reminders", "duplicates")  # duplicates: answers without news
 REASON_TABLES = {
     "skipped": ("SKIPPED", "SLOTS", "reason"),
@@ -204,8 +205,50 @@ def _undelivered_sentences(deliveries: list[Data]) -> Iterator[str]:
         yield f"Undelivered messages: {data} (`heartbeatd outbox`)."
 
 
-def _entry_label(entry: Data) -> str:
-    return entry_label(entry["kind"], entry["name"])
+def _entry_label(row: Data) -> str:
+    """The name of an agent or a job, or how many others share the row."""
+    return format_count(row["others"], "other") if "others" in row else entry_label(row["kind"], row["name"])
+
+
+def _fold(shown: list[Data], others: list[Data]) -> list[Data]:
+    """The rows of a table. Those that are not `shown` share the last row, with the sums of their numbers."""
+    return [*shown, {"others": len(others), **_sum_numbers(others)}] if others else shown
+
+
+def _sum_numbers(rows: list[Data]) -> Data:
+    found: Data = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows if row[key] is not None]
+        if key in ("tokens", "cache"):
+            found[key] = _sum_numbers(values)
+        elif all(isinstance(value, int | float) for value in values):
+            found[key] = sum_costs(values)
+    return found
+
+
+def _number(head: str, key: str) -> Column[Data]:
+    return Column(head, lambda row: f"{row[key]:,.0f}", is_number=True)
+
+
+def _unless_others(text: Callable[[Data], str], instead: str = "") -> Callable[[Data], str]:
+    """What a cell shows, but for the row that others share."""
+    return lambda row: instead if "others" in row else text(row)
+
+
+NAME = Column("NAME", _entry_label)
+COST = Column[Data]("COST", lambda row: format_cost(row), is_number=True)
+MODEL = Column[Data]("MODEL", _unless_others(lambda row: row["model"] or "(not known)"))
+RUNS = _number("RUNS", "runs")
+TOKENS = (
+    Column[Data]("TOKENS IN", lambda row: abbreviate_count(row["tokens"]["input"]), is_number=True),
+    Column[Data](
+        "CACHED",
+        lambda row: format_share(row["cache"]["read"], row["tokens"]["input"]) if row["cache"]["read"] else "-",
+        is_number=True,
+    ),
+    Column[Data]("OUT", lambda row: abbreviate_count(row["tokens"]["output"]), is_number=True),
+)
+COUNTS = [_number(head, key) for key, head in COUNT_HEADINGS.items()]
 
 
 def _entries_table(entries: list[Data], *, with_change: bool = False) -> str:
@@ -213,20 +256,11 @@ def _entries_table(entries: list[Data], *, with_change: bool = False) -> str:
 
     `with_change` adds how the costs changed from the previous period, if any cost of that is known.
     """
-    shown, others = _choose_entries(entries)
-    rows = [[_entry_label(each), *_format_counts(each), format_cost(each), format_entry_change(each)] for each in shown]
-    if others:
-        sums = _sum_entries(others)
-        rows.append([format_count(len(others), "other"), *_format_counts(sums), format_cost(sums), "-"])
-    heading = ("NAME", *COUNT_HEADINGS.values(), "COST", "CHANGE")
-    if not with_change or all(each["previous_cost_usd"] is None for each in entries):
-        heading, rows = heading[:-1], [row[:-1] for row in rows]
-    return format_table(heading, rows, numbers=range(1, len(heading)))
-
-
-def format_entry_change(entry: Data) -> str:
-    """How the cost of an entry changed from the previous period."""
-    return format_change(entry["cost_usd"], entry["previous_cost_usd"])
+    columns = [NAME, *COUNTS, COST]
+    if with_change and any(each["previous_cost_usd"] is not None for each in entries):
+        change = _unless_others(lambda row: format_change(row["cost_usd"], row["previous_cost_usd"]), "-")
+        columns.append(Column("CHANGE", change, is_number=True))
+    return format_list(_fold(*_choose_entries(entries)), columns)
 
 
 def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
@@ -242,71 +276,30 @@ def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
     return [each for each in entries if id(each) in marked], [each for each in entries if id(each) not in marked]
 
 
-def _sum_entries(entries: list[Data]) -> Data:
-    sums = {word: sum(each[word] for each in entries) for word in (*COUNT_HEADINGS, "runs_without_price", "untold_usd")}
-    return sums | {"cost_usd": sum_costs(each["cost_usd"] for each in entries)}
-
-
-def _format_counts(each: Data) -> list[str]:
-    return [f"{each[word]:,}" for word in COUNT_HEADINGS]
-
-
-def format_cost(each: Data) -> str:
+def format_cost(row: Data) -> str:
     """The cost. A plus sign means that some usage has no price or was not reported."""
-    more = each["runs_without_price"] or each.get("untold_usd")
-    return format_usd(each["cost_usd"]) + ("+" if each["cost_usd"] is not None and more else "")
+    more = row["runs_without_price"] or row.get("untold_usd")
+    return format_usd(row["cost_usd"]) + ("+" if row["cost_usd"] is not None and more else "")
 
 
 def _models_table(models: list[Data]) -> str:
-    rows = [
-        [
-            each["model"] or "(not known)",
-            *(f"{each[word]:,}" for word in ("runs", "said", "failed")),
-            *_format_tokens(each),
-            format_cost(each),
-        ]
-        for each in models
-    ]
-    return format_table(("MODEL", "RUNS", "ALERTS", "FAILED", *TOKEN_HEADINGS, "COST"), rows, numbers=range(1, 8))
-
-
-def _format_tokens(each: Data) -> list[str]:
-    """The input tokens, the share of them that was read from the cache, and the output tokens."""
-    tokens = each["tokens"]
-    cached = format_share(each["cache"]["read"], tokens["input"]) if each["cache"]["read"] else "-"
-    return [abbreviate_count(tokens["input"]), cached, abbreviate_count(tokens["output"])]
+    return format_list(models, [MODEL, *COUNTS[:3], *TOKENS, COST])
 
 
 def _agent_models_table(usage: list[Data]) -> str:
     """The usage of each entry by model. All but the most expensive share one row."""
-    shown, others = usage[:MAX_ENTRIES], usage[MAX_ENTRIES:]
-    rows = [
-        [_entry_label(each), each["model"] or "(not known)", f"{each['calls']:,}", *_format_tokens(each), format_cost(each)]
-        for each in shown
-    ]
-    if others:
-        calls, cost = sum(each["calls"] for each in others), sum_costs(each["cost_usd"] for each in others)
-        rows.append(
-            [format_count(len(others), "other"), "", f"{calls:,}", *_format_tokens(_sum_tokens(others)), format_usd(cost)]
-        )
-    return format_table(("NAME", "MODEL", "CALLS", *TOKEN_HEADINGS, "COST"), rows, numbers=range(2, 7))
-
-
-def _sum_tokens(rows: list[Data]) -> Data:
-    return {
-        part: {kind: sum(each[part][kind] for each in rows) for kind in kinds}
-        for part, kinds in {"tokens": ("input", "output"), "cache": ("read",)}.items()
-    }
+    return format_list(_fold(usage[:MAX_ENTRIES], usage[MAX_ENTRIES:]), [NAME, MODEL, _number("CALLS", "calls"), *TOKENS, COST])
 
 
 def _causes_table(causes: list[Data]) -> str:
     """What started the runs, and the agents that ran. All but the most expensive causes share one row."""
-    shown, others = causes[:MAX_ENTRIES], causes[MAX_ENTRIES:]
-    rows = [[format_cause(each), f"{each['runs']:,}", format_cost(each), format_cause_entries(each["entries"])] for each in shown]
-    if others:
-        cost = format_usd(sum_costs(each["cost_usd"] for each in others))
-        rows.append([format_count(len(others), "other"), f"{sum(each['runs'] for each in others):,}", cost, ""])
-    return format_table(("STARTED BY", "RUNS", "COST", "RUNS OF"), rows, numbers=range(1, 3))
+    columns = [
+        Column("STARTED BY", lambda row: _entry_label(row) if "others" in row else format_cause(row)),
+        RUNS,
+        COST,
+        Column("RUNS OF", _unless_others(lambda row: format_cause_entries(row["entries"]))),
+    ]
+    return format_list(_fold(causes[:MAX_ENTRIES], causes[MAX_ENTRIES:]), columns)
 
 
 def format_cause_entries(entries: list[Data]) -> str:
@@ -320,22 +313,15 @@ def format_cause_entries(entries: list[Data]) -> str:
 
 def _prompt_table(parts: list[Data]) -> str:
     """What filled the prompts, the largest part first, and the agent whose prompts contained most of it."""
-    shown, others = parts[:MAX_PARTS], parts[MAX_PARTS:]
-    rows = [
-        [
-            each["part"],
-            f"{each['runs']:,}",
-            abbreviate_count(each["chars"]),
-            format_share(each["share"], 1),
-            abbreviate_count(round(each["chars"] / each["runs"])),
-            _entry_label(each["entries"][0]),
-        ]
-        for each in shown
+    columns: list[Column[Data]] = [
+        Column("PROMPT", lambda row: _entry_label(row) if "others" in row else row["part"]),
+        Column("RUNS", _unless_others(lambda row: f"{row['runs']:,}"), is_number=True),
+        Column("CHARACTERS", lambda row: abbreviate_count(row["chars"]), is_number=True),
+        Column("SHARE", lambda row: format_share(row["share"], 1), is_number=True),
+        Column("PER RUN", _unless_others(lambda row: abbreviate_count(round(row["chars"] / row["runs"]))), is_number=True),
+        Column("MOST IN", _unless_others(lambda row: _entry_label(row["entries"][0]))),
     ]
-    if others:
-        chars, share = sum(each["chars"] for each in others), sum(each["share"] for each in others)
-        rows.append([format_count(len(others), "other"), "", abbreviate_count(chars), format_share(share, 1), "", ""])
-    return format_table(("PROMPT", "RUNS", "CHARACTERS", "SHARE", "PER RUN", "MOST IN"), rows, numbers=range(1, 5))
+    return format_list(_fold(parts[:MAX_PARTS], parts[MAX_PARTS:]), columns)
 
 
 def _reasons_table(data: Data) -> str:
@@ -356,35 +342,28 @@ def _format_shares(entries: list[Data]) -> str:
 
 def _conditions_table(found: list[Data]) -> str:
     """The agents that opened most conditions. All others share one row."""
-    shown, others = found[:MAX_ENTRIES], found[MAX_ENTRIES:]
-    rows = [[entry_label(Kind.HEARTBEAT, each["name"]), *(f"{each[word]:,}" for word in CONDITION_COUNTS)] for each in shown]
-    if others:
-        sums = (sum(each[word] for each in others) for word in CONDITION_COUNTS)
-        rows.append([format_count(len(others), "other"), *(f"{number:,}" for number in sums)])
-    heads = (word.upper() for word in CONDITION_COUNTS)
-    return format_table(("CONDITIONS", *heads), rows, numbers=range(1, len(CONDITION_COUNTS) + 1))
+    agents = [{"kind": Kind.HEARTBEAT, **each} for each in found]
+    columns = [Column("CONDITIONS", _entry_label), *(_number(word.upper(), word) for word in CONDITION_COUNTS)]
+    return format_list(_fold(agents[:MAX_ENTRIES], agents[MAX_ENTRIES:]), columns)
 
 
 def _deliveries_table(deliveries: list[Data]) -> str:
     states = ("delivered", "pending", "held", "dead", "dropped", "uncertain")
-    rows = [[each["channel"], *(f"{each[state]:,}" for state in states)] for each in deliveries]
-    return format_table(("CHANNEL", *(state.upper() for state in states)), rows, numbers=range(1, 7))
+    return format_list(
+        deliveries, [Column("CHANNEL", lambda row: row["channel"]), *(_number(each.upper(), each) for each in states)]
+    )
 
 
 def _downtimes_table(downs: list[Data]) -> str:
     """The longest downtimes, in order of time."""
     longest = sorted(downs, key=_elapsed_time)[-MAX_DOWNTIMES:]
-    rows = [
-        [
-            format_time(down["since"]),
-            format_time(down["until"]),
-            abbreviate_duration(_elapsed_time(down)),
-            "stopped cleanly" if down["clean"] else "ended unexpectedly",
-        ]
-        for down in downs
-        if down in longest
+    columns: list[Column[Data]] = [
+        Column("DOWN FROM", lambda down: format_time(down["since"])),
+        Column("UNTIL", lambda down: format_time(down["until"])),
+        Column("FOR", lambda down: abbreviate_duration(_elapsed_time(down))),
+        Column("CAUSE", lambda down: "stopped cleanly" if down["clean"] else "ended unexpectedly"),
     ]
-    return format_table(("DOWN FROM", "UNTIL", "FOR", "CAUSE"), rows)
+    return format_list([down for down in downs if down in longest], columns)
 
 
 def _elapsed_time(down: Data) -> timedelta:

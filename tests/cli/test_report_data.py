@@ -309,7 +309,7 @@ def entry_data(name: str, **numbers: Any) -> dict[str, Any]:
 def test_of_many_entries_those_with_the_highest_cost_most_alerts_and_most_failures_are_shown() -> None:
     entries = [
         entry_data("dear", cost_usd=9.0),
-        *(entry_data(f"e{number:02}") for number in range(40)),
+        *(entry_data(f"e{n:02}", dearest_run={"id": n, "cost_usd": 0.1} if n % 2 else None) for n in range(40)),
         entry_data("loud", said=7),
         entry_data("bad", failed=3),
     ]
