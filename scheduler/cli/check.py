@@ -14,7 +14,7 @@ from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli.colours import Meaning, paint
-from scheduler.cli.output import format_table, shorten_to_line, utc_now
+from scheduler.cli.output import format_table, print_answer, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
@@ -64,10 +64,7 @@ def _show_effective(path: Path, name: str, form: str) -> int:
         rows = list_effective_values(path, os.environ, name)
     except LookupError as error:
         raise InputError(str(error)) from error
-    if form == "json":
-        click.echo(json.dumps([row._asdict() for row in rows], indent=2))
-    else:
-        click.echo(format_table(("KEY", "VALUE", "FROM"), rows))
+    print_answer([row._asdict() for row in rows], form, [format_table(("KEY", "VALUE", "FROM"), rows)])
     return 0
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import click
 from heartbeat.words import format_duration
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import entry_label, format_table, format_time, utc_now, wrap_text, zone_name
+from scheduler.cli.output import entry_label, format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_stored
 from scheduler.config.settings.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
 from scheduler.config.settings.load import LoadedConfig, load_config
@@ -97,7 +95,7 @@ def preview_files(path: Path, other: Path, state: Path | None, name: str | None,
 
 def print_preview(preview: Preview, form: str) -> None:
     """Print it as text or as JSON."""
-    click.echo(json.dumps(preview.data, indent=2) if form == "json" else "\n".join(preview.lines))
+    print_answer(preview.data, form, preview.lines)
 
 
 def print_schedules(preview: Preview, span: timedelta | None) -> None:
@@ -165,7 +163,7 @@ def _lines(found: ConfigComparison, will: dict[str, Any]) -> Iterator[str]:
     if shown:
         yield f"runs {_span_text(will)}: {', '.join(shown)}"
     if (cost := will["usd_a_day"]) is not None:
-        before, after = (_format_cost(cost[side]) for side in ("before", "after"))
+        before, after = (_cost_text(cost[side]) for side in ("before", "after"))
         yield f"maximum cost a day: {before if before == after else f'{before} -> {after}'}"
 
 
@@ -181,6 +179,5 @@ def _change(each: dict[str, int]) -> str:
     return f"{each['before']:,}" if each["before"] == each["after"] else f"{each['before']:,} -> {each['after']:,}"
 
 
-def _format_cost(usd: float | None) -> str:
-    """Rounded up, so that the printed limit is never too low."""
-    return "no limit" if usd is None else f"{ceil(round(usd * 100, 3)) / 100:,.2f} USD"
+def _cost_text(usd: float | None) -> str:
+    return "no limit" if usd is None else f"{round_up_usd(usd)} USD"

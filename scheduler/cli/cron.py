@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -12,7 +11,7 @@ import click
 from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
 from scheduler.cli import output
 from scheduler.cli.options import parse_time
-from scheduler.cli.output import format_table
+from scheduler.cli.output import Column, format_list, print_answer
 from scheduler.config.keys import time_zones
 from scheduler.model.expected_error import InputError
 
@@ -23,17 +22,12 @@ def print_fire_times(expression: str, timezone: str, after: str | None, count: i
     found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))
     for warning in schedule.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if form == "json":
-        click.echo(json.dumps([_format_utc(instant) for instant in found], indent=2))
-    elif not found:
-        click.echo(f"it does not fire again before the end of the year {YEARS[-1]}")
-    else:
-        click.echo(
-            format_table(
-                (f"LOCAL ({schedule.zone})", "UTC"),
-                [(_format_local(instant, schedule), _format_utc(instant)) for instant in found],
-            )
-        )
+    columns: tuple[Column[datetime], ...] = (
+        Column(f"LOCAL ({schedule.zone})", lambda instant: f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"),
+        Column("UTC", _format_utc),
+    )
+    text = format_list(found, columns) if found else f"it does not fire again before the end of the year {YEARS[-1]}"
+    print_answer([_format_utc(instant) for instant in found], form, [text])
 
 
 def _parse_expression(expression: str, timezone: str) -> CronSchedule:
@@ -65,10 +59,6 @@ def _fire_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
     while instant is not None and instant.year in YEARS:
         yield instant
         instant = schedule.next(instant)
-
-
-def _format_local(instant: datetime, schedule: CronSchedule) -> str:
-    return f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"
 
 
 def _format_utc(instant: datetime) -> str:

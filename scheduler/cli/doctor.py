@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,13 +10,11 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
-import click
-
 from heartbeat.runners import ProcessResult
 from scheduler.cli import daemon_files
 from scheduler.cli.colours import Meaning, paint_label
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import format_time, utc_now, wrap_text, zone_name
+from scheduler.cli.output import format_time, print_answer, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
@@ -38,13 +35,13 @@ def print_findings(path: Path, state: Path | None, form: str) -> int:
     """Print the result of each check. Returns 1 if one is `bad`."""
     with show_progress("checking"):
         findings = list(_check_everything(path, state))
-    if form == "json":
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        for finding in findings:
-            lines = wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
-            click.echo("\n".join(paint_label(lines, finding.level, LEVEL_MEANINGS[finding.level])))
+    print_answer([asdict(finding) for finding in findings], form, (line for each in findings for line in _format_finding(each)))
     return 1 if any(finding.level == "bad" for finding in findings) else 0
+
+
+def _format_finding(finding: Finding) -> list[str]:
+    lines = wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
+    return paint_label(lines, finding.level, LEVEL_MEANINGS[finding.level])
 
 
 def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:

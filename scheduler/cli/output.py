@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
+from math import ceil
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -295,6 +296,12 @@ def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     """The time between two instants, both cut to seconds, so that it agrees with the printed times."""
     begin, end = map(_moment, (since, until))
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
+
+
+def round_up_usd(amount: float) -> str:
+    """An amount in USD, rounded up: the printed limit is never too low."""
+    places = 2 if amount >= 1 or not amount else 4
+    return f"{ceil(round(amount * 10**places, 3)) / 10**places:,.{places}f}"
 
 
 def abbreviate_count(count: int) -> str:

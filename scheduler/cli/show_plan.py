@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from itertools import accumulate
-from math import ceil
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -19,7 +17,7 @@ from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEnt
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
-from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, utc_now, wrap_text
+from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, print_answer, round_up_usd, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.prompt_sizes import prompt_warnings
@@ -80,7 +78,7 @@ def print_plan(
         planned = forecast.forecast_runs(seen, begin, begin + span, each=each or name is not None)
     running = daemon_files.find_running_daemon(files) is not None
     data = {"running": running} | planned.as_data()
-    click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(_plan_lines(planned, running=running)))
+    print_answer(data, form, _plan_lines(planned, running=running))
 
 
 def _plan_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
@@ -215,7 +213,7 @@ def _print_worst_day(path: Path, form: str) -> None:
         found = compute_daily_maximum(settings, utc_now())
     for warning in prompt_warnings(settings):
         click.echo(warning, err=True)
-    click.echo(json.dumps(maximum_as_data(found), indent=2) if form == "json" else "\n".join(_worst_day_lines(found)))
+    print_answer(maximum_as_data(found), form, _worst_day_lines(found))
 
 
 def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
@@ -227,19 +225,13 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
         [_worst_day_row(ceiling) for ceiling in found.entries],
         meanings=[{4: None if ceiling.usd_per_day is not None else Meaning.WORRYING} for ceiling in found.entries],
     )
-    total = NO_LIMIT if found.usd_per_day is None else f"at most {_round_up_usd(found.usd_per_day)} USD a day"
+    total = NO_LIMIT if found.usd_per_day is None else f"at most {round_up_usd(found.usd_per_day)} USD a day"
     yield f"all: {total}" + (" by limits.budget" if found.limited_by == "limits.budget" else "")
     if any(ceiling.limited_by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"
 
 
 def _worst_day_row(ceiling: EntryMaximum) -> list[str]:
-    each = "not known" if ceiling.usd_per_attempt is None else _round_up_usd(ceiling.usd_per_attempt)
-    usd = NO_LIMIT if ceiling.usd_per_day is None else _round_up_usd(ceiling.usd_per_day)
+    each = "not known" if ceiling.usd_per_attempt is None else round_up_usd(ceiling.usd_per_attempt)
+    usd = NO_LIMIT if ceiling.usd_per_day is None else round_up_usd(ceiling.usd_per_day)
     return [entry_label(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.limited_by]
-
-
-def _round_up_usd(amount: float) -> str:
-    """An amount in USD, rounded up: the printed limit is never too low."""
-    places = 2 if amount >= 1 or not amount else 4
-    return f"{ceil(round(amount * 10**places, 3)) / 10**places:,.{places}f}"
