@@ -59,7 +59,7 @@ class InvalidDecision(ValueError):
 
 def decision_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
     """The prompt for the decision: the facts and the checklist, without context files and without the heartbeat's own prompt."""
-    parts = compose_prompt(facts, replace(heartbeat, light_context=True)).parts
+    parts = compose_prompt(replace(facts, context=()), heartbeat).parts
     return Prompt((PromptPart("contract", _CONTRACT), *(part for part in parts if part.name != "contract")))
 
 

@@ -243,9 +243,7 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
         error = "the answer was cut at its token limit before it contained any text"
         return replace(run, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
     report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=answer.truncated)
-    judged = verdict.judge_answer(
-        report.text if report else content, spec.ok_match, 0 if answer.truncated else spec.ack_max_chars
-    )
+    judged = verdict.judge_for(spec, report.text if report else content, truncated=answer.truncated)
     holds = [finding for finding in report.findings if not finding.resolved] if report else []
     run = replace(run, outcome="alert" if holds else judged.outcome, findings=report.findings if report else ())
     if run.outcome == "alert" and not spec.show_alerts:
@@ -322,19 +320,7 @@ def _bare_heartbeat(checklist: str | Path) -> Heartbeat:
         workspace=checklist.absolute().parent if isinstance(checklist, Path) else Path(),
         runner=_THE_CALLER,
         model=None,
-        prompt=None,
         checklist=checklist.name if isinstance(checklist, Path) else f"{checklist}\n",
-        on_missing="skip",
-        on_empty="skip",
-        context=(),
-        light_context=True,
         retries=0,
         timeout=_NO_TIME,
-        ok_match="edges",
-        ack_max_chars=5,
-        show_ok=False,
-        show_alerts=True,
-        dedup_window=_NO_TIME,
-        dedup_normalize="text",
-        deliver=(),
     )

@@ -184,7 +184,7 @@ def compose_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
     """The prompt of one heartbeat run.
 
     `heartbeat.prompt` replaces the task, which is the first sentence. The rules about the quiet token stay, because the answer
-    is classified by them. `light_context` leaves out the context files, but not the memory, which replaces a checklist. If
+    is classified by them. If
     there is no room for the texts of all wakes, as many as fit are shown in full, and the others in one line each.
     """
     parts = tuple(_parts_without_wakes(facts, heartbeat))
@@ -299,8 +299,7 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
         yield _conditions_part(facts, heartbeat.zone)
     if facts.precheck:
         yield _precheck_part(facts.precheck)
-    if not heartbeat.light_context:
-        yield from context_parts(facts.context)
+    yield from context_parts(facts.context)
     for name, text in facts.memory:
         yield _file_part(f"memory:{name}", f"Memory file {name}", name, text)
     if facts.progress.open or facts.progress.done:

@@ -156,21 +156,21 @@ class Heartbeat:
     workspace: Path
     runner: Runner
     model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
-    prompt: str | None
     checklist: str  # a file name inside `workspace`, or the text itself if it contains a line break
-    on_missing: OnMissing
-    on_empty: Literal["skip", "run"]
-    context: tuple[str, ...]
-    light_context: bool
     retries: int
     timeout: timedelta
-    ok_match: OkMatch
-    ack_max_chars: int
-    show_ok: bool
-    show_alerts: bool
-    dedup_window: timedelta
-    dedup_normalize: DedupNormalize
-    deliver: tuple[str, ...]
+    prompt: str | None = None
+    on_missing: OnMissing = "skip"
+    on_empty: Literal["skip", "run"] = "skip"
+    context: tuple[str, ...] = ()
+    light_context: bool = False
+    ok_match: OkMatch = "edges"
+    ack_max_chars: int = 5
+    show_ok: bool = False
+    show_alerts: bool = True
+    dedup_window: timedelta = timedelta(hours=24)
+    dedup_normalize: DedupNormalize = "text"
+    deliver: tuple[str, ...] = ()
     decide: Decide | None = None
     session_keep: int = 0  # messages of earlier runs in the prompt; 0: each run is independent
     schedule: str | None = None  # a cron expression in `zone`
@@ -194,6 +194,11 @@ class Heartbeat:
     def reads_checklist(self) -> bool:
         """Whether the checklist is a file, and not the text itself."""
         return "\n" not in self.checklist
+
+    @property
+    def context_files(self) -> tuple[str, ...]:
+        """The files of `context` that its prompt contains."""
+        return () if self.light_context else self.context
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Literal
 
-from heartbeat.spec import DedupNormalize, OkMatch
+from heartbeat.spec import Agent, DedupNormalize, Heartbeat, OkMatch
 
 OK_TOKEN = "HEARTBEAT_OK"  # noqa: S105 - what an agent answers if it has nothing to report, not a secret
 
@@ -168,6 +168,15 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     if (head or tail) and _text_length(rest) <= ack_max_chars:
         return Verdict("ok", Suppression.SHORT_REMAINDER, _join_text(rest))
     return _alert_verdict(rest)
+
+
+def judge_for(rules: Heartbeat | Agent, answer: str, *, truncated: bool) -> Verdict:
+    """Whether an answer is quiet by the rules of a heartbeat or of a job's prompt.
+
+    If the answer was cut, the missing part may be long, so a short text next to the quiet token is not taken as "all is well".
+    """
+    assert rules.ok_match is not None
+    return judge_answer(answer, rules.ok_match, 0 if truncated else rules.ack_max_chars)
 
 
 def is_ok_token(answer: str) -> bool:

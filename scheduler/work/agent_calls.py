@@ -15,7 +15,7 @@ from heartbeat.checklist_file import FileProblem, read_file
 from heartbeat.prompt import CountTokens, Prompt, estimate_tokens, max_tokens
 from heartbeat.runners import AgentRequest, Answer, Resources, Turn, TurnLimits
 from heartbeat.runners import dispatch as runners
-from heartbeat.spec import CommandRunner, ModelRunner, Precheck, PythonRunner, Runner
+from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed
@@ -128,11 +128,11 @@ def _call_from(answer: Answer | Turn, provider: str | None, model: str | None, t
     )
 
 
-def turn_limits(claim: Claim, runner: Runner, max_input_tokens: int) -> TurnLimits | None:
+def turn_limits(claim: Claim, agent: Heartbeat | Agent) -> TurnLimits | None:
     """The limits for a model with tools: the longest conversation, and what the budget has reserved. None for other runners."""
-    if not isinstance(runner, ModelRunner) or runner.tools is None:
+    if not isinstance(agent.runner, ModelRunner) or agent.runner.tools is None:
         return None
-    longest = TurnLimits(max_input_tokens, token_counter(claim))
+    longest = TurnLimits(agent.max_input_tokens, token_counter(claim))
     reserved = claim.reserved and claim.reserved.turns
     if not reserved:
         return longest

@@ -101,8 +101,7 @@ class JobEntry(Entry):
         if agent and (failed := agent_calls.result_without_text(agent.runner, answer, content)) is not None:
             return failed
         if agent and agent.ok_match and answer.report is None:
-            # As for a heartbeat: the missing part of a cut answer may be long.
-            judged = verdict.judge_answer(content, agent.ok_match, 0 if truncated else agent.ack_max_chars)
+            judged = verdict.judge_for(agent, content, truncated=truncated)
             if judged.outcome == "ok":
                 return replace(result, suppression=judged.suppression)
             return replace(result, message=verdict.with_cut_note(judged.text, truncated=truncated).strip())
@@ -141,7 +140,7 @@ class JobEntry(Entry):
         def meta() -> dict[str, object]:
             return {**task_meta(job.name, agent, claim.started_at, claim.activity), **agent_calls.run_meta(claim)}
 
-        limits = agent_calls.turn_limits(claim, agent.runner, agent.max_input_tokens)
+        limits = agent_calls.turn_limits(claim, agent)
         time_left = max(job.timeout - elapsed(), agent_calls.MIN_TIME_LEFT) if checked else job.timeout
         request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, time_left, meta, limits=limits)
         tokens, reserved = agent_calls.count_prompt_tokens(claim, prompt), agent_calls.reserved_input_tokens(claim)

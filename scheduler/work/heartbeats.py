@@ -165,7 +165,7 @@ class _Attempt:
 
     async def _compose_and_call(self, situation: Situation) -> AttemptResult:
         selection = situation.selection
-        reads_files = situation.runs_without_checklist or (self.spec.context and not self.spec.light_context)
+        reads_files = situation.runs_without_checklist or self.spec.context_files
         collect = partial(_prompt_facts, self.spec, self.claim, situation, selection)
         facts = await in_daemon_thread(collect) if reads_files else collect()
         prompt = compose_prompt(facts, self.spec)
@@ -235,7 +235,7 @@ class _Attempt:
             self._request(facts, prompt, self.spec.model, time_left),
             messages=self.claim.messages,
             structured=self.spec.answer == "structured",
-            limits=agent_calls.turn_limits(self.claim, self.spec.runner, self.spec.max_input_tokens),
+            limits=agent_calls.turn_limits(self.claim, self.spec),
         )
 
     def _request(self, facts: PromptFacts, prompt: Prompt, model: str | None, time_left: timedelta) -> AgentRequest:
@@ -281,7 +281,7 @@ def _prompt_facts(spec: Heartbeat, claim: Claim, situation: Situation, selection
             PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome) for wake in interleave_senders(claim.wakes)
         ),
         checklist=selection.text,
-        context=() if spec.light_context else agent_calls.read_workspace_files(spec.workspace, spec.context),
+        context=agent_calls.read_workspace_files(spec.workspace, spec.context_files),
         precheck=situation.precheck,
         memory=memory,
         progress=checklist.count_boxes(whole, *(text for _, text in memory if isinstance(text, str))),
@@ -310,8 +310,7 @@ def _classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     if (failed := agent_calls.result_without_text(spec.runner, answer, content)) is not None:
         return failed
     report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=truncated)
-    # If the answer was cut, the missing part may be long, so a short text next to the OK token is not taken as "all is well".
-    judged = verdict.judge_answer(report.text if report else content, spec.ok_match, 0 if truncated else spec.ack_max_chars)
+    judged = verdict.judge_for(spec, report.text if report else content, truncated=truncated)
     message: str | None = judged.text if judged.outcome == "alert" else None
     suppression = judged.suppression
     if report is not None and suppression is Suppression.EMPTY:

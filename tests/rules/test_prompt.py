@@ -89,11 +89,6 @@ def test_failures_are_counted() -> None:
     assert "3" in part(compose_prompt(FULL, OPS), "failures")
 
 
-def test_light_context_leaves_the_context_files_out() -> None:
-    assert "be kind" in compose_prompt(FULL, OPS).text
-    assert "be kind" not in compose_prompt(FULL, replace(OPS, light_context=True)).text
-
-
 def test_the_prompt_has_the_checklist_without_completed_sections() -> None:
     assert part(compose_prompt(FULL, OPS), "checklist") == "Checklist:\n# List\n- look"
     assert part(compose_prompt(PromptFacts(NOW), OPS), "checklist") == "The checklist is empty."

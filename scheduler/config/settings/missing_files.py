@@ -33,7 +33,7 @@ def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str
     prompted = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
     for name, beat in settings.heartbeats.items():
         if beat.enabled:
-            for inside, message in _check_agent(beat, reads_context=not beat.light_context or name in prompted):
+            for inside, message in _check_agent(beat, beat.context if name in prompted else beat.context_files):
                 yield "agents", name, inside, message
     for name, job in settings.jobs.items():
         if job.enabled and job.command is not None:
@@ -48,9 +48,8 @@ def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str
             yield "channels", name, ("argv",), problem
 
 
-def _check_agent(beat: Heartbeat, *, reads_context: bool) -> Iterator[KeyProblem]:
+def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProblem]:
     has_list = "\n" not in beat.checklist
-    context = beat.context if reads_context else ()
     if not beat.workspace.is_dir():
         if (has_list and beat.on_missing == "skip") or context:
             yield ("workspace",), _missing_folder(beat.workspace)

@@ -50,7 +50,7 @@ def _problem(settings: Settings, kind: Kind, name: str, prompt: Prompt, limit: i
 
 def _prompt_of_beat(beat: Heartbeat) -> Prompt:
     checklist = beat.checklist if "\n" in beat.checklist else _text(beat.workspace, beat.checklist)
-    return compose_prompt(PromptFacts(EPOCH, checklist=checklist, context=_context(beat.workspace, beat.context)), beat)
+    return compose_prompt(PromptFacts(EPOCH, checklist=checklist, context=_context(beat.workspace, beat.context_files)), beat)
 
 
 def _prompt_of_job(job: Job, agent: Agent) -> Prompt:

@@ -76,7 +76,7 @@ class Runners:
         decide = beat.decide
         if decide is None or beat.precheck or beat.model is None or not (beat.enabled and isinstance(beat.runner, ModelRunner)):
             return
-        leaves_out = (beat.context and not beat.light_context) or beat.session_keep or beat.prompt
+        leaves_out = beat.context_files or beat.session_keep or beat.prompt
         if not leaves_out and self._costs_as_much(decide.model, beat.model):
             problem = "without a precheck, this model gets no more facts than the agent's own model, and it is not cheaper"
             node.add_warning(f"{problem}; remove decide, add a precheck, or write a cheaper model", "heartbeat", "decide")
