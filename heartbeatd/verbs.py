@@ -54,7 +54,10 @@ NO_VERSION = "none"  # instead of the hash of a checklist that does not exist ye
 
 
 class Verb(Operation[Answer]):
-    """A request that changes something."""
+    """A request that changes something.
+
+    A field with a title, which is a sentence, is an option of the command and an input of the page. All others are for programs.
+    """
 
     method: ClassVar[Method] = "POST"
     may: ClassVar[Permission | None] = "operate"
@@ -62,19 +65,20 @@ class Verb(Operation[Answer]):
 
 
 class Wake(Verb[WakeAccepted]):
-    """Wake an agent, with a text or with the alerts of Alertmanager. If the wake must wait, the response gives the reason. With
-    `urgent: false` it starts no run: the next run gets the text.
+    """Run an agent now, outside of its schedule (a wake). If the daemon is down, the agent is woken when the daemon starts
+    again. If the wake must wait, the response gives the reason. Over HTTP, the alerts of Alertmanager can be sent instead
+    of a text. With `urgent: false` the wake starts no run: the next run gets the text.
     """
 
     may = "wake"
     paths = {"wake_agent": "/api/v1/agents/{name}/wake"}
 
-    text: Text = ""
+    text: Text = Field(default="", title="Text to put into the agent's prompt.")
     urgent: TrueOrFalse = True
 
 
 class RunJob(Verb[WakeNumber]):
-    """Run a cron job now."""
+    """Run a cron job now, in addition to its schedule. If the daemon is down, the job runs when the daemon starts again."""
 
     paths = {"run_job": "/api/v1/cron/{name}/run"}
 
@@ -97,7 +101,10 @@ class ReportResult(Verb[RunNumber]):
 
 
 class Cancel(Verb[CancelledRun]):
-    """Cancel a run. `ended` is false for a run in progress: it ends within seconds."""
+    """Cancel a run that is in progress or will be retried. The run gets the outcome `abandoned` and the reason `cancelled`, and
+    is not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of
+    the cancelled run are put into the prompt of the agent's next run.
+    """
 
     paths = {"cancel_run": "/api/v1/runs/{id}/cancel"}
 
@@ -144,7 +151,7 @@ class NoteActivity(Verb[RecordedActivity]):
 class _Ending(Verb[Answer]):
     """What lasts for a time, until a time, or (without a key) until somebody ends it."""
 
-    for_: SpanOrNone = None
+    for_: SpanOrNone = Field(default=None, title="End it automatically after this time, for example 2h.")
     until: TimeOrNone = None
 
     @model_validator(mode="after")
@@ -155,7 +162,9 @@ class _Ending(Verb[Answer]):
 
 
 class Pause(_Ending[PausedEntries]):
-    """Pause an agent or a job, or everything. Without `for` and `until` it lasts until it is resumed."""
+    """Pause an agent or a job until it is resumed, or for a given time. Runs that fall due during the pause are recorded as one
+    skipped run with a count. Runs in progress continue.
+    """
 
     paths = {
         "pause_agent": "/api/v1/agents/{name}/pause",
@@ -165,7 +174,7 @@ class Pause(_Ending[PausedEntries]):
 
 
 class Resume(Verb[ResumedEntries]):
-    """Resume an agent or a job, or everything that is paused."""
+    """Resume a paused agent or job, or all of them."""
 
     paths = {
         "resume_agent": "/api/v1/agents/{name}/resume",
@@ -175,33 +184,46 @@ class Resume(Verb[ResumedEntries]):
 
 
 class Mute(_Ending[Muted]):
-    """Suppress the messages of an agent or a job. Its runs continue. Without a key it lasts until `unmute`."""
+    """Suppress the messages of an agent or a job. Its runs continue. Suppressed messages are recorded, but not sent later.
+    After the mute, the next run reports open conditions that have not been reported yet, the end of reported conditions,
+    and a failure that is not over.
+    """
 
     paths = {"mute_agent": "/api/v1/agents/{name}/mute", "mute_job": "/api/v1/cron/{name}/mute"}
 
-    until_changed: TrueOrFalse = False
+    until_changed: TrueOrFalse = Field(
+        default=False,
+        title="End it when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins,"
+        " changes or ends.",
+    )
 
 
 class Unmute(Verb[Unmuted]):
-    """Send the messages of an agent or a job again."""
+    """Stop suppressing the messages of an agent or a job. The next run reports open conditions that have not been reported yet,
+    the end of reported conditions, and a failure that is not over.
+    """
 
     paths = {"unmute_agent": "/api/v1/agents/{name}/unmute", "unmute_job": "/api/v1/cron/{name}/unmute"}
 
 
 class Retry(Verb[ChangedMessage]):
-    """Send a message again as soon as possible, with the same key."""
+    """Send a message again now, also one that is held or was given up. It keeps its idempotency key. If the daemon is down, it
+    is sent at its next start.
+    """
 
     paths = {"retry_message": "/api/v1/outbox/{id}/retry"}
 
 
 class Drop(Verb[ChangedMessage]):
-    """Drop a message permanently."""
+    """Drop a message without sending it. `heartbeatd show RUN` still shows its text."""
 
     paths = {"drop_message": "/api/v1/outbox/{id}/drop"}
 
 
 class CloseProblem(Verb[ClosedCondition]):
-    """Close an open condition of an agent without a message. The key is compared without case and blanks."""
+    """Close an open condition without a message. Case and blanks in the key are ignored. If the agent mentions the condition
+    again, it is opened again and reported as new.
+    """
 
     paths = {"close_condition": "/api/v1/conditions/close"}
     concern = Concern.NAMED
@@ -227,19 +249,21 @@ class _OfConditions(Verb[Answer]):
 
 
 class Ack(_OfConditions[AcknowledgedConditions]):
-    """Keep open conditions quiet until they get worse or end."""
+    """Suppress the messages about an open condition until it gets worse or ends. Case and blanks in the key are ignored."""
 
     paths = {"acknowledge_conditions": "/api/v1/conditions/ack"}
 
 
 class Unack(_OfConditions[AcknowledgedConditions]):
-    """Report acknowledged conditions again."""
+    """Remove the acknowledgement of a condition. From the next run on, reminders are sent again."""
 
     paths = {"unacknowledge_conditions": "/api/v1/conditions/unack"}
 
 
 class Ping(Verb[TestedChannels]):
-    """Send a test message, not through the outbox: to one channel (`chat:4711` with a target) or to all that need no target."""
+    """Send a test message through one channel, or through all that need no target. The message does not go through the outbox
+    and is sent only once.
+    """
 
     paths = {"ping_channels": "/api/v1/ping"}
 
@@ -247,12 +271,16 @@ class Ping(Verb[TestedChannels]):
 
 
 class Reload(Verb[Reloaded]):
-    """Apply the config file as it is now, or only return what that would change."""
+    """Reload the config in the running daemon. If the new config has errors, the daemon keeps the old one."""
 
     paths = {"reload_config": "/-/reload"}
     may_be_refused_by_config = True
 
-    dry_run: TrueOrFalse = False
+    dry_run: TrueOrFalse = Field(
+        default=False,
+        title="Only show what the file would change: keys, next runs, runs a week, and maximum cost of a day."
+        " No daemon is needed.",
+    )
 
 
 class SetConfig(Verb[ConfigEdited | ConfigSuggestion]):

@@ -14,6 +14,7 @@ import click
 
 from scheduler.cli import options
 from scheduler.cli.options import ZONE_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
+from scheduler.cli.verb_commands import VerbCommand
 
 WATCH_INTERVAL = 2.0  # seconds
 AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
@@ -362,119 +363,6 @@ def import_config(**given: object) -> object:
     return call("import_config:import_files", given)
 
 
-@click.command()
-@click.argument("agent", shell_complete=options.complete_names("agent"))
-@click.option("--text", default="", help="Text to put into the agent's prompt.")
-@click.option("--wait", is_flag=True, help="Wait for the answer. The exit code is 1 if the run failed or was skipped.")
-@options.config_option
-def wake(**given: object) -> object:
-    """Run an agent now, outside of its schedule (a wake).
-
-    If the daemon is down, the agent is woken when the daemon starts again.
-    """
-    return call("verb_commands:wake", given)
-
-
-@click.command()
-@click.argument("run", type=NumberParam())
-@options.config_option
-def cancel(**given: object) -> object:
-    """Cancel a run that is in progress or will be retried.
-
-    RUN is the number of the run in `heartbeatd runs`. The run gets the outcome `abandoned` and the reason `cancelled`, and is
-    not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of the
-    cancelled run are put into the prompt of the agent's next run.
-    """
-    return call("verb_commands:cancel", given)
-
-
-def _entry_or_all(command: CommandFunction) -> CommandFunction:
-    """Add the argument `name` and the option `--all`, as `everything`, to a command."""
-    command = click.option("--all", "everything", is_flag=True, help="All agents and jobs.")(command)
-    return click.argument("name", required=False, shell_complete=options.complete_names())(command)
-
-
-@click.command()
-@_entry_or_all
-@click.option("--for", "span", type=DurationParam(), help="Resume automatically after this time, for example 2h.")
-@options.config_option
-def pause(**given: object) -> object:
-    """Pause an agent or a job until it is resumed, or for a given time.
-
-    Runs that fall due during the pause are recorded as one skipped run with a count. Runs in progress continue.
-    """
-    return call("verb_commands:pause", given)
-
-
-@click.command()
-@_entry_or_all
-@options.config_option
-def resume(**given: object) -> object:
-    """Resume a paused agent or job."""
-    return call("verb_commands:resume", given)
-
-
-@click.command()
-@click.argument("name", shell_complete=options.complete_names())
-@click.option("--for", "span", type=DurationParam(), help="Unmute automatically after this time, for example 2h.")
-@click.option(
-    "--until-changed",
-    is_flag=True,
-    help="Unmute when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins, changes or"
-    " ends.",
-)
-@options.config_option
-def mute(**given: object) -> object:
-    """Suppress the messages of an agent or a job. Its runs continue.
-
-    Suppressed messages are recorded, but not sent later. After the mute, the next run reports open conditions that have not been
-    reported yet, the end of reported conditions, and a failure that is not over.
-    """
-    return call("verb_commands:mute", given)
-
-
-@click.command()
-@click.argument("name", shell_complete=options.complete_names())
-@options.config_option
-def unmute(**given: object) -> object:
-    """Stop suppressing the messages of an agent or job.
-
-    The next run reports open conditions that have not been reported yet, the end of reported conditions, and a failure that is
-    not over.
-    """
-    return call("verb_commands:unmute", given)
-
-
-def _chosen_conditions(command: CommandFunction) -> CommandFunction:
-    """Add the arguments `name` (AGENT or RUN) and `key` to a command."""
-    command = click.argument("key", required=False)(command)
-    return click.argument("name", metavar="AGENT|RUN", shell_complete=options.complete_names("agent"))(command)
-
-
-@click.command()
-@_chosen_conditions
-@options.config_option
-def ack(**given: object) -> object:
-    """Suppress the messages about an open condition until it gets worse or ends.
-
-    Give the agent and the key of the condition, or the number of a run to acknowledge all open conditions that it reported.
-    Case and blanks in KEY are ignored.
-    """
-    return call("verb_commands:ack", given)
-
-
-@click.command()
-@_chosen_conditions
-@options.config_option
-def unack(**given: object) -> object:
-    """Remove the acknowledgement of a condition.
-
-    Give the agent and the key of the condition, or the number of a run for all open conditions that it reported. From the next
-    run on, reminders are sent again.
-    """
-    return call("verb_commands:unack", given)
-
-
 class ListOrSubcommand(click.Group):
     """A group that lists if its first word is not a subcommand. This word is then passed to its function as `name`."""
 
@@ -511,22 +399,7 @@ def conditions(ctx: click.Context, /, **given: object) -> None:
         ctx.fail(f"unexpected argument {given['name']!r}")
 
 
-@conditions.command(short_help="Close an open condition.")
-@click.argument("key")
-@click.option(
-    "--agent",
-    metavar="AGENT",
-    shell_complete=options.complete_names("agent"),
-    help="The agent, if several agents have an open condition with this key.",
-)
-@options.config_option
-def close(**given: object) -> object:
-    """Close an open condition without a message.
-
-    Case and blanks in KEY are ignored. If the agent mentions the condition again, it is opened again and reported as new.
-    If the daemon is down, the condition is closed in the database.
-    """
-    return call("verb_commands:close", given)
+conditions.add_command(VerbCommand("CloseProblem", "close"))
 
 
 @click.group(invoke_without_command=True)
@@ -546,29 +419,8 @@ def outbox(ctx: click.Context, /, **given: object) -> None:
         call("listings:print_messages", given)
 
 
-def _chosen_messages(command: CommandFunction) -> CommandFunction:
-    """Add the arguments `ids` (ID...) and `everything` (--all) to a command."""
-    command = click.argument("ids", metavar="[ID]...", type=NumberParam(), nargs=-1)(command)
-    return click.option("--all", "everything", is_flag=True, help="All undelivered messages.")(command)
-
-
-@outbox.command(short_help="Send messages again now.")
-@_chosen_messages
-@options.config_option
-def retry(**given: object) -> object:
-    """Send messages again now, including held messages and dead letters.
-
-    Each message keeps its idempotency key. If the daemon is down, the messages are sent at its next start.
-    """
-    return call("verb_commands:retry", given)
-
-
-@outbox.command(short_help="Drop messages without sending them.")
-@_chosen_messages
-@options.config_option
-def drop(**given: object) -> object:
-    """Drop messages without sending them. `heartbeatd show RUN` still shows their text."""
-    return call("verb_commands:drop", given)
+for each in (VerbCommand("Retry"), VerbCommand("Drop")):
+    outbox.add_command(each)
 
 
 @click.group()
@@ -576,16 +428,7 @@ def cron() -> None:
     """Run a cron job now, show when an expression fires, import or export a crontab."""
 
 
-@cron.command("run")
-@click.argument("name", shell_complete=options.complete_names("cron"))
-@click.option("--wait", is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed.")
-@options.config_option
-def run_job(**given: object) -> object:
-    """Run a cron job now, in addition to its schedule.
-
-    If the daemon is down, the job runs when the daemon starts again.
-    """
-    return call("verb_commands:run_job", given)
+cron.add_command(VerbCommand("RunJob", "run"))
 
 
 @cron.command("next")
@@ -787,37 +630,6 @@ def init(**given: object) -> object:
     return call("config_edits:create_config", given)
 
 
-@click.command()
-@click.argument("name", metavar="[CHANNEL]", required=False)
-@options.config_option
-def ping(**given: object) -> object:
-    """Send a test message through one channel, or through all channels.
-
-    If the URL of a channel contains {target}, give a target too, for example chat:4711.
-
-    The message does not go through the daemon's outbox and is sent only once. The exit code is 1 if a message was not delivered.
-    """
-    return call("ping:print_tests", given)
-
-
-@click.command()
-@click.option(
-    "--dry-run",
-    "dry",
-    is_flag=True,
-    help="Only show what the file would change: keys, next runs, runs a week, and maximum cost of a day. No daemon is needed.",
-)
-@options.config_option
-@options.state_option
-@options.format_option
-def reload(**given: object) -> object:
-    """Reload the config in the running daemon.
-
-    If the new config has errors, the daemon keeps the old one, and the exit code is 2.
-    """
-    return call("reload:reload_config", given)
-
-
 @click.group()
 def files() -> None:
     """Write the files that come with heartbeatd: for systemd, containers, Grafana, shells and editors."""
@@ -892,8 +704,8 @@ def schema(**given: object) -> object:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Look": [status, explain, plan, runs, show, logs, report],
-    "Act": [wake, cancel, pause, resume, busy, cron],
-    "Messages": [outbox, conditions, ack, unack, mute, unmute, ping],
-    "Configure": [check, config, reload],
+    "Act": [*map(VerbCommand, ("Wake", "Cancel", "Pause", "Resume")), busy, cron],
+    "Messages": [outbox, conditions, *map(VerbCommand, ("Ack", "Unack", "Mute", "Unmute", "Ping"))],
+    "Configure": [check, config, VerbCommand("Reload")],
     "Set up": [init, run, worker, mcp, doctor, database, docs, files],
 }

@@ -92,6 +92,16 @@ def color_option(command: Command) -> Command:
     )(command)
 
 
+def parameters_of(*decorators: Callable[[CommandFunction], CommandFunction]) -> list[click.Parameter]:
+    """The parameters that these functions add to a command."""
+
+    def command() -> None: ...
+
+    for decorate in decorators:
+        decorate(command)
+    return click.command()(command).params
+
+
 def reading_options(command: CommandFunction) -> CommandFunction:
     """Add the options of a command that reads the database: `path`, `state`, `form` and colours."""
     return config_option(state_option(format_option(color_option(command))))

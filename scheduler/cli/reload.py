@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from heartbeatd.verbs import Reload
 from scheduler.cli import config_preview, daemon_files
 from scheduler.cli.daemon_client import connect_to_daemon
 from scheduler.cli.daemon_files import DaemonFiles
@@ -17,9 +19,9 @@ from scheduler.model.expected_error import InputError
 from scheduler.store import config_history
 
 
-def reload_config(dry: bool, path: Path, state: Path | None, form: str) -> int:
+def reload_config(make: Callable[..., Reload], path: Path, state: Path | None, form: str) -> int:
     """Reload the config, or show what that would change. Returns the exit code."""
-    if dry:
+    if make().dry_run:
         return _show_changes(path, state, form)
     files = daemon_files.locate_files_or_warn(path, state)
     running = connect_to_daemon(files)

@@ -1,171 +1,169 @@
-"""The work of the commands that send a verb: each chooses the subject, sends the verb, and prints a sentence about the answer."""
+"""Makes the commands that send a verb from the classes of the verbs: arguments, options and help. verb_work.py does their work.
+
+The class of a verb needs pydantic, so its command is made when it is called, and its summary is read from the source.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from heartbeat.findings import comparable_key
-from heartbeatd.answers import Condition
-from heartbeatd.verbs import Ack, Cancel, CloseProblem, Drop, Mute, Pause, Resume, Retry, RunJob, Unack, Unmute, Verb, Wake
-from scheduler.cli import daemon_files, options
-from scheduler.cli.daemon_client import connect_to_daemon, open_client
-from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import utc_now, wrap_text
-from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed, waiting_wakes_lines
-from scheduler.config.file.message_parts import did_you_mean, join_with_or
-from scheduler.engine.inbox import Refused
-from scheduler.insight.status_data import read_entries
-from scheduler.model.entry import Key
+from scheduler.cli import options
+from scheduler.cli.options import DurationParam, NumberParam, TimeParam
 from scheduler.model.expected_error import InputError
-from scheduler.model.outcome import Kind
-from scheduler.store import run_history
-from scheduler.store.conditions import list_conditions
-from scheduler.store.database import parse_row_id
-from scheduler.store.outbox import MOVABLE, list_messages
 
-CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
-MAX_CHOICES = 5  # agents that an error message lists
+if TYPE_CHECKING:
+    from heartbeatd.verbs import Verb
+
+VERBS = "heartbeatd.verbs"
+TYPES = {timedelta: DurationParam(), datetime: TimeParam(), int: click.INT}  # of options; any other value is a text
 
 
-def pause(name: str | None, everything: bool, span: timedelta | None, path: Path) -> None:
-    _send(Pause.of(for_=span), path, name, everything)
+class VerbCommand(click.Command):
+    """The command of a verb. Without a `name` it is called as the class."""
+
+    def __init__(self, verb: str, name: str | None = None) -> None:
+        super().__init__(name or verb.lower())
+        self._verb = verb
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return _read_docstrings()[self._verb].partition(". ")[0].rstrip(".") + "."
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return self.made().make_context(info_name, args, parent, **extra)
+
+    def made(self) -> click.Command:
+        """The command with its arguments, options and help."""
+        import heartbeatd.verbs
+
+        verb = getattr(heartbeatd.verbs, self._verb)
+        shape = _shape_of(verb)
+        summary, _, details = " ".join((verb.__doc__ or "").split()).partition(". ")
+        help_parts = (f"{summary.rstrip('.')}.", shape.help, details)
+
+        def work(**given: Any) -> object:
+            keys = {name: given.pop(name) for name in verb.model_fields if name in given and name not in named}
+            call: Callable[..., object] = options.import_place(shape.work)
+            return call(partial(_make, verb, keys), **given)
+
+        named = {parameter.name for parameter in shape.parameters}
+        made = click.command(self.name, help="\n\n".join(filter(None, help_parts)))(options.config_option(work))
+        own = [_option_of(name, field) for name, field in verb.model_fields.items() if field.title and name not in named]
+        made.params[:0] = [*shape.parameters, *own]
+        return made
 
 
-def resume(name: str | None, everything: bool, path: Path) -> None:
-    _send(Resume(), path, name, everything)
+@cache
+def _read_docstrings() -> dict[str, str]:
+    """The docstrings of the verbs by the names of the classes. An import would take three times as long as the whole help."""
+    spec = find_spec(VERBS)
+    assert spec is not None and spec.origin is not None
+    classes = (node for node in ast.parse(Path(spec.origin).read_text("utf-8")).body if isinstance(node, ast.ClassDef))
+    return {each.name: " ".join((ast.get_docstring(each) or "").split()) for each in classes}
 
 
-def mute(name: str, span: timedelta | None, until_changed: bool, path: Path) -> None:
-    _send(Mute.of(for_=span, until_changed=until_changed), path, name)
+def _option_of(name: str, field: Any) -> click.Option:
+    types = (field.annotation, *get_args(field.annotation))
+    word = name.rstrip("_").replace("_", "-")
+    kind = next((TYPES[each] for each in types if each in TYPES), None)
+    return click.Option([f"--{word}", name], is_flag=bool in types or None, type=kind, help=field.title)
 
 
-def unmute(name: str, path: Path) -> None:
-    _send(Unmute(), path, name)
+def _make(verb: type[Verb[Any]], keys: dict[str, Any], **more: Any) -> Verb[Any]:
+    """The verb with the values of its options, and with `more` keys. Raises InputError."""
+    from heartbeatd.operations import parse_operation
+
+    given = {name.rstrip("_"): value for name, value in (keys | more).items() if value not in (None, False)}
+    try:
+        return parse_operation(verb, given, is_query=True)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
-def _send(verb: Verb[Any], path: Path, name: str | None, everything: bool = False) -> None:
-    """Send a verb for the entry with this name, or for all."""
-    if (name is None) != everything:
-        raise InputError("name an agent or a job, or use --all")
-    client = open_client(path)
-    key = None if name is None else options.resolve_entry(name, client.list_entries())
-    click.echo(client.perform(verb, key).says)
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a command names what its verb is for, and the function that sends the verb. `help` is about the arguments."""
+
+    work: str
+    parameters: tuple[click.Parameter, ...]
+    help: str = ""
 
 
-def wake(agent: str, text: str, wait: bool, path: Path) -> int:
-    name = options.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
-    return _start_run(Wake(text=text), (Kind.HEARTBEAT, name), wait, path)
+def _shape_of(verb: type[Verb[Any]]) -> Shape:
+    from heartbeatd.operations import Concern
+    from heartbeatd.verbs import VERB_ENDPOINTS
+
+    if verb.__name__ in SPECIAL:
+        return SPECIAL[verb.__name__]
+    concerns = {each.concern for each in VERB_ENDPOINTS.values() if each.operation is verb}
+    if Concern.MESSAGE in concerns:
+        return MESSAGES
+    if Concern.NAMED in concerns:
+        return CONDITIONS
+    return ENTRY_OR_ALL if Concern.ALL in concerns else ENTRY
 
 
-def run_job(name: str, wait: bool, path: Path) -> int:
-    name = options.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
-    return _start_run(RunJob(), (Kind.CRON, name), wait, path)
+def _name(*words: str, name: str = "name", **settings: Any) -> click.Argument:
+    return click.Argument([name], shell_complete=options.complete_names(*words), **settings)
 
 
-def _start_run(verb: Verb[Any], key: Key, wait: bool, path: Path) -> int:
-    """Send a verb that starts a run. Returns 1 if the run is waited for and fails, else 0."""
-    before = newest_run_id(path)
-    accepted = open_client(path).perform(verb, key)
-    if wait:
-        return wait_for_run(path, accepted.wake, before)
-    click.echo(accepted.says)
-    if key[0] is Kind.HEARTBEAT and accepted.waits_for is None:
-        print_wait(path, accepted.wake)
-    return 0
-
-
-def cancel(run: int, path: Path) -> None:
-    files = daemon_files.locate_files_or_warn(path)
-    running = connect_to_daemon(files)
-    if running is None:
-        raise click.ClickException("the daemon is not running, so no run is in progress; `heartbeatd pause` prevents a retry")
-    cancelled = running.perform(Cancel(), run)
-    click.echo(cancelled.says)
-    if not cancelled.ended:
-        if not wait_until_closed(CLOSE_TIMEOUT, files, run):
-            click.echo(f"`heartbeatd show {run}` shows when it has ended")
-            return
-        click.echo(f"run {run} has ended")
-    _print_waiting_wakes(files, run)
-
-
-def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
-    """Print how many wakes still wait: the cancelled run did not deliver them to the agent."""
-    with daemon_files.open_for_reading(files) as db:
-        run = run_history.get_run(db, run_id) if db else None
-        found = read_entries(db, utc_now(), Kind(run.kind), run.name) if db and run else []
-    for entry in found:
-        for fact in waiting_wakes_lines(entry):
-            click.echo("\n".join(wrap_text(fact, 2)))
-
-
-def ack(name: str, key: str | None, path: Path) -> None:
-    click.echo(open_client(path).perform(Ack(**_chosen_conditions(name, key))).says)
-
-
-def unack(name: str, key: str | None, path: Path) -> None:
-    click.echo(open_client(path).perform(Unack(**_chosen_conditions(name, key))).says)
-
-
-def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
-    """The fields that say which conditions: agent and key, or the number of a run. Raises InputError."""
-    if key is not None:
-        return {"agent": options.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}
-    run_id = parse_row_id(name)
-    if not run_id:
-        raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
-    return {"run": run_id}
-
-
-def close(key: str, agent: str | None, path: Path) -> None:
-    if agent is not None:
-        name = options.name_of_kind("agent", agent, "only agents have conditions")
-    else:
-        with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-            name = _find_agent_with_condition(list_conditions(db) if db else [], key)
-    click.echo(open_client(path).perform(CloseProblem(agent=name, key=key)).says)
-
-
-def _find_agent_with_condition(found: list[Condition], key: str) -> str:
-    """The only agent that has an open condition with this key. Raises InputError if there is none or more than one."""
-    names = [each.name for each in found if comparable_key(each.key) == comparable_key(key)]
-    if not names:
-        instead = did_you_mean(key, list(dict.fromkeys(each.key for each in found)))
-        raise InputError(f"no open condition {key!r}{instead or '; `heartbeatd conditions` lists them'}")
-    if len(names) > 1:
-        choices = tuple(f"--agent {name}" for name in names[:MAX_CHOICES])
-        raise InputError(f"several agents have the condition {key!r}; add {join_with_or(choices)}")
-    return names[0]
-
-
-def retry(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    return _send_for_messages(Retry(), ids, everything, path)
-
-
-def drop(ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    return _send_for_messages(Drop(), ids, everything, path)
-
-
-def _send_for_messages(verb: Retry | Drop, ids: tuple[int, ...], everything: bool, path: Path) -> int:
-    """Send a verb for each message. An error is printed, and the next message follows."""
-    if bool(ids) == everything:
-        raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
-    if everything:
-        with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-            ids = tuple(each.id for each in list_messages(db) if each.state in MOVABLE) if db else ()
-    client, code = open_client(path), 0
-    for message_id in ids:
-        try:
-            done = client.perform(verb, message_id)
-        except Refused as refusal:
-            click.echo(f"heartbeatd: {refusal}", err=True)
-            code = 1
-        else:
-            click.echo(done.says)
-    if not ids:
-        click.echo("there is nothing to do")
-    return code
+WAIT = click.Option(["--wait"], is_flag=True, help="Wait for the run to end. The exit code is 1 if it failed or was skipped.")
+ENTRY = Shape("verb_work:send_for_entry", (_name(),))
+ENTRY_OR_ALL = Shape(
+    "verb_work:send_for_entry",
+    (_name(required=False), click.Option(["--all", "everything"], is_flag=True, help="All agents and jobs.")),
+)
+MESSAGES = Shape(
+    "verb_work:send_for_messages",
+    (
+        click.Argument(["ids"], metavar="[ID]...", type=NumberParam(), nargs=-1),
+        click.Option(["--all", "everything"], is_flag=True, help="All undelivered messages."),
+    ),
+)
+CONDITIONS = Shape(
+    "verb_work:send_for_conditions",
+    (_name("agent", name="agent", metavar="AGENT|RUN"), click.Argument(["key"], required=False)),
+    "Give the agent and the key of the condition, or the number of a run for all open conditions that it reported.",
+)
+SPECIAL = {
+    "Wake": Shape("verb_work:wake", (_name("agent", name="agent"), WAIT)),
+    "RunJob": Shape("verb_work:run_job", (_name("cron"), WAIT)),
+    "Cancel": Shape(
+        "verb_work:cancel",
+        (click.Argument(["run"], type=NumberParam()),),
+        "RUN is the number of the run in `heartbeatd runs`.",
+    ),
+    "CloseProblem": Shape(
+        "verb_work:close",
+        (
+            click.Argument(["key"]),
+            click.Option(
+                ["--agent"],
+                metavar="AGENT",
+                shell_complete=options.complete_names("agent"),
+                help="The agent, if several agents have an open condition with this key.",
+            ),
+        ),
+    ),
+    "Ping": Shape(
+        "verb_work:ping",
+        (click.Argument(["channel"], metavar="[CHANNEL]", required=False),),
+        "If the URL of a channel contains {target}, give a target too, for example chat:4711. The exit code is 1 if a message was"
+        " not delivered.",
+    ),
+    "Reload": Shape(
+        "reload:reload_config",
+        tuple(options.parameters_of(options.format_option, options.state_option)),
+        "If the new config has errors, the exit code is 2.",
+    ),
+}

@@ -387,7 +387,7 @@ def daemon(config: Path, place: DaemonFiles) -> Iterator[Daemon]:
         (["pause", "ops", "--for", "1h30m"], "/api/v1/agents/ops/pause", {"for": "5400s"}),
         (["pause", "tick"], "/api/v1/cron/tick/pause", {}),
         (["pause", "--all", "--for", "2h"], "/api/v1/pause", {"for": "7200s"}),
-        (["mute", "ops", "--for", "2h"], "/api/v1/agents/ops/mute", {"for": "7200s", "until_changed": False}),
+        (["mute", "ops", "--for", "2h"], "/api/v1/agents/ops/mute", {"for": "7200s"}),
         (["mute", "tick", "--until-changed"], "/api/v1/cron/tick/mute", {"until_changed": True}),
         (["unmute", "cron/both"], "/api/v1/cron/both/unmute", {}),
         (["resume", "cron/both"], "/api/v1/cron/both/resume", {}),
