@@ -20,6 +20,7 @@ from servers.postgres import PostgresServer
 from bench import takeover
 from heartbeatd.secret import Secret
 from scheduler.store.job_queue import JobQueue
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 from scheduler.work.remote_executor import RemoteExecutor
@@ -41,8 +42,8 @@ async def carry_in_time(task: str, children: Children, check_time: object) -> st
 def work(dsn: str, queue: str, cpu: Connection) -> None:
     """One worker, as a process. At its end it sends the CPU time that it has used, without its start."""
     worker: RemoteWorker[str, str] = RemoteWorker(
-        JobQueue(Secret(dsn), queue), TextCodec(queue), carry_in_time, str, WorkerLoop(), name="bench", concurrency=PLACES,
-        lease=60.0, clock=time.monotonic,
+        JobQueue(Secret(dsn), queue), TextCodec(queue), carry_in_time, str, WorkerLoop(BootClock()), name="bench",
+        concurrency=PLACES, lease=60.0, clock=time.monotonic,
     )  # fmt: skip
     asyncio.run(_work_until_told(worker, cpu))
 
@@ -94,7 +95,7 @@ if __name__ == "__main__":
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
     numbers = [int(each) for each in sys.argv[2:]] or [1, 2, 4]
     finished = threading.Semaphore(0)
-    here: LocalExecutor[str, str] = LocalExecutor(carry, str, finished.release, WorkerLoop())
+    here: LocalExecutor[str, str] = LocalExecutor(carry, str, finished.release, WorkerLoop(BootClock()))
     local, latencies = measure(here, finished, runs)
     report("one process", local, latencies, local)
     server = PostgresServer(fsync="on").start()
@@ -110,7 +111,7 @@ if __name__ == "__main__":
                 lambda dsn=dsn, queue=queue: JobQueue(Secret(dsn), queue),
                 TextCodec(queue),
                 finished.release,
-                WorkerLoop(),
+                WorkerLoop(BootClock()),
                 queue,
                 60.0,
             )

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from math import ceil
+from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -60,10 +60,11 @@ from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.system import file_limits, lanes, log
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, Conversation, NotStarted, add_variables
+from scheduler.system.process import Children, Conversation, NotStarted
 from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
@@ -101,11 +102,6 @@ def utc_now() -> datetime:
     """The system clock, in whole milliseconds, as all times are stored."""
     now = datetime.now(UTC)
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
-
-
-def read_boot_clock() -> float:
-    """A monotonic clock in seconds that also counts the time in which the machine was suspended, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def read_clocks() -> ClockReading:
@@ -200,12 +196,22 @@ class Daemon:
     """The daemon over one config file, from its start to its end.
 
     `after` is the daemon that has led until now in this process: a stop signal that it got too late is for this one. `run_once`
-    needs no HTTP interface, so it is left out without `listen`. Raises AlreadyRunning, StateFolderError, StoreError and, unless
+    needs no HTTP interface, so it is left out without `listen`. `clock` measures the lease, and the waits for the queue of the
+    workers. Raises AlreadyRunning, StateFolderError, StoreError and, unless
     there is one in `after`, ConfigError: each says in words what is wrong.
     """
 
-    def __init__(self, path: Path, environ: Mapping[str, str], *, listen: bool = True, after: Daemon | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environ: Mapping[str, str],
+        *,
+        listen: bool = True,
+        after: Daemon | None = None,
+        clock: BootClock = BootClock(),  # noqa: B008 (it has no state)
+    ) -> None:
         self._after = after
+        self._clock = clock
         self._watch = FileWatch(
             path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
         )  # made first: it counts changes from here on
@@ -238,12 +244,12 @@ class Daemon:
         last = config_history.config_in_force(self.store.connection) if self.settings.postgresql is None else None
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
         inbox = Inbox(self._wakeup.notify)
-        self._workers = WorkerLoop()
+        self._workers = WorkerLoop(clock)
         self._traces = Traces()
         self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=self._wait_for_lease)
         self._remote = self._make_remote_executor(self.settings.remote) if self.settings.remote else None
         self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
-            self._carry_out_run, _run_mark, self._wakeup.notify, self._workers
+            self._carry_out_run, attrgetter("run_mark"), self._wakeup.notify, self._workers
         )
         deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
             self._send_delivery, self._delivery_mark, self._wakeup.notify, self._workers
@@ -261,10 +267,10 @@ class Daemon:
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
-        pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, _no_mark_of_ping, _no_wakeup, self._workers)
+        pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, lambda _: "", _no_wakeup, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
         bot_calls: LocalExecutor[BotCall, Presses] = LocalExecutor(
-            self._call_bot, _no_mark_of_bot_call, self._wakeup.notify, self._workers
+            self._call_bot, lambda _: "", self._wakeup.notify, self._workers
         )
         self._buttons = ButtonPoller(bot_calls, inbox.submit)
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
@@ -385,7 +391,7 @@ class Daemon:
         from scheduler.store.leadership import Leadership
 
         self._leadership = Leadership(
-            self.settings.postgresql, self.instance, self.settings.host, read_boot_clock, self._on_leadership_lost
+            self.settings.postgresql, self.instance, self.settings.host, self._clock, self._on_leadership_lost
         )
         while (standby := self._ask_to_lead(self._leadership)) is not None:
             if self.engine.health.standby != standby:
@@ -693,21 +699,12 @@ class Daemon:
         await self._wait_for_lease()
         started_at = time.monotonic()
         elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-        with (
-            agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited),
-            self._traces.record_attempt(claim, self.engine.plan.settings) as trace,
-        ):
+        with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start: StartProcess = self._if_leading(partial(children.start, inherited=inherited))
             converse = partial(self._converse_if_leading, partial(children.converse, inherited=inherited))
             open_tools = McpTools(converse, self._http, self._wait_for_lease)
             resources = Resources(start, self._http, open_tools=open_tools)
-            if trace is None:
-                return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
-            traced = add_variables(start, {"TRACEPARENT": trace.traceparent})
-            resources = replace(resources, start=traced, trace=trace)
-            result = await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
-            trace.set_result(result)
-            return result
+            return await self._traces.run_attempt(self.engine.plan.settings, None, claim_in_lane, resources, elapsed)
 
     def _may_start_runs(self) -> bool:
         """Whether no other daemon can lead."""
@@ -775,18 +772,6 @@ def import_runner_libraries(settings: Settings) -> None:
     runners.import_libraries(used)
     if any(isinstance(runner, ModelRunner) and runner.tools for runner in used):
         mcp_client.prepare_sdk()
-
-
-def _run_mark(claim: Claim) -> str:
-    return claim.run_mark
-
-
-def _no_mark_of_ping(ping: Ping) -> str:  # noqa: ARG001
-    return ""
-
-
-def _no_mark_of_bot_call(call: BotCall) -> str:  # noqa: ARG001
-    return ""
 
 
 def _no_wakeup() -> None:

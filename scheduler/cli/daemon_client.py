@@ -34,6 +34,7 @@ from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.system.state_lock import AlreadyRunning, StateLock, make_state_folder
 from scheduler.work import plan
@@ -243,7 +244,7 @@ class OfflineDaemonClient:
             if self._plan.settings.postgresql:
                 from scheduler.store.leadership import lead_for_a_command
 
-                lease = lead_for_a_command(self._plan.settings.postgresql, instance)
+                lease = lead_for_a_command(self._plan.settings.postgresql, instance, BootClock())
                 closing.callback(lease.stop)
                 store.epoch = lease.epoch
             return self._apply_in_transaction(store, instance, request)

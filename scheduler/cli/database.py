@@ -17,6 +17,7 @@ from scheduler.model.state_address import address_problem, describe_server, sche
 from scheduler.store import database, transfer
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.state_lock import StateLock, make_state_folder
 
 
@@ -94,6 +95,6 @@ def _lead(address: str, held: ExitStack) -> int | None:
     from scheduler.store.leadership import lead_for_a_command
 
     open_for_writing(address).close()
-    lease = lead_for_a_command(address, f"migrate-{secrets.token_hex(4)}", "heartbeatd database migrate")
+    lease = lead_for_a_command(address, f"migrate-{secrets.token_hex(4)}", BootClock(), "heartbeatd database migrate")
     held.callback(lease.stop)
     return lease.epoch

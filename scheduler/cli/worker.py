@@ -9,11 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from heartbeat.runners import Resources
@@ -21,19 +22,20 @@ from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.missing_files import find_missing_files
-from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry import Claim, Elapsed, Entry, Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient
 from scheduler.net.mcp_client import McpTools
 from scheduler.system import file_limits, lanes, log
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, add_variables
+from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
 from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
-from scheduler.telemetry.traces import AttemptTrace, Traces
+from scheduler.telemetry.traces import Traces
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.payloads import lock_of_lane, missing_secret
@@ -124,26 +126,26 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     from scheduler.work.payloads import ClaimCodec
     from scheduler.work.remote_worker import RemoteWorker
 
-    settings = config.settings
+    settings, clock = config.settings, BootClock()
     lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
     lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
     traces = Traces()
     end_programs_of_dead_workers(settings.state.parent / "workers")
     own_file = WorkerFile(settings.state.parent / "workers")
-    guard = own_file.start_guard(read_clock)
+    guard = own_file.start_guard(clock.read)
     traces.prepare(settings)
-    loop = WorkerLoop()
+    loop = WorkerLoop(clock)
     running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
         JobQueue(remote.dsn, remote.name),
         ClaimCodec(config.entries, config_folder(settings.path), name),
-        partial(_carry_out_run, lanes_here, http, own_file, lambda claim: traces.record_attempt(claim, config.settings, name)),
-        _mark,
+        partial(_carry_out_run, lanes_here, http, own_file, lambda *attempt: traces.run_attempt(config.settings, name, *attempt)),
+        attrgetter("run_mark"),
         loop,
         name=name,
         concurrency=concurrency,
         lease=remote.lease.total_seconds(),
-        clock=read_clock,
+        clock=clock.read,
         reload=config.reload,
         locked_lanes=lanes_here.find_locked,
         note_lease=own_file.note_lease,
@@ -183,15 +185,6 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     log_event(logging.INFO, "stopped", worker=name)
 
 
-def read_clock() -> float:
-    """A monotonic clock in seconds that also counts the time in which the machine was suspended, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _mark(claim: Claim) -> str:
-    return claim.run_mark
-
-
 class _LanesOfWorker:
     """The lanes on this machine. After a run, a program that it has left behind may still hold the lane."""
 
@@ -229,7 +222,7 @@ async def _carry_out_run(
     lanes_here: _LanesOfWorker,
     http: HttpClient,
     own_file: WorkerFile,
-    record_attempt: Callable[[Claim], AbstractContextManager[AttemptTrace | None]],
+    run_attempt: Callable[[Claim, Resources, Elapsed], Awaitable[AttemptResult]],
     claim: Claim,
     children: Children,
     check_time: Callable[[], None],
@@ -243,18 +236,9 @@ async def _carry_out_run(
     async def confirm_time() -> None:
         check_time()
 
-    with (
-        lanes_here.lock_for(claim) as (claim_in_lane, inherited),
-        own_file.note_run(claim.run_mark),
-        record_attempt(claim) as trace,
-    ):
+    with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run_mark):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
         open_tools = McpTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
         resources = Resources(start, guarded, open_tools=open_tools)
-        if trace is None:
-            return await claim.entry.run_attempt(claim_in_lane, resources, elapsed)
-        traced = add_variables(start, {"TRACEPARENT": trace.traceparent})
-        result = await claim.entry.run_attempt(claim_in_lane, replace(resources, start=traced, trace=trace), elapsed)
-        trace.set_result(result)
-        return result
+        return await run_attempt(claim_in_lane, resources, elapsed)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -34,6 +34,7 @@ CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
 ABORT_NOTICE = '{"type":"abort_job_requested"}'
 RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and start again from the shortest after this time
 STATEMENT_TIMEOUT = 20.0  # seconds; schedulers and workers must notice a server that hangs
+LISTEN_RETRY = 0.5  # seconds until it listens again, after PostgreSQL could not be reached
 LOCKED_RETRY = 0.1  # seconds until a withdrawal is tried again
 IDLE_TIMEOUT = 3.0  # seconds after which the server ends a transaction whose process is frozen or cut off
 # Seconds. Longer than IDLE_TIMEOUT, so that the server ends the transaction of a frozen process before statements that wait for
@@ -583,19 +584,23 @@ class JobQueue:
     # What both call.
 
     async def listen_for_results(self, notify: Callable[[str], None]) -> None:
-        """Call `notify` with the owner of each new result. Returns only by an error or a cancellation."""
+        """Call `notify` with the owner of each new result. Ends by a cancellation only."""
         await self._listen([RESULT_CHANNEL], notify)
 
     async def listen_for_jobs(self, notify: Callable[[str], None]) -> None:
-        """Call `notify` whenever there is a new job, or one is to end. Returns only by an error or a cancellation."""
+        """Call `notify` whenever there is a new job, or one is to end. Ends by a cancellation only."""
         await self._listen(list(get_channel_for_queues([self._queue])), notify)
 
     async def _listen(self, channels: Sequence[str], notify: Callable[[str], None]) -> None:
         async def call_back(*, channel: str, payload: str) -> None:  # noqa: ARG001 (the library passes it)
             notify(payload)
 
-        async with _translate_errors():
-            await self._connector.listen_notify(on_notification=call_back, channels=channels)
+        while True:
+            with suppress(QueueUnavailable):
+                await self.open()
+                async with _translate_errors():
+                    await self._connector.listen_notify(on_notification=call_back, channels=channels)
+            await asyncio.sleep(LISTEN_RETRY)
 
     async def _all(self, statement: str, **arguments: Any) -> list[dict[str, Any]]:
         async with self._in_time():

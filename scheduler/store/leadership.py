@@ -17,6 +17,7 @@ from scheduler.store.postgresql import (
     names_several_hosts,
     read_server_identity,
 )
+from scheduler.system.boot_clock import BootClock
 
 LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
 RENEW_EVERY = 1.0
@@ -55,12 +56,10 @@ RELEASE = "update _leader set until_at = '-infinity' where epoch = ? and holder 
 class Leadership:
     """The lease of one daemon. `holder` is its instance id, `host` the name of its machine.
 
-    `clock` is a monotonic clock, in seconds, that also counts the time in which the machine was suspended.
-
     `on_lost` is called once, in another thread, when this daemon must stop at once, because another one leads or may lead soon.
     """
 
-    def __init__(self, url: str, holder: str, host: str, clock: Callable[[], float], on_lost: Callable[[str], None]) -> None:
+    def __init__(self, url: str, holder: str, host: str, clock: BootClock, on_lost: Callable[[str], None]) -> None:
         self.epoch: int | None = None
         self._url, self._holder, self._host = url, holder, host
         self._clock = clock
@@ -81,7 +80,7 @@ class Leadership:
         Raises DatabaseUnavailable if the server cannot be reached, and StoreError if there are no tables of this version.
         """
         try:
-            asked_at = self._clock()
+            asked_at = self._clock.read()
             seen = self._connect().execute(SEEN).fetchone()
             if not seen["is_over"]:
                 self._expired = None
@@ -109,16 +108,12 @@ class Leadership:
     @property
     def is_confirmed(self) -> bool:
         """Whether no other daemon can lead yet. If not, this one starts nothing: it was frozen or cut off for a while."""
-        return self._clock() - self._renewed_at < GIVE_UP_AFTER
+        return self._clock.read() - self._renewed_at < GIVE_UP_AFTER
 
     @property
     def has_seen_expired_lease(self) -> bool:
         """Whether the lease had expired when it was last looked at."""
         return self._expired is not None
-
-    def wait(self, seconds: float) -> None:
-        """Wait, at most until `stop`."""
-        self._stopped.wait(seconds)
 
     def give_back(self) -> None:
         """Let another daemon lead, because this one cannot write. It may try to lead again."""
@@ -156,7 +151,7 @@ class Leadership:
             self._connect().execute(RELEASE, (self.epoch, self._holder))
 
     def _keep(self, stopped: threading.Event) -> None:
-        while not stopped.wait(RENEW_EVERY):
+        while not self._clock.wait(stopped, RENEW_EVERY):
             problem = self._renew()
             if problem is not None:
                 self._end(problem, stopped)
@@ -167,10 +162,10 @@ class Leadership:
 
         After a freeze of this process, the thread that renews gets the time of `FREEZE_GRACE` to find out who leads.
         """
-        looked_at = self._clock()
+        looked_at = self._clock.read()
         forgiven_until = looked_at
-        while not stopped.wait(WATCH_EVERY) and not self._has_ended:
-            now = self._clock()
+        while not self._clock.wait(stopped, WATCH_EVERY) and not self._has_ended:
+            now = self._clock.read()
             if now - looked_at > FREEZE_GRACE:
                 forgiven_until = now + FREEZE_GRACE
             looked_at = now
@@ -191,7 +186,7 @@ class Leadership:
 
     def _renew(self) -> str | None:
         """Renew the lease. Returns why this daemon must stop; None if it may continue."""
-        asked_at = self._clock()
+        asked_at = self._clock.read()
         was_connected = self._connection is not None
         try:
             before, connection = self._connection, self._connect()
@@ -204,8 +199,8 @@ class Leadership:
             if was_connected:
                 return self._renew()  # over a new connection
             if not names_several_hosts(self._url) and _is_down_for_all(str(error)):
-                self._renewed_at = self._clock()
-            if self._clock() - self._renewed_at < GIVE_UP_AFTER:
+                self._renewed_at = self._clock.read()
+            if self._clock.read() - self._renewed_at < GIVE_UP_AFTER:
                 return None
             return f"the lease could not be renewed: {error}"
         if row is None:
@@ -231,7 +226,7 @@ def _is_down_for_all(error: str) -> bool:
     return is_here and DOWN_FOR_ALL.search(error) is not None
 
 
-def lead_for_a_command(url: str, holder: str, host: str = "a command") -> Leadership:
+def lead_for_a_command(url: str, holder: str, clock: BootClock, host: str = "a command") -> Leadership:
     """The lease for a command that needs the database for itself. Raises DatabaseUnavailable if a daemon leads.
 
     `host` names the command for daemons that wait for it. An expired lease is taken after PATIENCE seconds.
@@ -240,13 +235,9 @@ def lead_for_a_command(url: str, holder: str, host: str = "a command") -> Leader
     def ignore(_: str) -> None:
         """The epoch keeps the command from writing."""
 
-    waited = 0.0
-    found = Leadership(url, holder, host, lambda: waited, ignore)
-    standby = found.try_to_lead()
-    if standby is not None and found.has_seen_expired_lease:
-        found.wait(PATIENCE)
-        waited = PATIENCE
-        standby = found.try_to_lead()
+    found = Leadership(url, holder, host, clock, ignore)
+    while (standby := found.try_to_lead()) is not None and found.has_seen_expired_lease:
+        clock.wait(threading.Event(), WATCH_EVERY)
     if standby is None:
         found.start()
         return found

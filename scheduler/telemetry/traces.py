@@ -12,20 +12,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from heartbeat.runners import Failure, Tokens
+from heartbeat.runners import Failure, Resources, Tokens
 from heartbeat.runners.redaction import Redactor, secret_parts
 from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner
 from scheduler import __version__
 from scheduler.model.budget import Price, call_cost
-from scheduler.model.entry import Claim
+from scheduler.model.entry import Claim, Elapsed
 from scheduler.model.outcome import FAILURES, AttemptResult, Outcome
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import iso_utc
 from scheduler.net.library_requests import limited_answers
 from scheduler.system.log import log_event
+from scheduler.system.process import add_variables
 from scheduler.work.cronjobs import JobEntry
 from scheduler.work.executor import Done
 
@@ -101,19 +103,22 @@ class Traces:
         self._tracer = self._provider.get_tracer("heartbeatd", __version__)
         log_event(logging.INFO, "traces", endpoint=endpoint(os.environ))
 
-    @contextmanager
-    def record_attempt(self, claim: Claim, settings: Settings, worker: str | None = None) -> Iterator[AttemptTrace | None]:
-        """The span of an attempt, for the duration of the context. None if traces are off. `worker` is the name of this worker.
+    async def run_attempt(
+        self, settings: Settings, worker: str | None, claim: Claim, resources: Resources, elapsed: Elapsed
+    ) -> AttemptResult:
+        """Carry out an attempt, with its span if traces are on. `worker` is the name of this worker, if this is one.
 
-        Give it the result at the end. An attempt that is skipped before it has started anything is not sent.
+        The span of an attempt that is skipped before it has started anything is not sent.
         """
         tracer = self._tracer if settings.traces else None
         trace = None if tracer is None else AttemptTrace(tracer, claim, settings.prices, worker)
         if trace is None or not trace.is_valid:
-            yield None
-            return
+            return await claim.entry.run_attempt(claim, resources, elapsed)
+        start = add_variables(resources.start, {"TRACEPARENT": trace.traceparent})
         try:
-            yield trace
+            result = await claim.entry.run_attempt(claim, replace(resources, start=start, trace=trace), elapsed)
+            trace.set_result(result)
+            return result
         except BaseException as error:
             trace.set_error(type(error).__qualname__)
             raise

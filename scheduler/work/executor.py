@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children, EndReason
 
 T = TypeVar("T")
@@ -85,7 +86,8 @@ class Executor(Protocol[T, R]):
 class WorkerLoop:
     """An asyncio event loop in a daemon thread, which starts with the first call. All executors of a daemon share it."""
 
-    def __init__(self, name: str = "work") -> None:
+    def __init__(self, clock: BootClock, name: str = "work") -> None:
+        self._clock = clock
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,7 +111,7 @@ class WorkerLoop:
         self._thread.join(2 * CLOSE_TIMEOUT)
 
     def _start_thread(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
+        loop = self._clock.new_loop()
         self._thread = threading.Thread(target=self._run_loop, args=(loop,), name=f"heartbeatd-{self._name}", daemon=True)
         try:
             self._thread.start()

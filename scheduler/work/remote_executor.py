@@ -221,7 +221,8 @@ class RemoteExecutor(Generic[T, R]):
         if self._to_send is None or self._to_receive is None:
             self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
             self._queue = self._open_queue()
-            for work in (self._keep_sending, self._keep_receiving, self._listen):
+            listen = partial(self._queue.listen_for_results, self._on_announcement)
+            for work in (self._keep_sending, self._keep_receiving, listen):
                 self._start_side_task(run_again_after_errors(work))
         self._to_send.set()
         self._to_receive.set()
@@ -233,10 +234,7 @@ class RemoteExecutor(Generic[T, R]):
         """Send whenever there is something to send. It may wait for the server, and results are received in the meantime."""
         assert self._to_send is not None and self._to_receive is not None and self._queue is not None
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if self.is_flushed() else RETRY_SECONDS):
-                    await self._to_send.wait()
-            self._to_send.clear()
+            await wait_for_event(self._to_send, None if self.is_flushed() else RETRY_SECONDS)
             try:
                 await self._queue.open()
                 await self._send()
@@ -258,10 +256,7 @@ class RemoteExecutor(Generic[T, R]):
         while True:
             with self._lock:
                 waits = bool(self._tasks)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS if waits else LOOK_SECONDS):
-                    await self._to_receive.wait()
-            self._to_receive.clear()
+            await wait_for_event(self._to_receive, POLL_SECONDS if waits else LOOK_SECONDS)
             try:
                 await self._queue.open()
                 await self._receive()
@@ -299,14 +294,6 @@ class RemoteExecutor(Generic[T, R]):
             remote.worker = worker
         if new:
             self._report_workers([(remote.task, worker) for remote, worker in new])
-
-    async def _listen(self) -> None:
-        assert self._queue is not None
-        while True:
-            with suppress(QueueUnavailable):
-                await self._queue.open()
-                await self._queue.listen_for_results(self._on_announcement)
-            await asyncio.sleep(RETRY_SECONDS)
 
     def _on_announcement(self, owner: str) -> None:
         assert self._to_receive is not None
@@ -439,10 +426,7 @@ class RemoteExecutor(Generic[T, R]):
         """Log once when PostgreSQL becomes unavailable for one of the parts, and when it is available again for all."""
         self._problems[part] = new
         problem = next((each for each in self._problems.values() if each is not None), None)
-        if problem is not None and self._problem is None:
-            log_event(logging.ERROR, "queue_unavailable", problem=problem)
-        elif problem is None and self._problem is not None:
-            log_event(logging.WARNING, "queue_available")
+        log_availability(problem, self._problem)
         if problem is not None and problem != self._problem:
             self._report_state(QueueState(problem))
         self._problem = problem
@@ -457,6 +441,22 @@ async def run_again_after_errors(loop: Callable[[], Coroutine[Any, Any, None]]) 
         except Exception as error:  # noqa: BLE001 (without this loop, nothing would be executed any more)
             log_event(logging.ERROR, "queue_broken", error=error)
             await asyncio.sleep(RETRY_SECONDS)
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait for an event, at most so many seconds, and clear it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    event.clear()
+
+
+def log_availability(problem: str | None, before: str | None) -> None:
+    """Log once when PostgreSQL becomes unavailable, and when it is available again."""
+    if problem is not None and before is None:
+        log_event(logging.ERROR, "queue_unavailable", problem=problem)
+    elif problem is None and before is not None:
+        log_event(logging.WARNING, "queue_available")
 
 
 def _never_fetched(task: T, why: EndReason, problem: str | None) -> Done[T, R]:

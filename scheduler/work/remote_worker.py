@@ -25,7 +25,7 @@ from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
 from scheduler.work.payloads import AttemptRefused, Codec, InvalidPayload
-from scheduler.work.remote_executor import run_again_after_errors
+from scheduler.work.remote_executor import log_availability, run_again_after_errors, wait_for_event
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -124,14 +124,13 @@ class RemoteWorker(Generic[T, R]):
         self._note_lease = note_lease
         self._lanes_on_record: Collection[str] = ()
         self.counts = WorkerCounts()
-        self.problem: str | None = "not connected yet"
+        self.problem: str | None = None  # of the queue
         self._local: LocalExecutor[_Job[T], R] = LocalExecutor(
             self._carry_job, lambda job: mark(job.task), self._on_result, loop, process_id
         )
         self._attempts: dict[int, _Attempt] = {}
         self._unwritten: dict[int, str] = {}  # results that are not written yet, by attempt
         self._numbers = itertools.count(1)  # of attempts
-        self._is_unavailable = False
         self._worker_id: int | None = None
         self._fetch_uncertain_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
         self._compared_at = float("-inf")  # the jobs that it has fetched with those that it knows
@@ -152,7 +151,7 @@ class RemoteWorker(Generic[T, R]):
         """Why it takes no runs now; None if it does. From any thread."""
         if self._stopping:
             return "it is stopping"
-        return None if self._clock() < self._lease_ends else self.problem or "its lease is over"
+        return None if self._clock() < self._lease_ends else self.problem or "it has no lease"
 
     def metrics(self) -> dict[str, float]:
         """The values of its metrics, by their names with labels. From any thread."""
@@ -181,7 +180,8 @@ class RemoteWorker(Generic[T, R]):
         A fetch is never cancelled, because its commit may be under way. It ends within its timeout.
         """
         self._main = asyncio.get_running_loop()
-        loops = (self._keep_lease, self._watch_lease, self._watch_cancellations, self._listen)
+        listen = partial(self._queue.listen_for_jobs, self._on_announcement)
+        loops = (self._keep_lease, self._watch_lease, self._watch_cancellations, listen)
         fetching = asyncio.create_task(run_again_after_errors(self._fetch))
         tasks = [asyncio.create_task(run_again_after_errors(each)) for each in loops]
         reporting = asyncio.create_task(run_again_after_errors(self._report_results))
@@ -303,9 +303,7 @@ class RemoteWorker(Generic[T, R]):
                 for each in fetched:
                     self._accept(each, asked_at, worker_id)
             if not fetched:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
-                        await self._jobs_announced.wait()
+                await wait_for_event(self._jobs_announced, POLL_SECONDS)
 
     def _jobs_of(self, worker_id: int) -> list[int]:
         return [each.claimed.job_id for each in self._attempts.values() if each.claimed.worker_id == worker_id]
@@ -418,10 +416,7 @@ class RemoteWorker(Generic[T, R]):
     async def _watch_cancellations(self) -> None:
         """End the tasks in progress whose schedulers no longer want them."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._cancellation_announced.wait()
-            self._cancellation_announced.clear()
+            await wait_for_event(self._cancellation_announced, POLL_SECONDS)
             wanted = [each for number, each in self._attempts.items() if number not in self._unwritten]
             if not wanted:
                 continue
@@ -436,13 +431,6 @@ class RemoteWorker(Generic[T, R]):
                     attempt.end_reason = why
                     self._local.cancel(attempt.number, _end_reason(why))
                     self._give_up_later(attempt)
-
-    async def _listen(self) -> None:
-        while True:
-            with suppress(QueueUnavailable):
-                await self._queue.open()
-                await self._queue.listen_for_jobs(self._on_announcement)
-            await asyncio.sleep(RETRY_SECONDS)
 
     def _on_announcement(self, payload: str) -> None:
         if "abort" in payload:
@@ -512,12 +500,7 @@ class RemoteWorker(Generic[T, R]):
         return self._main
 
     def _report_problem(self, problem: str | None) -> None:
-        """Log once when PostgreSQL becomes unavailable, and when it is available again."""
-        if problem is not None and not self._is_unavailable:
-            log_event(logging.ERROR, "queue_unavailable", problem=problem)
-        elif problem is None and self._is_unavailable:
-            log_event(logging.WARNING, "queue_available")
-        self._is_unavailable = problem is not None
+        log_availability(problem, self.problem)
         self.problem = problem
 
 

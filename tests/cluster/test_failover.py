@@ -14,8 +14,9 @@ import required_programs
 from failover_simulation import FailoverSimulation
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
+from simulated_clock import SimulatedClock
 from test_story_slots import agent, job
-from world import Clock, Delayed, MakeWorld, World, utc
+from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
 from scheduler.model.events import RunRecovered
@@ -150,12 +151,12 @@ def test_another_server_counts_as_one_that_may_lack_commits_unless_the_last_writ
 
 @required_programs.needs("initdb")
 def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the_lease(tmp_path: Path) -> None:
-    clock, lost = Clock(utc("2026-03-02 08:00")), list[str]()
+    clock, lost = SimulatedClock(), list[str]()
     with ExitStack() as stack:
         primary = stack.enter_context(closing(PostgresServer())).start()
         proxy = stack.enter_context(PostgresProxy(primary.database()))
         store = stack.enter_context(closing(open_for_writing(proxy.dsn)))
-        lease = Leadership(proxy.dsn, "one", "one", lambda: clock.monotonic, lost.append)
+        lease = Leadership(proxy.dsn, "one", "one", clock, lost.append)
         stack.callback(lambda: lease.stop(release=False))
         assert lease.try_to_lead() is None
         store.epoch = lease.epoch
@@ -179,7 +180,7 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
         primary.query(
             standby.dsn_of(urlsplit(proxy.dsn).path.removeprefix("/")), "update heartbeatd._leader set until_at = '-infinity'"
         )
-        again = Leadership(proxy.dsn, "two", "one", lambda: clock.monotonic, lost.append)
+        again = Leadership(proxy.dsn, "two", "one", clock, lost.append)
         stack.callback(lambda: again.stop(release=False))
         assert (again.try_to_lead(), again.epoch) == (None, (epoch or 0) + 1)
 

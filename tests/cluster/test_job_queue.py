@@ -17,6 +17,7 @@ from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
 from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
+from scheduler.system.boot_clock import BootClock
 
 pytestmark = required_programs.needs("initdb")
 
@@ -66,7 +67,7 @@ class OwnQueue:
 
 @pytest.fixture
 def own(postgres: PostgresServer) -> OwnQueue:
-    return OwnQueue(RemoteBench(postgres).dsn)
+    return OwnQueue(RemoteBench(postgres, BootClock()).dsn)
 
 
 def test_a_run_is_blocked_by_a_program_that_holds_its_lane_but_not_by_one_that_has_vanished(own: OwnQueue) -> None:

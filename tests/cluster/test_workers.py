@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from remote_bench import RemoteBench, TextCodec
 from run_async import new_http_client
 from servers.postgres import PostgresServer
 from servers.scripted import Server, reply
+from simulated_clock import SimulatedClock
 from warm_start import Heartbeatd
 
 from heartbeat.runners.errors import CallError
@@ -56,9 +56,16 @@ LEASE = 2.0
 
 
 @pytest.fixture
-def bench(postgres: PostgresServer) -> Iterator[RemoteBench]:
-    with RemoteBench(postgres) as bench:
-        yield bench
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+def bench(postgres: PostgresServer, clock: SimulatedClock) -> Iterator[RemoteBench]:
+    bench = RemoteBench(postgres, clock)
+    yield bench
+    with clock.passing():
+        bench.close()
 
 
 def wait_until(is_true: Callable[[], object]) -> None:
@@ -72,29 +79,30 @@ async def shout(task: str, children: Children) -> str:
     return task.upper()
 
 
-def test_results_survive_a_kill_of_the_server_and_arrive_once() -> None:
+def test_results_survive_a_kill_of_the_server_and_arrive_once(clock: SimulatedClock) -> None:
     server = PostgresServer().start()
-    began, go_on = threading.Semaphore(0), threading.Event()
+    begun, go_on = list[str](), threading.Event()
 
     async def carry(task: str, children: Children) -> str:
-        began.release()
+        begun.append(task)
         while not go_on.is_set():
             await children.start(["sleep", "0.05"], stdin=b"", env={}, cwd=Path("/"))
         return task.upper()
 
     try:
-        with RemoteBench(server) as bench:
+        with clock.passing(), RemoteBench(server, clock) as bench:
             executor = bench.make(carry, lambda: None)
             for number in range(3):
                 executor.submit(number, f"task{number}")
-            for _ in range(3):
-                assert began.acquire(timeout=PATIENCE)
+            wait_until(lambda: len(begun) == 3)
             server.kill()
+            clock.server_hangs = True
             executor.submit(3, "task3")  # while PostgreSQL is down
             go_on.set()
             wait_until(lambda: executor.problem is not None)
             server.start()
             wait_until(lambda: len(executor.results()) == 4)
+            clock.server_hangs = False
             assert sorted(str(done.result) for _, done in executor.results()) == ["TASK0", "TASK1", "TASK2", "TASK3"]
             executor.ack([0, 1, 2, 3])
             wait_until(executor.is_flushed)
@@ -104,19 +112,21 @@ def test_results_survive_a_kill_of_the_server_and_arrive_once() -> None:
         server.close()
 
 
-def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: RemoteBench, postgres: PostgresServer) -> None:
+def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
+) -> None:
     executor = bench.make_executor("vanished", lambda: None, lease=LEASE)
     executor.submit(1, "a")
-    wait_until(executor.is_flushed)
-    wait_until(
+    clock.wait_until(executor.is_flushed)
+    clock.wait_until(
         lambda: postgres.query(bench.dsn.reveal(), "select count(*) from procrastinate_jobs where queue_name = 'vanished'") == "1"
     )
     postgres.query(  # what a worker leaves behind that was killed a moment after it fetched the job
         bench.dsn.reveal(),
         "select job.id from procrastinate_register_worker_v1() as worker (id), procrastinate_fetch_job_v2(array['vanished'], worker.id)"
-        " as job",
+        " as job; update procrastinate_workers set last_heartbeat = now() - interval '1 hour'",
     )
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert not exception.was_stopped
@@ -124,7 +134,7 @@ def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(bench: Rem
 
 @pytest.mark.parametrize("first", [[], [True]], ids=["before a submission", "during a submission"])
 def test_a_scheduler_submits_nothing_while_another_one_may_lead(
-    bench: RemoteBench, postgres: PostgresServer, first: list[bool]
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer, first: list[bool]
 ) -> None:
     answers, leads, asked = iter([*first, False]), threading.Event(), threading.Event()
 
@@ -136,33 +146,32 @@ def test_a_scheduler_submits_nothing_while_another_one_may_lead(
 
     executor = bench.make_executor(f"standby{len(first)}", lambda: None, may_submit=may_submit)
     executor.submit(1, "a")
-    assert asked.wait(PATIENCE)
+    clock.wait_until(asked.is_set)
     count = f"select count(*) from procrastinate_jobs where queue_name = 'standby{len(first)}'"
     assert postgres.query(bench.dsn.reveal(), count) == "0"
     leads.set()
-    wait_until(executor.is_flushed)
+    clock.wait_until(executor.is_flushed)
     assert postgres.query(bench.dsn.reveal(), count) == "1"
 
 
-def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench) -> None:
-    """The deadline passes in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
+def test_a_task_that_is_fetched_after_its_deadline_does_not_begin(bench: RemoteBench, clock: SimulatedClock) -> None:
+    """The deadline has passed in the queue. The clock of the worker's machine is ten minutes off, which makes no difference."""
     begun: list[str] = []
 
     async def carry(task: str, children: Children) -> str:
         begun.append(task)
         return task
 
-    executor = bench.make_executor("late", lambda: None, seconds=0.2)
+    executor = bench.make_executor("late", lambda: None, seconds=-1.0)
     executor.submit(1, "late")
-    wait_until(executor.is_flushed)
-    time.sleep(0.3)
-    bench.start_worker("late", carry, clock=lambda: time.monotonic() + 600)
-    wait_until(executor.results)
+    clock.wait_until(executor.is_flushed)
+    bench.start_worker("late", carry, offset=lambda: 600.0)
+    clock.wait_until(executor.results)
     assert begun == []
     assert "the time of the run was over" in str(executor.results()[0][1].exception)
 
 
-def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench) -> None:
+def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: RemoteBench, clock: SimulatedClock) -> None:
     """The clock jumps by ten minutes, as after SIGSTOP and SIGCONT. PostgreSQL has not given the task away in the meantime."""
     frozen = 0.0
     began = threading.Event()
@@ -173,22 +182,22 @@ def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: Re
             await children.start(["sleep", "60"], stdin=b"", env={}, cwd=Path("/"))
         return task.upper()
 
-    worker = bench.start_worker("frozen", carry, lease=LEASE, clock=lambda: time.monotonic() + frozen)
+    worker = bench.start_worker("frozen", carry, lease=LEASE, offset=lambda: frozen)
     executor = bench.make_executor("frozen", lambda: None, lease=60.0)
     executor.submit(1, "slow")
-    assert began.wait(PATIENCE)
+    clock.wait_until(began.is_set)
     frozen = 600.0
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert worker.counts.lost_leases == 1
     executor.ack([1])
     executor.submit(2, "next")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert executor.results()[0][1].result == "NEXT"
 
 
-def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: RemoteBench) -> None:
+def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: RemoteBench, clock: SimulatedClock) -> None:
     begun: list[str] = []
     frozen = 0.0
 
@@ -202,16 +211,15 @@ def test_a_worker_that_is_frozen_before_a_task_begins_does_not_begin_it(bench: R
             frozen = 600.0
             return super().task_from_json(data)
 
-    clock = lambda: time.monotonic() + frozen  # noqa: E731
-    bench.start_worker("freezing", carry, lease=LEASE, clock=clock, codec=FreezingCodec("freezing"))
+    bench.start_worker("freezing", carry, lease=LEASE, offset=lambda: frozen, codec=FreezingCodec("freezing"))
     executor = bench.make_executor("freezing", lambda: None, seconds=3600.0)
     executor.submit(1, "a")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert begun == []
     assert isinstance(executor.results()[0][1].exception, Interrupted)
 
 
-def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
+def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench, clock: SimulatedClock) -> None:
     began = threading.Event()
 
     async def carry(task: str, children: Children) -> str:
@@ -222,15 +230,17 @@ def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench) -> None:
     worker = bench.start_worker("stopping", carry)
     executor = bench.make_executor("stopping", lambda: None)
     executor.submit(1, "a")
-    assert began.wait(PATIENCE)
+    clock.wait_until(began.is_set)
     worker.stop()
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert exception.was_stopped
 
 
-def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without_having_begun(bench: RemoteBench) -> None:
+def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without_having_begun(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
     refused = threading.Event()
 
     class WaitingCodec(TextCodec):
@@ -241,9 +251,9 @@ def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without
     bench.start_worker("configs", shout, codec=WaitingCodec("configs"))
     executor = bench.make_executor("configs", lambda: None)
     executor.submit(1, "a")
-    assert refused.wait(PATIENCE)
+    clock.wait_until(refused.is_set)
     executor.cancel(1, "cancelled")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert isinstance(executor.results()[0][1].exception, NeverBegun)
 
 
@@ -264,14 +274,16 @@ class BrokenCodec(TextCodec):
 
 
 @pytest.mark.parametrize("may_wait", [False, True])
-def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(bench: RemoteBench, may_wait: bool) -> None:
+def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(
+    bench: RemoteBench, clock: SimulatedClock, may_wait: bool
+) -> None:
     name = f"broken{may_wait}"
     executor = bench.make_executor(name, lambda: None)
     for number, task in enumerate(["broken", "next"]):
         executor.submit(number, task)
-    wait_until(executor.is_flushed)
+    clock.wait_until(executor.is_flushed)
     bench.start_worker(name, shout, codec=BrokenCodec(name, may_wait=may_wait))
-    wait_until(lambda: len(executor.results()) == 2)
+    clock.wait_until(lambda: len(executor.results()) == 2)
     assert [(number, done.result) for number, done in sorted(executor.results())] == [
         (0, "refused: worker cannot run it: maximum recursion depth exceeded"), (1, "NEXT"),
     ]  # fmt: skip
@@ -464,7 +476,7 @@ class StuckWithdrawal(JobQueue):
         return await super().withdraw(keys, why)
 
 
-def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(bench: RemoteBench) -> None:
+def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(bench: RemoteBench, clock: SimulatedClock) -> None:
     go_on = threading.Event()
 
     async def carry(task: str, children: Children) -> str:
@@ -476,33 +488,36 @@ def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(be
     executor = bench.make_executor("stuck", lambda: None, kind=StuckWithdrawal)
     executor.submit(1, "a")
     executor.submit(2, "b")
-    wait_until(executor.is_flushed)
+    clock.wait_until(executor.is_flushed)
     executor.cancel(1, "cancelled")
-    assert StuckWithdrawal.is_withdrawing.wait(PATIENCE)
+    clock.wait_until(StuckWithdrawal.is_withdrawing.is_set)
     go_on.set()
-    wait_until(lambda: len(executor.results()) == 2)
+    clock.wait_until(lambda: len(executor.results()) == 2)
 
 
-def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench) -> None:
+def test_a_task_that_cannot_be_written_is_its_own_error_and_the_next_one_runs(bench: RemoteBench, clock: SimulatedClock) -> None:
     executor = bench.make(shout, lambda: None)
     executor.submit(1, {1, 2})  # type: ignore[arg-type]  # JSON has no sets
     executor.submit(2, "next")
-    wait_until(lambda: len(executor.results()) == 2)
+    clock.wait_until(lambda: len(executor.results()) == 2)
     assert [(number, done.result, type(done.exception)) for number, done in executor.results()] == [
         (1, None, TypeError), (2, "NEXT", type(None)),
     ]  # fmt: skip
 
 
-def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench) -> None:
+def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: RemoteBench, clock: SimulatedClock) -> None:
     first = bench.make_executor("adopted", lambda: None, owner="first")
     first.submit(1, "a")
     first.submit(2, "b")
-    wait_until(first.is_flushed)
+    clock.wait_until(first.is_flushed)
     second = bench.make_executor("adopted", lambda: None, owner="second")
-    assert second.adopt({"first/1/a": 1, "first/9/z": 9}, ["first"], lambda payload: json.loads(payload)["task"], lambda: False)
+    with clock.passing():
+        assert second.adopt(
+            {"first/1/a": 1, "first/9/z": 9}, ["first"], lambda payload: json.loads(payload)["task"], lambda: False
+        )
     assert second.inflight() == {1: "a"}  # 9 never reached the queue, and no scheduler waits for 2
     bench.start_worker("adopted", shout)
-    wait_until(second.results)
+    clock.wait_until(second.results)
     assert [(number, done.result) for number, done in second.results()] == [(1, "A")]
 
 
@@ -527,7 +542,7 @@ class LostAnswerToSubmission(FailingSubmission):
 @pytest.mark.parametrize("kind", [FailingSubmission, LostAnswerToSubmission])
 @pytest.mark.parametrize("given_up", [False, True])
 def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
-    bench: RemoteBench, postgres: PostgresServer, kind: type[FailingSubmission], given_up: bool
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer, kind: type[FailingSubmission], given_up: bool
 ) -> None:
     """At the moment of the cancellation, the scheduler does not know whether it still leads."""
     leads, name = threading.Event(), f"failing{kind.__name__}{given_up}"
@@ -538,15 +553,15 @@ def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
 
     executor = bench.make_executor(name, lambda: None, may_submit=may_submit, kind=kind)
     executor.submit(1, "a")
-    wait_until(lambda: executor.problem is not None)
+    clock.wait_until(lambda: executor.problem is not None)
     leads.clear()
     if given_up:
         executor.give_up(1, Done("a", None, NeverBegun()))
     else:
         executor.cancel(1, "cancelled")
-    wait_until(lambda: executor.problem is None)
+    clock.wait_until(lambda: executor.problem is None)
     leads.set()
-    wait_until(executor.is_flushed)
+    clock.wait_until(executor.is_flushed)
     assert [(number, type(done.exception)) for number, done in executor.results()] == [(1, NeverBegun)]
     assert executor.inflight() == {}
     assert postgres.query(bench.dsn.reveal(), f"select count(*) from heartbeatd_attempt where owner = '{name}'") == "0"
@@ -564,12 +579,12 @@ class FetchingWithdrawal(JobQueue):
         return await super().withdraw(keys, why)
 
 
-def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench) -> None:
+def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
     executor = bench.make_executor("fetched", lambda: None, kind=FetchingWithdrawal)
     executor.submit(1, "a")
-    wait_until(executor.is_flushed)
+    clock.wait_until(executor.is_flushed)
     executor.cancel(1, "cancelled")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert isinstance(executor.results()[0][1].exception, NeverBegun)
 
 
@@ -586,13 +601,14 @@ class FailingForget(JobQueue):
 
 
 def test_no_worker_executes_what_an_earlier_scheduler_has_left_although_the_server_fails_in_between(
-    bench: RemoteBench, postgres: PostgresServer
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
 ) -> None:
     first = bench.make_executor("left", lambda: None, owner="left-first")
     first.submit(1, "a")
-    wait_until(first.is_flushed)
+    clock.wait_until(first.is_flushed)
     second = bench.make_executor("left", lambda: None, owner="left-second", kind=FailingForget)
-    assert second.adopt({}, ["left-first"], lambda payload: None, lambda: False)
+    with clock.passing():
+        assert second.adopt({}, ["left-first"], lambda payload: None, lambda: False)
     left = "select count(*) from procrastinate_jobs where queue_name = 'left'"
     assert postgres.query(bench.dsn.reveal(), left) == "0"
 
@@ -610,15 +626,17 @@ class LosingFetch(JobQueue):
         return fetched
 
 
-def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: RemoteBench) -> None:
+def test_a_task_is_executed_although_the_answer_to_its_fetch_was_lost(bench: RemoteBench, clock: SimulatedClock) -> None:
     executor = bench.make_executor("unheard", lambda: None)
     executor.submit(1, "a")
     bench.start_worker("unheard", shout, kind=LosingFetch)
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
 
 
-def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: RemoteBench, postgres: PostgresServer) -> None:
+def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
+) -> None:
     """After a failover that has lost the commit of the first fetch."""
     begun: list[str] = []
     go_on = threading.Event()
@@ -632,8 +650,8 @@ def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: Remot
     executor = bench.make_executor("again", lambda: None)
     worker = bench.start_worker("again", carry, kind=LosingFetch)
     executor.submit(1, "a")
-    wait_until(lambda: begun)
-    wait_until(
+    clock.wait_until(lambda: begun)
+    clock.wait_until(
         lambda: (
             postgres.query(
                 bench.dsn.reveal(),
@@ -644,25 +662,27 @@ def test_a_task_that_the_server_gives_to_its_worker_again_runs_once(bench: Remot
         )
     )
     executor.submit(2, "b")  # the worker fetches both
-    wait_until(lambda: "b" in begun)
+    clock.wait_until(lambda: "b" in begun)
     go_on.set()
-    wait_until(lambda: len(executor.results()) == 2)
+    clock.wait_until(lambda: len(executor.results()) == 2)
     assert (begun, worker.in_progress) == (["a", "b"], 0)
     assert [done.result for _, done in sorted(executor.results())] == ["A", "B"]
 
 
-def test_a_worker_ends_a_job_that_it_has_fetched_and_does_not_know(bench: RemoteBench, postgres: PostgresServer) -> None:
+def test_a_worker_ends_a_job_that_it_has_fetched_and_does_not_know(
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
+) -> None:
     """After a failover, the server says that the worker executes a job whose result it has lost. The job has the lock of its lane."""
     worker = bench.start_worker("forgotten", shout, lease=LEASE)
     executor = bench.make_executor("forgotten", lambda: None)
-    wait_until(lambda: worker.find_problem() is None)
+    clock.wait_until(lambda: worker.find_problem() is None)
     postgres.query(
         bench.dsn.reveal(),
         "insert into procrastinate_jobs (queue_name, task_name, lock, status, worker_id) select queue, 'x', 'forgotten/a', 'doing', id"
         " from heartbeatd_worker where queue = 'forgotten'",
     )
     executor.submit(1, "a")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert executor.results()[0][1].result == "A"
 
 
@@ -686,7 +706,7 @@ class LateFetch(JobQueue):
         return fetched
 
 
-def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(bench: RemoteBench) -> None:
+def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(bench: RemoteBench, clock: SimulatedClock) -> None:
     begun: list[str] = []
     frozen = 0.0
 
@@ -694,12 +714,12 @@ def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(be
         begun.append(task)
         return task
 
-    bench.start_worker("slow", carry, lease=LEASE, clock=lambda: time.monotonic() + frozen, kind=LateFetch)
+    bench.start_worker("slow", carry, lease=LEASE, offset=lambda: frozen, kind=LateFetch)
     executor = bench.make_executor("slow", lambda: None)
     executor.submit(1, "a")
-    assert LateFetch.fetched.wait(PATIENCE)
+    clock.wait_until(LateFetch.fetched.is_set)
     frozen = 5 * LEASE
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert exception.was_stopped
@@ -707,18 +727,18 @@ def test_a_worker_that_loses_its_lease_during_a_fetch_does_not_begin_the_task(be
 
 
 def test_a_worker_that_is_stopped_while_it_fetches_a_task_gives_the_task_back(
-    bench: RemoteBench, postgres: PostgresServer
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
 ) -> None:
     executor, dsn = bench.make_executor("fetching", lambda: None), bench.dsn.reveal()
     executor.submit(1, "a")
-    wait_until(executor.is_flushed)
+    clock.wait_until(executor.is_flushed)
     fetching = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'update heartbeatd_attempt%'"
     with postgres.locked(dsn, "select 1 from heartbeatd_attempt where owner = 'fetching' for update"):
         worker = bench.start_worker("fetching", shout)
-        wait_until(lambda: postgres.query(dsn, fetching) == "1")
+        clock.wait_until(lambda: postgres.query(dsn, fetching) == "1")
         worker.stop()
-        wait_until(lambda: worker.find_problem() == "it is stopping")
-    wait_until(executor.results)
+        clock.wait_until(lambda: worker.find_problem() == "it is stopping")
+    clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert exception.was_stopped
@@ -735,7 +755,9 @@ class CutOff(JobQueue):
         return await super().register(name)
 
 
-def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(bench: RemoteBench, tmp_path: Path) -> None:
+def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
+    bench: RemoteBench, clock: SimulatedClock, tmp_path: Path
+) -> None:
     frozen = 0.0
     server = Server([reply({})])
 
@@ -749,15 +771,14 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(bench: Remo
             (await guard_start(children.start, check_time)(["touch", "called"], stdin=b"", **options)).problem
         )
 
-    clock = lambda: time.monotonic() + frozen  # noqa: E731
     CutOff.is_cut = False
-    worker = bench.start_worker("over", shout, lease=LEASE, clock=clock, kind=CutOff)
-    wait_until(lambda: worker.find_problem() is None)
+    worker = bench.start_worker("over", shout, lease=LEASE, offset=lambda: frozen, kind=CutOff)
+    clock.wait_until(lambda: worker.find_problem() is None)
     with pytest.raises(CallError):
-        worker.check_time(clock() - 1)  # the end of a task's time
+        worker.check_time(clock.now - 1)  # the end of a task's time
     CutOff.is_cut = True
     frozen = 600.0
-    check_time = partial(worker.check_time, clock() + 3600)
+    check_time = partial(worker.check_time, clock.now + 3600)
     with server:
         asyncio.run(call_agent())
     assert (server.requests, list(tmp_path.iterdir())) == ([], [])
@@ -765,7 +786,7 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(bench: Remo
     assert worker.metrics()["heartbeatd_worker_ready"] == 0.0
 
 
-def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench) -> None:
+def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench, clock: SimulatedClock) -> None:
     """The worker is frozen before it gets the answer. Another worker may have its tasks by then."""
     frozen = 0.0
 
@@ -776,11 +797,13 @@ def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench) -
             frozen = 600.0
             return number
 
-    worker = bench.start_worker("counted", shout, clock=lambda: time.monotonic() + frozen, kind=Freezing)
-    wait_until(lambda: worker.counts.lost_leases == 1)
+    worker = bench.start_worker("counted", shout, offset=lambda: frozen, kind=Freezing)
+    clock.wait_until(lambda: worker.counts.lost_leases == 1)
 
 
-def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_lease(bench: RemoteBench) -> None:
+def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_lease(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
     frozen = 0.0
     began = threading.Event()
 
@@ -794,17 +817,18 @@ def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_leas
             await asyncio.sleep(PATIENCE)
         return task.upper()
 
-    clock = lambda: time.monotonic() + frozen  # noqa: E731
-    bench.start_worker("ended", carry, clock=clock, codec=SuccessCodec("ended"))
+    bench.start_worker("ended", carry, offset=lambda: frozen, codec=SuccessCodec("ended"))
     executor = bench.make_executor("ended", lambda: None)
     executor.submit(1, "a")
-    assert began.wait(PATIENCE)
+    clock.wait_until(began.is_set)
     frozen = 600.0
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert executor.results()[0][1].result == "A"
 
 
-def test_a_task_that_fails_when_the_lease_of_its_worker_is_over_counts_as_interrupted(bench: RemoteBench) -> None:
+def test_a_task_that_fails_when_the_lease_of_its_worker_is_over_counts_as_interrupted(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
     """The guard ends its program then, so that another worker can repeat the run. That is no result of the program."""
     frozen = 0.0
 
@@ -813,16 +837,18 @@ def test_a_task_that_fails_when_the_lease_of_its_worker_is_over_counts_as_interr
         frozen = 600.0
         return "exit code -15"
 
-    bench.start_worker("failed", carry, clock=lambda: time.monotonic() + frozen)
+    bench.start_worker("failed", carry, offset=lambda: frozen)
     executor = bench.make_executor("failed", lambda: None)
     executor.submit(1, "a")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
     assert not exception.was_stopped
 
 
-def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_is_counted(bench: RemoteBench) -> None:
+def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_is_counted(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
     began, go_on = threading.Event(), threading.Event()
 
     async def carry(task: str, children: Children) -> str:
@@ -841,11 +867,11 @@ def test_the_late_result_of_a_worker_that_was_believed_lost_changes_nothing_and_
     worker = bench.start_worker("stale", carry)
     executor = bench.make_executor("stale", lambda: None)
     executor.submit(1, "a")
-    assert began.wait(PATIENCE)
+    clock.wait_until(began.is_set)
     asyncio.run(end_as_lost())
     go_on.set()
-    wait_until(lambda: worker.metrics()["heartbeatd_worker_stale_results_total"] == 1)
-    wait_until(executor.results)
+    clock.wait_until(lambda: worker.metrics()["heartbeatd_worker_stale_results_total"] == 1)
+    clock.wait_until(executor.results)
     assert isinstance(executor.results()[0][1].exception, Interrupted)
 
 
@@ -862,12 +888,12 @@ class LosingFinish(JobQueue):
         return written
 
 
-def test_a_recorded_result_does_not_count_as_late_although_the_answer_was_lost(bench: RemoteBench) -> None:
+def test_a_recorded_result_does_not_count_as_late_although_the_answer_was_lost(bench: RemoteBench, clock: SimulatedClock) -> None:
     executor = bench.make_executor("unconfirmed", lambda: None)
     worker = bench.start_worker("unconfirmed", shout, kind=LosingFinish)
     executor.submit(1, "a")
-    wait_until(executor.results)
-    wait_until(lambda: worker.in_progress == 0)
+    clock.wait_until(executor.results)
+    clock.wait_until(lambda: worker.in_progress == 0)
     assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
     assert worker.metrics()["heartbeatd_worker_stale_results_total"] == 0
 
@@ -877,57 +903,60 @@ async def take_long(task: str, children: Children) -> str:
     return task
 
 
-def test_a_second_signal_ends_the_tasks_of_a_worker_at_once(bench: RemoteBench) -> None:
+def test_a_second_signal_ends_the_tasks_of_a_worker_at_once(bench: RemoteBench, clock: SimulatedClock) -> None:
     hurry = asyncio.Event()
     worker = bench.start_worker("hurried", take_long, grace=3600.0, hurry=hurry)
     executor = bench.make_executor("hurried", lambda: None)
     executor.submit(1, "a")
-    wait_until(lambda: worker.in_progress == 1)
+    clock.wait_until(lambda: worker.in_progress == 1)
     worker.stop()
-    wait_until(lambda: worker.is_stopping)
+    clock.wait_until(lambda: worker.is_stopping)
     hurry.set()
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert isinstance(executor.results()[0][1].exception, Interrupted)
 
 
-def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBench) -> None:
+def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBench, clock: SimulatedClock) -> None:
     worker = bench.start_worker("unwanted", take_long)
     first = bench.make_executor("unwanted", lambda: None, owner="unwanted-first")
     first.submit(1, "a")
-    wait_until(lambda: worker.in_progress == 1)
+    clock.wait_until(lambda: worker.in_progress == 1)
     first.give_up(1, Done("a", "given up", None))  # it does not end in time
-    wait_until(lambda: worker.in_progress == 0)
+    clock.wait_until(lambda: worker.in_progress == 0)
     first.submit(2, "b")
-    wait_until(lambda: worker.in_progress == 1)
+    clock.wait_until(lambda: worker.in_progress == 1)
     second = bench.make_executor("unwanted", lambda: None, owner="unwanted-second")
-    assert second.adopt({}, ["unwanted-first"], lambda payload: None, lambda: False)  # the first was killed
-    wait_until(lambda: worker.in_progress == 0)
+    with clock.passing():
+        assert second.adopt({}, ["unwanted-first"], lambda payload: None, lambda: False)  # the first was killed
+    clock.wait_until(lambda: worker.in_progress == 0)
 
 
-def test_after_an_interruption_workers_get_the_time_of_a_lease_to_reach_the_queue_again(bench: RemoteBench) -> None:
-    lease, numbers = 0.4, itertools.count(1)
+def test_after_an_interruption_workers_get_the_time_of_a_lease_to_reach_the_queue_again(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    lease = 60.0
     reached: list[float] = []
     reaped: list[float] = []
-    failures = [QueueUnavailable("the network is down")]  # the executor waits half a second after it
+    failures = [QueueUnavailable("the network is down")]
 
     class Failing(JobQueue):
         async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
             if failures:
                 raise failures.pop()
-            reached.append(time.monotonic())
+            reached.append(clock.now)
             return await super().results(owners, known)
 
         async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
-            reaped.append(time.monotonic())
+            reaped.append(clock.now)
             return await super().reap(owners, lease, result)
 
-    executor = bench.make_executor("cut", lambda: None, lease=lease, kind=Failing)
-    wait_until(lambda: reaped or executor.submit(next(numbers), "a"))  # submissions let it look again at once
-    assert reaped[0] - reached[0] > lease / 2
+    bench.make_executor("cut", lambda: None, lease=lease, kind=Failing).submit(1, "a")
+    clock.wait_until(lambda: reaped)
+    assert reaped[0] - reached[0] >= lease
 
 
 def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_free_when_it_has_gone(
-    bench: RemoteBench, postgres: PostgresServer
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
 ) -> None:
     left: list[str] = []
     locked_at_end: list[str] = []
@@ -945,10 +974,10 @@ def test_the_lane_of_a_program_left_behind_is_locked_before_the_run_ends_and_fre
     bench.start_worker("leaving", carry, name="leaving", locked_lanes=lambda: list(left), kind=Watched)
     executor = bench.make_executor("leaving", lambda: None)
     executor.submit(1, "agent/left")
-    wait_until(executor.results)
+    clock.wait_until(executor.results)
     assert locked_at_end == ["agent/left"]
     executor.submit(2, "agent/other")
-    wait_until(lambda: len(executor.results()) == 2)
+    clock.wait_until(lambda: len(executor.results()) == 2)
     assert postgres.query(bench.dsn.reveal(), query) == ""
 
 

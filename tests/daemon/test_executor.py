@@ -17,6 +17,7 @@ from remote_bench import RemoteBench
 from thread_limit import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
 from scheduler.work.executor import Done, Executor, LocalExecutor, NeverBegun, WorkerLoop
 from scheduler.work.remote_executor import RemoteExecutor
@@ -37,9 +38,9 @@ class MakeExecutor(Protocol):
 @pytest.fixture(params=["local", pytest.param("remote", marks=required_programs.needs("initdb"))])
 def make(request: pytest.FixtureRequest) -> Iterator[MakeExecutor]:
     if request.param == "local":
-        yield lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop("test"))
+        yield lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop(BootClock(), "test"))
         return
-    with RemoteBench(request.getfixturevalue("postgres")) as bench:
+    with RemoteBench(request.getfixturevalue("postgres"), BootClock()) as bench:
         yield bench.make
 
 
@@ -191,7 +192,7 @@ def test_many_simultaneous_programs_do_not_need_a_thread_each() -> None:
         return ended.output.decode().strip()
 
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop(BootClock(), "test"))
     for number in range(many):
         executor.submit(number, f"job {number}")
     seen = 0
@@ -226,7 +227,9 @@ def test_a_waiting_call_needs_no_thread_and_can_be_cancelled() -> None:
     events: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
     before = threading.active_count()
-    executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(events, begun), str, ended.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(
+        waits_for_ever(events, begun), str, ended.release, WorkerLoop(BootClock(), "test")
+    )
     for number in range(100):
         executor.submit(number, "a")
         assert begun.acquire(timeout=PATIENCE)
@@ -269,7 +272,7 @@ def test_a_call_that_is_given_up_releases_its_resources(make: MakeExecutor) -> N
 def test_a_closed_loop_cancels_its_tasks_and_then_awaits_the_last_call() -> None:
     order: list[str] = []
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
-    loop = WorkerLoop("test")
+    loop = WorkerLoop(BootClock(), "test")
     executor: LocalExecutor[str, str] = LocalExecutor(waits_for_ever(order, begun), str, ended.release, loop)
     executor.submit(1, "a")
     assert begun.acquire(timeout=PATIENCE)
@@ -287,7 +290,7 @@ def test_without_a_free_thread_a_task_fails_and_the_next_one_runs() -> None:
     async def carry(task: str, children: Children) -> str:
         return task.upper()
 
-    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop("test"))
+    executor: LocalExecutor[str, str] = LocalExecutor(carry, str, started.release, WorkerLoop(BootClock(), "test"))
     with no_thread_left():
         executor.submit(1, "first")
     executor.submit(2, "second")

@@ -52,6 +52,7 @@ ROOMS = {
 # The files that may read each real clock: the app, which passes it on, and code that waits in real time.
 CLOCKS = {
     "scheduler/app.py",
+    "scheduler/system/boot_clock.py",
     "scheduler/system/orphans.py",
     "scheduler/system/file_watch.py",
     "scheduler/system/log.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from servers.postgres import PostgresServer
 from heartbeatd.secret import Secret
 from scheduler.model.daemon_health import QueueState
 from scheduler.store.job_queue import JobQueue
+from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.payloads import Codec
@@ -28,7 +28,7 @@ DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes
 class TextCodec(Codec[str, str]):
     """Tasks and results are texts. Each task has a lock of its own, and `seconds` until its deadline."""
 
-    def __init__(self, prefix: str, seconds: float = 60.0) -> None:
+    def __init__(self, prefix: str, seconds: float = 3600.0) -> None:
         self._prefix = prefix
         self._seconds = seconds
 
@@ -66,7 +66,8 @@ class TextCodec(Codec[str, str]):
 class RemoteBench:
     """Makes executors, each with a queue and a worker of its own. All are stopped at the end of the context."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, server: PostgresServer, clock: BootClock) -> None:
+        self._clock = clock
         folder = str(server.folder)
         if folder not in DATABASES:
             DATABASES[folder] = server.database()
@@ -77,6 +78,9 @@ class RemoteBench:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for close in reversed(self._closers):
             close()
 
@@ -95,13 +99,13 @@ class RemoteBench:
         *,
         owner: str | None = None,
         lease: float = 60.0,
-        seconds: float = 60.0,
+        seconds: float = 3600.0,
         may_submit: Callable[[], bool] = lambda: True,
         report_state: Callable[[QueueState], None] = lambda _: None,
         kind: type[JobQueue] = JobQueue,
     ) -> RemoteExecutor[str, str]:
         """A remote executor without a worker."""
-        loop = WorkerLoop("scheduler")
+        loop = WorkerLoop(self._clock, "scheduler")
         name = owner or queue
         executor: RemoteExecutor[str, str] = RemoteExecutor(
             lambda: kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit, report_state
@@ -117,24 +121,29 @@ class RemoteBench:
         *,
         name: str = "worker",
         lease: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
+        offset: Callable[[], float] = float,
         codec: TextCodec | None = None,
         kind: type[JobQueue] = JobQueue,
         locked_lanes: Callable[[], Collection[str]] = tuple,
         grace: float = 0.0,
         hurry: asyncio.Event | None = None,
     ) -> RemoteWorker[str, str]:
-        """A worker in a thread of this process."""
-        loop = WorkerLoop("worker")
+        """A worker in a thread of this process. Its clock is ahead by `offset`."""
+        loop = WorkerLoop(self._clock, "worker")
 
         async def carry_checked(task: str, children: Children, check_time: Callable[[], None]) -> str:
             return await carry(task, children)
 
         worker: RemoteWorker[str, str] = RemoteWorker(
             kind(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
-            clock=clock, locked_lanes=locked_lanes,
+            clock=lambda: self._clock.read() + offset(), locked_lanes=locked_lanes,
         )  # fmt: skip
-        thread = threading.Thread(target=lambda: asyncio.run(worker.run(grace, hurry)), daemon=True)
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=self._clock.new_loop) as runner:
+                runner.run(worker.run(grace, hurry))
+
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
 
         def stop() -> None:
