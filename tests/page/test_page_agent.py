@@ -123,7 +123,7 @@ def test_every_button_works_on_every_screen(width: str, scheme: str, browser: Br
         expect_notice(page, "for agent/ops is queued")
         page.get_by_label("Text for the prompt").fill("look at the disk")
         press(page, "Wake")
-        expect_notice(page, "The wake is kept.")  # limits.wake_gap
+        expect_notice(page, "is queued; it waits until")  # limits.wake_gap
         expect(page.get_by_role("heading", name="Waiting wakes")).to_be_visible()
 
         page.locator("#pause-for").fill("soon")
