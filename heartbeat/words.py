@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from itertools import accumulate
 
 
 def one_line(text: str) -> str:
@@ -26,6 +28,14 @@ def shorten(text: str, most: int) -> str:
 def escape_control(text: str) -> str:
     """The text with its control characters escaped. Line breaks and tabs are kept."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
+
+
+def list_names(names: Sequence[str], most: int | None = None, width: int | None = None) -> str:
+    """The first names, and how many more there are: at most `most` names in `width` characters, but at least one."""
+    lengths = accumulate(len(name) + len(", ") for name in names[:most])
+    shown = max(1, sum(width is None or length <= width + len(", ") for length in lengths))
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def format_count(number: int, noun: str) -> str:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from heartbeat.runners import ProcessResult, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner
-from heartbeat.words import abbreviate_duration
+from heartbeat.words import abbreviate_duration, list_names
 from heartbeatd.state_folder import config_folder, read_state_path, read_state_server
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
@@ -633,10 +633,9 @@ class Daemon:
         now = utc_now()
         named = [
             f"{claim.entry.kind.label_of(claim.entry.name)} (run {claim.run_id}, {abbreviate_duration(now - claim.started_at)})"
-            for claim in claims[:MAX_NAMED_RUNS]
+            for claim in claims
         ]
-        more = len(claims) - len(named)
-        return ", ".join(named) + (f" and {more} more" if more else "")
+        return list_names(named, MAX_NAMED_RUNS)
 
     def _close_everything(self) -> None:
         try:

@@ -17,7 +17,7 @@ from cron import crontab_reader, crontab_writer
 from cron.crontab_reader import Crontab, CrontabLine, LineNote
 from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
-from heartbeat.words import format_count, format_duration, one_line
+from heartbeat.words import format_count, format_duration, list_names, one_line
 from scheduler.cli import output
 from scheduler.cli.config_edits import read_config, write_config
 from scheduler.config.file import config_text, inheritance
@@ -137,9 +137,7 @@ def _print_notes(file: str, found: Crontab, foreign: Sequence[LineNote], remarks
 def _format_line_numbers(numbers: Sequence[int]) -> str:
     if not any(numbers):
         return ""
-    shown = ", ".join(map(str, numbers[:MAX_LINE_NUMBERS]))
-    more = f" and {len(numbers) - MAX_LINE_NUMBERS:,} more" if len(numbers) > MAX_LINE_NUMBERS else ""
-    return f"line{'' if len(numbers) == 1 else 's'} {shown}{more}: "
+    return f"line{'' if len(numbers) == 1 else 's'} {list_names(list(map(str, numbers)), MAX_LINE_NUMBERS)}: "
 
 
 def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from heartbeat.words import abbreviate_duration, format_count, format_usd
+from heartbeat.words import abbreviate_duration, format_count, format_usd, list_names
 from scheduler.cli import daemon_files
 from scheduler.cli.output import (
     Column,
@@ -306,9 +306,7 @@ def format_cause_entries(entries: list[Data]) -> str:
     """The entries that a cause has started, with their runs; only the first ones by name."""
     if len(entries) == 1:
         return _entry_label(entries[0])
-    named = ", ".join(f"{_entry_label(each)} {each['runs']:,}" for each in entries[:MAX_NAMED])
-    more = len(entries) - MAX_NAMED
-    return named + (f", {format_count(more, 'other')}" if more > 0 else "")
+    return list_names([f"{_entry_label(each)} {each['runs']:,}" for each in entries], MAX_NAMED)
 
 
 def _prompt_table(parts: list[Data]) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
-from itertools import accumulate
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 from click.core import ParameterSource
 
-from heartbeat.words import format_duration
+from heartbeat.words import format_duration, list_names
 from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEntry
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
-from scheduler.cli.output import LINE_WIDTH, entry_label, format_table, print_answer, round_up_usd, utc_now, wrap_text
+from scheduler.cli.output import entry_label, format_table, print_answer, round_up_usd, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.prompt_sizes import prompt_warnings
@@ -183,14 +182,8 @@ STATE_NOTES = {"active": "nothing in this period", "paused": "paused", "done": "
 
 def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[str]:
     """The names of some entries after a label: as many as fit into a line, and at least one."""
-    whole = f"{words}{then}{', '.join(found)}"
-    if len(whole) <= LINE_WIDTH:
-        yield from [whole] if found else []
-        return
-    lengths = accumulate((len(name) + 2 for name in found), initial=len(words))
-    shown = found[: max(1, sum(length <= NAMES_WIDTH for length in lengths) - 1)]
-    left = len(found) - len(shown)
-    yield from wrap_text(f"{words}{then}{', '.join(shown)}" + (f" and {left} more" if left else ""), 2)
+    if found:
+        yield from wrap_text(f"{words}{then}{list_names(found, width=NAMES_WIDTH - len(words))}", 2)
 
 
 def _label(entry: PlannedEntry) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from heartbeat.words import abbreviate_duration, format_count, format_duration, squeeze
+from heartbeat.words import abbreviate_duration, format_count, format_duration, list_names, squeeze
 from scheduler.channels import target_urls
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -231,9 +231,7 @@ def _outage_remedy(outage: Outage) -> str:
 
 def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
     """The names of the first ten entries, and the number of the others."""
-    shown = ", ".join(f"{Kind(kind).noun} {name}" for kind, name in entries[:MAX_ENTRIES_LISTED])
-    more = len(entries) - MAX_ENTRIES_LISTED
-    return f"{shown} and {format_count(more, 'other')}" if more > 0 else shown
+    return list_names([f"{Kind(kind).noun} {name}" for kind, name in entries], MAX_ENTRIES_LISTED)
 
 
 def undelivered_text(message: OutboxMessage, error: str) -> str:

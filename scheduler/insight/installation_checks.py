@@ -19,7 +19,7 @@ from cron.job import Job
 from heartbeat import due_items
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
-from heartbeat.words import format_count
+from heartbeat.words import format_count, list_names
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
@@ -90,7 +90,7 @@ def check_config(
         yield Finding("warn", "config", str(warning))
     crontab = read_crontab() if read_crontab else ""
     if doubled := jobs_in_crontab(crontab, loaded.settings.jobs.values()):
-        names = ", ".join(doubled[:3]) + (f" and {len(doubled) - 3} more" if len(doubled) > 3 else "")
+        names = list_names(doubled, 3)
         yield Finding("warn", "crontab", f"`crontab -l` still has the commands of {names}, so both run them; remove them there")
     for agent, remark in _checklist_remarks(loaded.settings.heartbeats.values()):
         yield Finding("warn", "checklist", f"{agent}: {remark}")
@@ -118,10 +118,9 @@ def check_queue(state: QueueState) -> Finding:
     """Whether workers on other machines can execute runs now."""
     if state.why_no_run_starts is not None:
         return Finding("bad", "queue", state.why_no_run_starts)
-    names = ", ".join(state.workers[:MAX_WORKERS_NAMED])
-    more = f" and {len(state.workers) - MAX_WORKERS_NAMED} more" if len(state.workers) > MAX_WORKERS_NAMED else ""
+    names = list_names(state.workers, MAX_WORKERS_NAMED)
     wait = "" if state.longest_wait is None else f"; the first run in the queue has waited for {state.longest_wait:.0f} s"
-    return Finding("ok", "queue", f"{format_count(len(state.workers), 'worker')}: {names}{more}{wait}")
+    return Finding("ok", "queue", f"{format_count(len(state.workers), 'worker')}: {names}{wait}")
 
 
 def check_replication(found: boots.Replication) -> Finding:

@@ -12,6 +12,7 @@ from heartbeat.words import (
     format_count,
     format_duration,
     format_usd,
+    list_names,
     one_line,
     shorten,
     squeeze,
@@ -76,3 +77,21 @@ def test_a_count_has_its_noun_and_an_amount_its_sign(number: float, counted: str
     assert format_usd(number) == cost
     assert counted is None or format_count(int(number), "run") == counted
     assert format_usd(None) == "-"
+
+
+@loop_over(
+    ("names", "most", "width", "listed"),
+    [
+        ([], 2, None, ""),
+        (["a", "b"], 2, None, "a, b"),
+        (["a", "b", "c"], 2, None, "a, b and 1 more"),
+        (["ab", "cd", "ef"], None, 6, "ab, cd and 1 more"),
+        (["ab", "cd", "ef"], None, 5, "ab and 2 more"),
+        (["ab", "cd"], None, 1, "ab and 1 more"),
+        (["a"] * 1002, 2, None, "a, a and 1,000 more"),
+    ],
+)
+def test_the_first_names_are_listed_and_the_others_are_counted(
+    names: list[str], most: int | None, width: int | None, listed: str
+) -> None:
+    assert list_names(names, most, width) == listed
