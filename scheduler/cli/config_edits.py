@@ -21,7 +21,7 @@ from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
-from scheduler.config.settings import load, skeleton, templates
+from scheduler.config.settings import load, templates
 from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
@@ -114,7 +114,7 @@ def parse_key(text: str) -> list[str]:
 
 def create_config(folder: Path) -> None:
     """Write the first files into a folder. Raises InputError if one of them exists."""
-    texts = {folder / path: text for path, text in skeleton.starter_files().items()}
+    texts = {folder / path: text for path, text in templates.starter_files().items()}
     for path in texts:
         if os.path.lexists(path):
             raise InputError(f"{path} already exists; nothing was written")

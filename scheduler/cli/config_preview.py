@@ -17,8 +17,8 @@ from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_stored
 from scheduler.config.settings.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.config.settings.load import LoadedConfig, load_config
-from scheduler.config.settings.prompt_sizes import prompt_warnings
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import restart_warnings
 from scheduler.insight.config_forecast import A_WEEK, foresee_changes

@@ -24,9 +24,10 @@ from scheduler.config.file import config_text, inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
+from scheduler.config.importers import crontab_jobs
+from scheduler.config.importers.crontab_jobs import CrontabAccount
 from scheduler.config.keys import time_zones
-from scheduler.config.settings import config_data, crontab_jobs, load
-from scheduler.config.settings.crontab_jobs import CrontabAccount
+from scheduler.config.settings import config_data, load
 from scheduler.config.settings.secrets import has_reference
 from scheduler.model import entry_schedule
 from scheduler.model.expected_error import InputError

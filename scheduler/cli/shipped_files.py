@@ -21,7 +21,7 @@ from click.shell_completion import get_completion_class
 from scheduler import __version__
 from scheduler.cli.output import format_table
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.config.settings import skeleton
+from scheduler.config.settings import templates
 from scheduler.model.expected_error import InputError
 
 FURTHER_PAGES = {"readme": "README.md", "changes": "CHANGELOG.md", "grafana": "grafana/README.md"}
@@ -127,7 +127,7 @@ def write_container_files(folder: Path, force: bool) -> None:
         first={
             "secrets/alertmanager_token": secrets.token_urlsafe(32) + "\n",
             "secrets/heartbeatd.env": "# Variables of config.yaml, one NAME=value in each line\n",
-            **{f"config/{path}": text for path, text in skeleton.starter_files().items()},
+            **{f"config/{path}": text for path, text in templates.starter_files().items()},
         },
     )
     (folder / "secrets").chmod(0o700)  # the files in it are read by users of the containers

@@ -19,7 +19,7 @@ from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.output import entry_label, format_table, print_answer, round_up_usd, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
-from scheduler.config.settings.prompt_sizes import prompt_warnings
+from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import DailyMaximum, EntryMaximum, compute_daily_maximum, maximum_as_data
 from scheduler.model.expected_error import InputError

@@ -21,7 +21,7 @@ from heartbeat.runners import Resources
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
-from scheduler.config.settings.missing_files import find_missing_files
+from scheduler.config.settings.file_checks import find_missing_files
 from scheduler.model.entry import Claim, Elapsed, Entry, Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult

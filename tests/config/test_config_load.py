@@ -19,7 +19,7 @@ from heartbeatd.state_folder import read_state_path
 from scheduler.config.file.config_text import check_owner
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.lenient_reading import read_timezone_name
-from scheduler.config.settings import skeleton
+from scheduler.config.settings import templates
 from scheduler.config.settings.load import load_config
 from scheduler.system.files import MAY_WRITE, others_may
 
@@ -491,7 +491,7 @@ def test_the_database_is_found_without_a_config(tmp_path: Path) -> None:
 
 
 def test_the_config_that_init_writes_is_valid_and_has_no_warning(tmp_path: Path) -> None:
-    for path, text in skeleton.starter_files("helper").items():
+    for path, text in templates.starter_files("helper").items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     loaded = read(tmp_path, (tmp_path / "config.yaml").read_text(), {})

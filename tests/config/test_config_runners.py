@@ -15,7 +15,7 @@ from loops import loop_over
 from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Precheck, PythonRunner
 from heartbeatd.secret import Secret
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.settings import skeleton
+from scheduler.config.settings import templates
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema, load_config
 from scheduler.model.budget import Price
@@ -625,7 +625,7 @@ def test_the_shipped_config_is_valid_without_a_key_and_enabling_the_assistant_ta
 
 
 def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
-    text = skeleton.config_text().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
+    text = templates.config_text().replace("# providers", "providers").replace("# prices", "prices").replace("# budget", "budget")
     text = text.replace("{kind: command, argv: [echo, HEARTBEAT_OK]}", "{kind: anthropic}")
     loaded = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
     assert loaded.warnings == ()

@@ -76,6 +76,11 @@ def _as_written(default: Any) -> Any:
     return {} if isinstance(default, ConfigPart) else [] if default == () else default
 
 
+def optional_key(description: str, unset: str, **marks: Any) -> Any:
+    """A key that may be left out. `unset` says in words what then applies."""
+    return key(None, description, unset=unset, **marks)
+
+
 def required_key(description: str, example: Any) -> Any:
     """A key without a default. The example is a value that may be written if it is missing."""
     return Field(description=description, examples=[example])
@@ -122,8 +127,8 @@ class Window(ConfigPart):
         "End of the window. An end before `start` is on the next day. `24:00` and `00:00` mean the midnight after `start`.",
         "22:00",
     )
-    timezone: OrUnset[types.Zone] = key(
-        None, "The time zone of `start` and `end`.", unset="the zone of the heartbeat, else the top-level zone"
+    timezone: OrUnset[types.Zone] = optional_key(
+        "The time zone of `start` and `end`.", "the zone of the heartbeat, else the top-level zone"
     )
     days: types.Days = key((frozenset(range(7)),), "The days on which the window starts.", written="mon-sun")
 
@@ -135,9 +140,7 @@ class McpServer(ConfigPart):
         "The name of the server. The model sees the tool `free` of the server `disk` as `disk__free`.", "disk"
     )
     allow: types.ToolNames = required_key("The only tools of the server that the model may use.", ["TOOL", "TOOL"])
-    url: OrUnset[types.Secret] = key(
-        None, "The URL of a server with streamable HTTP. Private addresses are allowed.", unset="none"
-    )
+    url: OrUnset[types.Secret] = optional_key("The URL of a server with streamable HTTP. Private addresses are allowed.", "none")
     headers: types.Headers = key({}, "Headers of the requests to `url`.")
     command: types.Argv = key(
         (),
@@ -172,7 +175,7 @@ class ModelRunner(ConfigPart):
     kind: Literal["anthropic", "openai"] = required_key(
         "Calls a model directly: in one turn, or with `tools` in several.", "anthropic"
     )
-    provider: OrUnset[types.Text] = key(None, "The provider of the model.", unset="the provider with the same name as `kind`")
+    provider: OrUnset[types.Text] = optional_key("The provider of the model.", "the provider with the same name as `kind`")
     tools: Annotated[Tools | None, MapOr("none")] = key(
         None, "Tools that the model may use before it answers. Without them, the model is called once per attempt."
     )
@@ -219,11 +222,8 @@ class Decide(ConfigPart):
     """A model that decides whether there is something to do before the agent itself is called."""
 
     model: types.Text = required_key("The model that decides. A small model is enough.", "claude-haiku-5-5")
-    provider: OrUnset[types.Text] = key(
-        None,
-        "The provider of `model`.",
-        unset="the provider of the heartbeat, else of the runner, else `anthropic`",
-        file_only=True,
+    provider: OrUnset[types.Text] = optional_key(
+        "The provider of `model`.", "the provider of the heartbeat, else of the runner, else `anthropic`", file_only=True
     )
 
 
@@ -238,11 +238,10 @@ class Unchanged(ConfigPart):
         return {"skip": written == "skip"} if isinstance(written, str) else written
 
     skip: bool = key(True, "Whether the run is skipped.")
-    max_age: OrUnset[types.PositiveDuration] = key(
-        None,
+    max_age: OrUnset[types.PositiveDuration] = optional_key(
         "How long runs may be skipped in a row. If the last answer is older, the agent is called although the output is the"
         " same.",
-        unset="no limit",
+        "no limit",
     )
 
 
@@ -266,46 +265,43 @@ class Precheck(ConfigPart):
         " truncated answer, the maximum is 3.",
     )
     on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
-    timeout: OrUnset[types.PositiveDuration] = key(
-        None, "The timeout of the command.", unset="half the timeout of the attempt, at most 30s"
+    timeout: OrUnset[types.PositiveDuration] = optional_key(
+        "The timeout of the command.", "half the timeout of the attempt, at most 30s"
     )
 
 
 class DayBudget(ConfigPart):
     """The limits of one day."""
 
-    usd_per_day: OrUnset[types.UsdADay] = key(
-        None, "The maximum cost. Every model that is called needs an entry in `prices`.", unset="no limit"
+    usd_per_day: OrUnset[types.UsdADay] = optional_key(
+        "The maximum cost. Every model that is called needs an entry in `prices`.", "no limit"
     )
-    tokens_per_day: OrUnset[types.TokensADay] = key(
-        None, "The maximum number of tokens of all kinds (input, output and cache).", unset="no limit"
+    tokens_per_day: OrUnset[types.TokensADay] = optional_key(
+        "The maximum number of tokens of all kinds (input, output and cache).", "no limit"
     )
-    runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = key(
-        None, "The maximum number of runs that call an agent. Retries are not counted.", unset="no limit"
+    runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
+        "The maximum number of runs that call an agent. Retries are not counted.", "no limit"
     )
 
 
 class Budget(DayBudget):
     """The limits of an entry in one day of its time zone."""
 
-    usd_per_run: OrUnset[types.UsdARun] = key(
-        None,
+    usd_per_run: OrUnset[types.UsdARun] = optional_key(
         "The maximum cost of one attempt. Each retry is another attempt. A prompt that could cost more is not sent to a model."
         " For other runners, write your own estimate of the cost of one attempt.",
-        unset="computed from the token limits",
+        "computed from the token limits",
     )
-    tokens_per_run: OrUnset[types.TokensADay] = key(
-        None,
+    tokens_per_run: OrUnset[types.TokensADay] = optional_key(
         "The maximum number of tokens of all kinds in one attempt. A longer prompt is not sent to a model.",
-        unset="computed from the token limits",
+        "computed from the token limits",
     )
 
 
 class HeartbeatMisfire(ConfigPart):
-    grace: OrUnset[types.Duration] = key(
-        None,
+    grace: OrUnset[types.Duration] = optional_key(
         "How late a scheduled run may start. Time spent waiting for `limits.concurrency` does not count.",
-        unset="half the interval (or half the shortest interval of the schedule), at most 10m",
+        "half the interval (or half the shortest interval of the schedule), at most 10m",
     )
 
 
@@ -320,8 +316,8 @@ class Conditions(ConfigPart):
     remind: types.PositiveDuration = key(
         timedelta(hours=24), "The interval of reminders while a condition is open.", written="24h"
     )
-    remind_critical: OrUnset[types.PositiveDuration] = key(
-        None, "The interval of reminders while a critical condition is open.", unset="`remind`, at most 6h"
+    remind_critical: OrUnset[types.PositiveDuration] = optional_key(
+        "The interval of reminders while a critical condition is open.", "`remind`, at most 6h"
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2, "A condition is closed when this many answers in a row do not mention it."
@@ -333,10 +329,9 @@ class OnFailure(ConfigPart):
 
     after: types.Count = key(2, "The number of failures in a row after which a notification is sent.")
     remind: types.PositiveDuration = key(timedelta(hours=6), "The interval of reminders while the failures continue.")
-    deliver: OrUnset[types.Targets] = key(
-        None,
+    deliver: OrUnset[types.Targets] = optional_key(
         "The channels of the notifications.",
-        unset="`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
+        "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
 
 
@@ -402,10 +397,9 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         unset="required without `schedule`",
         own=True,
     )
-    schedule: OrUnset[types.Schedule] = key(
-        None,
+    schedule: OrUnset[types.Schedule] = optional_key(
         "The times of the runs, as a cron expression in the heartbeat's time zone. Times outside the active hours are skipped.",
-        unset="required without `interval`",
+        "required without `interval`",
         own=True,
     )
     backoff_on_failure: bool = key(
@@ -426,10 +420,9 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         written="always",
         own=True,
     )
-    timezone: OrUnset[types.Zone] = key(
-        None,
+    timezone: OrUnset[types.Zone] = optional_key(
         "The time zone of the schedule, of the active hours, and of the time in the prompt.",
-        unset="the time zone of the active hours if all of them have the same zone, else the top-level zone",
+        "the time zone of the active hours if all of them have the same zone, else the top-level zone",
         own=True,
     )
     misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.")
@@ -438,12 +431,9 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
 class HeartbeatCall(ConfigPart, section="Model"):
     """How the agent is called for a heartbeat."""
 
-    model: OrUnset[types.Text] = key(None, "The model for heartbeat runs.", unset="the model of the agent", own=True)
-    provider: OrUnset[types.Text] = key(
-        None,
-        "The provider of `model`. It may be of another kind than the runner.",
-        unset="the provider of the runner",
-        file_only=True,
+    model: OrUnset[types.Text] = optional_key("The model for heartbeat runs.", "the model of the agent", own=True)
+    provider: OrUnset[types.Text] = optional_key(
+        "The provider of `model`. It may be of another kind than the runner.", "the provider of the runner", file_only=True
     )
     max_output_tokens: types.Tokens = key(2000, "The maximum length of an answer from a model.", written="2k")
     max_input_tokens: types.Tokens = key(
@@ -453,18 +443,17 @@ class HeartbeatCall(ConfigPart, section="Model"):
     )
     retries: types.Retries = key(2, "The number of further attempts after a failed attempt.", own=True)
     timeout: types.PositiveDuration = key(timedelta(minutes=5), "The timeout of one attempt.", own=True)
-    answer: OrUnset[AnswerForm] = key(
-        None,
+    answer: OrUnset[AnswerForm] = optional_key(
         "The form of the answer. With `structured`, a model must report its findings by a tool with a schema, and any other"
         " runner is asked for JSON. With `text`, a line of the answer may begin with the key of a finding: `[disk:/var]`.",
-        unset="`structured` if the runner calls a model, else `text`",
+        "`structured` if the runner calls a model, else `text`",
     )
 
 
 class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
     """What the agent reads for a heartbeat."""
 
-    prompt: OrUnset[types.Text] = key(None, "Instructions that replace the built-in ones.", unset="built in", own=True)
+    prompt: OrUnset[types.Text] = optional_key("Instructions that replace the built-in ones.", "built in", own=True)
     checklist: types.Checklist = key("HEARTBEAT.md", "The checklist of the agent.")
     on_missing: OnMissing = key("skip", "What to do if there is no checklist.", own=True)
     on_empty: Literal["skip", "run"] = key("skip", "What to do if the checklist is empty.", own=True)
@@ -493,11 +482,10 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     show_resolved: bool = key(True, "With `false`, the end of a condition is not reported.", own=True)
     conditions: Conditions = key(Conditions(), "When an open condition is reported again, and when it is closed.", own=True)
     dedup: Dedup = key(Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", own=True)
-    deliver: OrUnset[types.Targets] = key(
-        None,
+    deliver: OrUnset[types.Targets] = optional_key(
         "The channels for messages of the agent. `last` is the chat in which a user last wrote to the agent. It needs a"
         " channel with `{target}` in its URL.",
-        unset="the only declared channel (`last`, if its URL contains `{target}`), else `log`",
+        "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
     )
     on_failure: Annotated[OnFailure | None, MapOr("none")] = key(
         OnFailure(), "When and where failures and recovery are reported."
@@ -513,18 +501,17 @@ class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, He
 
 
 class Agent(ConfigPart):
-    workspace: OrUnset[types.Path] = key(
-        None,
+    workspace: OrUnset[types.Path] = optional_key(
         "The folder of the agent. It contains the checklist and all other files that are read for the agent.",
-        unset="`agents/NAME`",
+        "`agents/NAME`",
         section="Checklist and context",
         file_only=True,
     )
     runner: Annotated[Runner, Field(discriminator="kind")] = key(
         ModelRunner(kind="anthropic"), "How the agent is called.", written={"kind": "anthropic"}, section="Model", file_only=True
     )
-    model: OrUnset[types.Text] = key(
-        None, "The model of the agent.", unset="`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
+    model: OrUnset[types.Text] = optional_key(
+        "The model of the agent.", "`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
     )
     context: types.WorkspaceFiles = key(
         (), "Files that are put into the prompt.", section="Checklist and context", file_only=True
@@ -534,10 +521,9 @@ class Agent(ConfigPart):
 
 class JobMisfire(ConfigPart):
     policy: Misfire = key("latest", "`latest` runs the latest of the missed runs. `skip` runs none of them.")
-    grace: OrUnset[types.Duration] = key(
-        None,
+    grace: OrUnset[types.Duration] = optional_key(
         "How late a scheduled run may start. Time spent waiting for `limits.concurrency` does not count.",
-        unset="half the period, at most 1h",
+        "half the period, at most 1h",
     )
 
 
@@ -545,18 +531,17 @@ class JobTiming(ConfigPart):
     """When a job runs."""
 
     enabled: bool = key(True, "Whether the job runs.")
-    schedule: OrUnset[types.Schedule] = key(
-        None, 'A cron expression, a macro like `@daily`, or `"@reboot"`.', unset="required without `every` and `at`"
+    schedule: OrUnset[types.Schedule] = optional_key(
+        'A cron expression, a macro like `@daily`, or `"@reboot"`.', "required without `every` and `at`"
     )
-    every: OrUnset[types.PositiveDuration] = key(
-        None, "The fixed interval between runs.", unset="required without `schedule` and `at`"
+    every: OrUnset[types.PositiveDuration] = optional_key(
+        "The fixed interval between runs.", "required without `schedule` and `at`"
     )
-    at: OrUnset[types.Text] = key(
-        None,
+    at: OrUnset[types.Text] = optional_key(
         "The time of a single run: `2026-12-24T18:00` in local time, or a time with an offset or `Z`.",
-        unset="required without `schedule` and `every`",
+        "required without `schedule` and `every`",
     )
-    timezone: OrUnset[types.Zone] = key(None, "The time zone of `schedule`, `at` and calendars.", unset="the top-level zone")
+    timezone: OrUnset[types.Zone] = optional_key("The time zone of `schedule`, `at` and calendars.", "the top-level zone")
     stagger: types.Stagger = key(
         timedelta(0), "The maximum delay of the runs. The delay is fixed for each job and computed from its name.", written=0
     )
@@ -567,26 +552,24 @@ class JobTiming(ConfigPart):
 class JobAction(ConfigPart):
     """What a job does: a command, or the prompt for an agent."""
 
-    command: OrUnset[types.Command] = key(
-        None, "The command to run.", unset="none, if the job has a `prompt` or only wakes agents", file_only=True
+    command: OrUnset[types.Command] = optional_key(
+        "The command to run.", "none, if the job has a `prompt` or only wakes agents", file_only=True
     )
     env: types.Environment = key(
         {}, "Environment variables for the command, in addition to PATH, HOME and LANG.", file_only=True, applies_to="command"
     )
-    workdir: OrUnset[types.Path] = key(
-        None, "The working directory of the command.", unset="the config's folder", file_only=True, applies_to="command"
+    workdir: OrUnset[types.Path] = optional_key(
+        "The working directory of the command.", "the config's folder", file_only=True, applies_to="command"
     )
     stdin: types.AnyText = key("", "Text for the command's stdin.", file_only=True, applies_to="command")
     shell: types.Text = key(
         "/bin/sh", "The shell that runs a `command` written as a string.", file_only=True, applies_to="command"
     )
-    prompt: OrUnset[types.Text] = key(
-        None,
-        "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.",
-        unset="none",
+    prompt: OrUnset[types.Text] = optional_key(
+        "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.", "none"
     )
-    agent: OrUnset[types.Text] = key(None, "The agent that gets the prompt.", unset="required with `prompt`", applies_to="prompt")
-    model: OrUnset[types.Text] = key(None, "The model for the prompt.", unset="the model of the agent", applies_to="prompt")
+    agent: OrUnset[types.Text] = optional_key("The agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
+    model: OrUnset[types.Text] = optional_key("The model for the prompt.", "the model of the agent", applies_to="prompt")
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
         "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered. With `none`, every answer"
@@ -607,15 +590,15 @@ class Job(EntryKeys, JobAction, JobTiming):
     wake_heartbeat: types.AgentNames = key((), "The agents that are woken when the job ends.")
     wake_on: WakeOn = key("always", "The outcomes after which the agents are woken.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
-    wake_text: OrUnset[types.Text] = key(
-        None, "Text that is put into the agent's prompt, before the outcome of the job and the end of its output.", unset="none"
+    wake_text: OrUnset[types.Text] = optional_key(
+        "Text that is put into the agent's prompt, before the outcome of the job and the end of its output.", "none"
     )
 
 
 class Token(ConfigPart):
     value: types.Secret = required_key("The token, written as `${NAME}` or `${file:PATH}`. It has at least 16 bytes.", "${NAME}")
     may: types.Permissions = required_key("The permissions of the token.", ["read", "wake"])
-    agents: OrUnset[types.AgentNames] = key(None, "The only agents that the token may access.", unset="all")
+    agents: OrUnset[types.AgentNames] = optional_key("The only agents that the token may access.", "all")
 
 
 class Server(ConfigPart):
@@ -627,11 +610,10 @@ class Server(ConfigPart):
     tokens: dict[types.Name, Token] = key(
         {}, "Tokens for the HTTP API, by name.", unset="one token with all permissions is generated"
     )
-    public_url: OrUnset[Annotated[str, types.text(value_parsers.parse_nonempty_text, "URL")]] = key(
-        None,
+    public_url: OrUnset[Annotated[str, types.text(value_parsers.parse_nonempty_text, "URL")]] = optional_key(
         "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels."
         " Shortened messages link to it.",
-        unset="none",
+        "none",
     )
     page: PageAccess = key(
         "login",
@@ -672,20 +654,16 @@ class Limits(ConfigPart):
 class Provider(ConfigPart):
     """A provider of models."""
 
-    kind: OrUnset[ProviderKind] = key(
-        None, "The kind of API.", unset="the name of the provider, if it is `anthropic` or `openai`"
-    )
-    api_key: OrUnset[types.Secret] = key(None, "The API key, written as `${NAME}` or `${file:PATH}`.", unset="none")
-    base_url: OrUnset[types.Secret] = key(
-        None, "The base URL of the API (http or https).", unset="the URL of Anthropic or OpenAI"
-    )
+    kind: OrUnset[ProviderKind] = optional_key("The kind of API.", "the name of the provider, if it is `anthropic` or `openai`")
+    api_key: OrUnset[types.Secret] = optional_key("The API key, written as `${NAME}` or `${file:PATH}`.", "none")
+    base_url: OrUnset[types.Secret] = optional_key("The base URL of the API (http or https).", "the URL of Anthropic or OpenAI")
 
 
 class Price(ConfigPart):
     input: types.UsdPerMillion = required_key("The price of input tokens.", 1.0)
     output: types.UsdPerMillion = required_key("The price of output tokens.", 5.0)
-    cache_read: OrUnset[types.UsdPerMillion] = key(None, "The price of tokens read from the cache.", unset="the same as `input`")
-    cache_write: OrUnset[types.UsdPerMillion] = key(None, "The price of tokens written to the cache.", unset="1.25 times `input`")
+    cache_read: OrUnset[types.UsdPerMillion] = optional_key("The price of tokens read from the cache.", "the same as `input`")
+    cache_write: OrUnset[types.UsdPerMillion] = optional_key("The price of tokens written to the cache.", "1.25 times `input`")
 
 
 _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.detects_repeats)
@@ -701,20 +679,18 @@ class Channel(ConfigPart):
 
     text_key = "url"
 
-    kind: OrUnset[types.ChannelKindName] = key(
-        None,
+    kind: OrUnset[types.ChannelKindName] = optional_key(
         "The kind of channel.",
-        unset=", ".join(
+        ", ".join(
             [f"`{kind.name}` for `{kind.schemes[0]}://`" for kind in registry.kinds_with_own_scheme()]
             + [f"`{registry.FALLBACK.name}` for all others"]
         ),
     )
-    url: OrUnset[types.Secret] = key(
-        None,
+    url: OrUnset[types.Secret] = optional_key(
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
         + ", an http or https URL for `webhook`, or an Apprise URL. If the URL contains `{target}` instead of"
         " a chat, messages go to the chat in which a user last wrote to the agent.",
-        unset="required, except for `command`",
+        "required, except for `command`",
         example="tgram://TOKEN/CHAT",
     )
     argv: types.Argv = key(
@@ -723,34 +699,29 @@ class Channel(ConfigPart):
         " on stdin. Exit code 0 means that the message was delivered.",
         unset="required for `command`",
     )
-    base_url: OrUnset[types.Secret] = key(
-        None,
+    base_url: OrUnset[types.Secret] = optional_key(
         "The base URL of the API of " + " or ".join(kind.name.capitalize() for kind in registry.KINDS if kind.has_base_url) + ".",
-        unset="the public API",
+        "the public API",
     )
     allow_private: bool = key(
         False,
         "With `true`, addresses of this machine and of private networks are allowed. Apprise channels may always use such"
         " addresses.",
     )
-    uncertain: OrUnset[OnUncertain] = key(
-        None,
+    uncertain: OrUnset[OnUncertain] = optional_key(
         "What happens to a message if it is unknown whether it arrived. With `hold`, it waits for your decision. With `resend`,"
         f" it is sent again, and may arrive twice. On {_DETECTING_REPEATS} channels, the receiver can recognise the repeated"
         " message by its key. On other channels, the message is sent again only once, and then waits for your decision.",
-        unset=f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
+        f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
-    prefix: OrUnset[Annotated[str, types.text(value_parsers.parse_prefix, "template, `none`")]] = key(
-        None,
+    prefix: OrUnset[Annotated[str, types.text(value_parsers.parse_prefix, "template, `none`")]] = optional_key(
         "The beginning of each message. `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
         " and `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title,"
         " and Discord as the sender.",
-        unset=f'`"{value_parsers.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
+        f'`"{value_parsers.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
-    secret: OrUnset[types.Secret] = key(
-        None,
-        f"For {_SIGNED}: each request is signed with this secret, so that the receiver can verify the sender.",
-        unset="no signature",
+    secret: OrUnset[types.Secret] = optional_key(
+        f"For {_SIGNED}: each request is signed with this secret, so that the receiver can verify the sender.", "no signature"
     )
     signature_header: Annotated[str, types.text(value_parsers.parse_signature_header, "name of a header")] = key(
         "X-Heartbeatd-Signature", "The header with the signature."
@@ -788,8 +759,8 @@ class Network(ConfigPart):
         "`environment` (HTTPS_PROXY and HTTP_PROXY), `none`, or the URL of a proxy. The hosts in NO_PROXY are always reached"
         " directly.",
     )
-    ca_file: OrUnset[types.Path] = key(
-        None, "A PEM file with certificates of authorities that are trusted in addition to those of the system.", unset="none"
+    ca_file: OrUnset[types.Path] = optional_key(
+        "A PEM file with certificates of authorities that are trusted in addition to those of the system.", "none"
     )
 
 
@@ -802,11 +773,10 @@ class Executor(ConfigPart):
         " is a process `heartbeatd worker` with the same config and access to the same PostgreSQL server. This needs"
         " `heartbeatd[cluster]`.",
     )
-    dsn: OrUnset[types.Secret] = key(
-        None,
+    dsn: OrUnset[types.Secret] = optional_key(
         "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Required with"
         " `procrastinate`.",
-        unset="none",
+        "none",
     )
     queue: types.Text = key("heartbeatd", "The name of the queue. Daemons and workers with the same name belong together.")
     lease: types.PositiveDuration = key(
@@ -854,10 +824,9 @@ class Defaults(ConfigPart):
 
 class Config(ConfigPart):
     timezone: types.Zone = key(ZoneInfo("UTC"), "The time zone of active hours and schedules without a time zone of their own.")
-    host: OrUnset[Annotated[str, types.text(value_parsers.parse_name, "name")]] = key(
-        None,
+    host: OrUnset[Annotated[str, types.text(value_parsers.parse_name, "name")]] = optional_key(
         "The name of this machine in messages. Set it in a container, where the host name has no meaning.",
-        unset="the host name, up to its first dot",
+        "the host name, up to its first dot",
         file_only=True,
     )
     state: Annotated[str, types.text(value_parsers.parse_state, "path or address")] = key(
@@ -866,10 +835,9 @@ class Config(ConfigPart):
         " `postgresql://USER@HOST/DATABASE` keeps the data on a PostgreSQL server instead ([several machines](scaling.md)).",
         file_only=True,
     )
-    env_file: OrUnset[types.Path] = key(
-        None,
+    env_file: OrUnset[types.Path] = optional_key(
         "A file of `NAME=value` lines with the values for `${NAME}`. Only its owner may have access (mode 0600).",
-        unset="none",
+        "none",
         file_only=True,
     )
     reload: ReloadMode = key(

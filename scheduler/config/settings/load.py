@@ -24,17 +24,15 @@ from scheduler.config.settings import (
     agents,
     budgets,
     channels,
+    daemon_settings,
     entry_parts,
-    executor_settings,
-    http_settings,
     jobs,
 )
 from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, map_at, read_config_data
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
+from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
 from scheduler.config.settings.jobs import PromptAgents
-from scheduler.config.settings.missing_files import find_missing_files
-from scheduler.config.settings.prompt_sizes import find_long_prompts
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.config.settings.runners import Runners
 from scheduler.config.settings.secrets import SecretResolver, read_env_file
@@ -137,7 +135,7 @@ def _build_settings(
     if not (heartbeats or found_jobs or may_be_empty):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
-    server = http_settings.build_server(config.server, nodes["server"])
+    server = daemon_settings.build_server(config.server, nodes["server"])
     state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))
     host = config.host or _short_host_name()
     settings = Settings(
@@ -154,16 +152,16 @@ def _build_settings(
         jobs=found_jobs,
         prices=prices.by_model,
         job_agents=prompt_agents.by_job,
-        deadman=http_settings.build_deadman(config.deadman, nodes["deadman"]),
-        network=http_settings.build_network(config.network, nodes["network"]),
+        deadman=daemon_settings.build_deadman(config.deadman, nodes["deadman"]),
+        network=daemon_settings.build_network(config.network, nodes["network"]),
         reload=config.reload,
         allowances=allowed.allowances,
         calendars=context.calendars,
         host=host,
         traces=config.telemetry.traces,
-        remote=executor_settings.build_remote_queue(config.executor, nodes["executor"]),
+        remote=daemon_settings.build_remote_queue(config.executor, nodes["executor"]),
     )
-    if settings.traces and not executor_settings.is_installed(TRACES_PACKAGE):
+    if settings.traces and not daemon_settings.is_installed(TRACES_PACKAGE):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
         diagnostics.add_warning(place, "telemetry.traces", f"{TRACES_PACKAGE} is not installed; install heartbeatd[otel]")
     if today is not None:
