@@ -144,11 +144,14 @@ class LaneHolder(EntryPart):
 
 
 class ActiveMute(EntryPart):
+    """Since when an entry is muted, by whom, until when (null: until it is unmuted), and how many runs that has affected."""
+
     since: Time
     by: str
     until: Time | None
     until_changed: bool
     held: int
+    says: str
 
 
 class ConditionCounts(EntryPart):
@@ -173,16 +176,22 @@ class BudgetUsage(EntryPart):
     runs_per_day: UsedLimit | None = None
 
 
-class EntryStatus(EntryBody):
-    """The state of an agent or a job."""
+class EntryState(EntryBody):
+    """Whether an agent or a job may run. `says` is the same in words."""
 
     kind: EntryKind
     name: str
     state: Literal["active", "paused", "disabled", "done", "removed"]
+    says: str
     paused_until: Time | None
     paused_at: Time | None
     paused_by: str | None
     done_at: Time | None
+
+
+class EntryStatus(EntryState):
+    """The state of an agent or a job, its next and last run, and what is wrong with it."""
+
     next_slot: Time | None
     next_due: Time | None
     last_run: LastRun | None
@@ -662,18 +671,11 @@ class PlanForecast(ResponseBody):
     clock_changes: Shared[list[ClockChange]]
 
 
-class Explanation(EntryBody):
+class Explanation(EntryState):
     """What every explanation begins with. `pace` is the schedule."""
 
-    kind: EntryKind
-    name: str
     zone: str
     asked_at: Time
-    state: str
-    done_at: Time | None
-    paused_until: Time | None
-    paused_at: Time | None
-    paused_by: str | None
     pace: Any
 
 
@@ -818,9 +820,30 @@ class EntryChange(EntryPart):
     says: str
 
 
-class ExplanationNow(Explanation):
-    """Why the last slot ran or not, and whether each precondition allows a run now."""
+class EntryOverview(EntryBody):
+    """How the day of an agent or a job went, and why.
 
+    `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
+    """
+
+    kind: EntryKind
+    name: str
+    status: Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
+    cause: str
+    says: str
+    command: str
+    expected: bool
+    run: int | None
+    ran: int
+    skipped: int
+    delivered: int
+    undelivered: int
+
+
+class ExplanationNow(Explanation):
+    """Why the last slot ran or not, and whether each precondition allows a run now. `why` is what the overview says of today."""
+
+    why: EntryOverview
     last_slot: ExplainedSlot | None
     last_run: RunRecord | None
     answer: AnswerSent | None
@@ -870,8 +893,9 @@ class ExplainedEvent(SharedBody):
 
 
 class ExplanationOn(Explanation):
-    """What happened to every slot of a local day."""
+    """What happened to every slot of a local day. `why` is what the overview says of it; null for a day to come."""
 
+    why: EntryOverview | None
     day: Day | None
     from_: Time = Field(validation_alias="from", serialization_alias="from")
     until: Time
@@ -898,26 +922,6 @@ class PresentProblem(ResponseBody):
 
     what: str
     says: str
-
-
-class EntryOverview(EntryBody):
-    """How the day of an agent or a job went, and why.
-
-    `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
-    """
-
-    kind: EntryKind
-    name: str
-    status: Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
-    cause: str
-    says: str
-    command: str
-    expected: bool
-    run: int | None
-    ran: int
-    skipped: int
-    delivered: int
-    undelivered: int
 
 
 class Overview(ResponseBody):

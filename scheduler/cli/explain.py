@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from datetime import datetime, time, timedelta
@@ -33,7 +32,7 @@ from heartbeatd.answers import (
 )
 from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint, paint_label
-from scheduler.cli.daemon_files import DaemonFiles, load_declared_plan
+from scheduler.cli.daemon_files import load_declared_plan
 from scheduler.cli.output import (
     display_zone,
     entry_label,
@@ -48,16 +47,15 @@ from scheduler.cli.output import (
     utc_now,
     wrap_text,
 )
-from scheduler.insight import day_overview
 from scheduler.insight import explanation as answers
 from scheduler.insight.periods import Period, parse_period
-from scheduler.insight.reason_texts import pause_text, rejected_wakes_text, waiting_wakes_text
+from scheduler.insight.reason_texts import rejected_wakes_text, waiting_wakes_text
+from scheduler.insight.records import Records
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
 from scheduler.model.expected_error import InputError
 from scheduler.store import database, entries
 from scheduler.system import lanes
-from scheduler.work.plan import Plan
 
 MAX_CONDITIONS = 10  # in the text; JSON has all of them
 MAX_KEY_WIDTH = 40
@@ -79,10 +77,11 @@ def print_explanation(
         daemon_files.open_for_reading(files) as found,
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
-        if name is None:
-            answer: Overview | Explanation = _explain_all(db, plan, files, now, times)
-        else:
-            answer = _explain_one(db, plan, files, now, name, times)
+        zone = display_zone() or host_zone()
+        period = _parse_period(times, zone, now, may_be_ahead=False) if name is None else None
+        daemon, held = daemon_files.read_state(db, files, now), lanes.lanes_beside(files.database)
+        records = Records(db, plan, period or Period.today(zone, now), now, daemon, held)
+        answer = answers.explain_all(records) if name is None else _explain_one(records, name, times)
     click.echo(json.dumps(answer.as_data(), indent=2) if form == "json" else "\n".join(_answer_lines(answer)))
 
 
@@ -107,24 +106,13 @@ def _parse_period(times: Mapping[str, str], zone: ZoneInfo, now: datetime, *, ma
         raise InputError(f"--{error}") from error
 
 
-def _explain_all(
-    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, times: Mapping[str, str]
-) -> Overview:
-    """The day of all entries, or the time since `since`."""
-    zone = display_zone() or host_zone()
-    period = _parse_period(times, zone, now, may_be_ahead=False) or Period.today(zone, now)
-    return day_overview.explain_all(db, plan, period, now, daemon_files.read_state(db, files, now))
-
-
-def _explain_one(
-    db: sqlite3.Connection, plan: Plan | None, files: DaemonFiles, now: datetime, name: str, times: Mapping[str, str]
-) -> Explanation:
+def _explain_one(records: Records, name: str, times: Mapping[str, str]) -> Explanation:
     """What the options ask for of one entry."""
-    key = options.resolve_entry(name, {*entries.states_and_schedules(db), *(plan.entries if plan else ())})
-    running = daemon_files.find_running_daemon(files) is not None
-    explained = answers.find_entry(db, plan, key, lanes.lanes_beside(files.database), now, running=running)
+    plan = records.plan
+    key = options.resolve_entry(name, {*entries.states_and_schedules(records.db), *(plan.entries if plan else ())})
+    explained = answers.find_entry(records, key)
     assert explained is not None  # it was just found
-    return answers.explain(explained, _parse_period(times, explained.zone, now))
+    return answers.explain(explained, _parse_period(times, explained.zone, records.now))
 
 
 MAX_ALIKE = 5  # entries with the same status and cause that are listed one by one
@@ -147,8 +135,7 @@ def _overview_lines(data: Overview) -> Iterator[str]:
     for group in _group_alike(listed) if len(listed) > MAX_LISTED else [[each] for each in listed]:
         shown = group if len(group) <= MAX_ALIKE else group[:MAX_NAMES]
         for each in shown:
-            command = f" `{each.command}`" if each.command else ""
-            lines = wrap_text(f"{_entry_label(each)}  {_status_text(each)}{each.says}.{command}", 2)
+            lines = wrap_text(f"{_entry_label(each)}  {_day_text(each)}", 2)
             yield from paint_label(lines, _entry_label(each), _day_meaning(each))
         yield from _left_out_lines(group[len(shown) :])
     yield from _override_lines(data.overrides[:MAX_OVERRIDES])
@@ -191,6 +178,12 @@ def _entry_label(entry: EntryOverview) -> str:
     return entry_label(entry.kind, entry.name)
 
 
+def _day_text(entry: EntryOverview) -> str:
+    """What the overview says of an entry; `explain NAME` begins with the same."""
+    command = f" `{entry.command}`" if entry.command else ""
+    return f"{_status_text(entry)}{entry.says}.{command}"
+
+
 def _status_text(entry: EntryOverview) -> str:
     return "" if entry.status == "normal" else f"{entry.status}: "
 
@@ -210,6 +203,7 @@ def _group_alike(listed: list[EntryOverview]) -> list[list[EntryOverview]]:
 
 def _present_lines(data: ExplanationNow) -> Iterator[str]:
     yield from wrap_text(_format_title(data), 2)
+    yield from format_fact("why", _day_text(data.why), _day_meaning(data.why))
     yield from format_fact("last slot", _format_slot(data, data.last_slot), _slot_meaning(data.last_slot))
     yield from format_fact("last run", _format_run(data, data.last_run), _run_meaning(data.last_run))
     for notice in data.last_run.notices if data.last_run else ():
@@ -281,6 +275,8 @@ def _day_lines(data: ExplanationOn) -> Iterator[str]:
             [_stretch_row(stretch, clock) for stretch in data.stretches],
             meanings=[{3: meaning_of(stretch.causes[0].cause)} for stretch in data.stretches],
         )
+    if data.why:
+        yield from format_fact("why", _day_text(data.why), _day_meaning(data.why))
     yield from format_fact("in all", _format_counts(data.totals, "slot"))
     yield from format_fact("unplanned", _format_counts(data.beside, "run", " without a slot"))
     for event in data.events:
@@ -318,10 +314,7 @@ def _clock_formatter(data: ExplanationOn) -> Callable[[datetime], str]:
 
 
 def _format_title(data: Explanation) -> str:
-    state = f"{data.state} at {_format_local(data, data.done_at)}" if data.done_at else data.state
-    if data.state == "paused":
-        state = pause_text(data.paused_at, data.paused_by, data.paused_until, partial(_format_local, data))
-    return f"{entry_label(data.kind, data.name)}: {state}, {parts_text(data.pace)} ({data.zone})"
+    return f"{entry_label(data.kind, data.name)}: {data.says}, {parts_text(data.pace)} ({data.zone})"
 
 
 def _format_slot(data: Explanation, slot: ExplainedSlot | None) -> str:

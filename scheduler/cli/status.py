@@ -43,7 +43,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.cli.wake_progress import waiting_wakes_lines
-from scheduler.insight.reason_texts import SLEPT, mute_text, pause_text, trouble_word
+from scheduler.insight.reason_texts import SLEPT, trouble_word
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
 from scheduler.insight.wake_waits import WakeWait
@@ -297,14 +297,13 @@ def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
 
 def _paused_lines(entry: EntryStatus) -> Iterator[str]:
     if entry.state == "paused":
-        pause = pause_text(entry.paused_at, entry.paused_by, entry.paused_until, format_time)
-        yield f"paused: {entry_label(entry.kind, entry.name)} {pause.removeprefix('paused ')}"
+        yield f"paused: {entry_label(entry.kind, entry.name)} {entry.says.removeprefix('paused ')}"
 
 
 def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
     if muted := entry.muted:
         held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
-        says = mute_text(muted.by, muted.until, format_time, until_changed=muted.until_changed)
+        says = muted.says.removeprefix("muted ")
         yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Meaning.WORRYING)
 
 

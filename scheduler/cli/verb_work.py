@@ -88,7 +88,7 @@ def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
     """Print how many wakes still wait: the cancelled run did not deliver them to the agent."""
     with daemon_files.open_for_reading(files) as db:
         run = run_history.get_run(db, run_id) if db else None
-        found = read_entries(db, utc_now(), Kind(run.kind), run.name) if db and run else []
+        found = read_entries(db, utc_now(), kind=Kind(run.kind), name=run.name) if db and run else []
     for entry in found:
         for fact in waiting_wakes_lines(entry):
             click.echo("\n".join(wrap_text(fact, 2)))

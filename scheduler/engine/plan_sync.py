@@ -6,6 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 from heartbeat.interval_slots import first_anchor
 from scheduler.engine import job_conditions, planning, run_ends, wake_starts
@@ -43,7 +44,7 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     outages.delete_unused_outages(tick.tx, tick.plan.entries.values())
 
 
-def _planned_state(entry: Entry) -> str:
+def _planned_state(entry: Entry) -> Literal["active", "disabled"]:
     return "active" if entry.enabled else "disabled"
 
 
@@ -136,7 +137,9 @@ def _have_same_slots(old: str, new: str) -> bool:
     return entry_schedule.schedule_parts(old) | {"offset": 0} == entry_schedule.schedule_parts(new) | {"offset": 0}
 
 
-def _retire_entry(tick: Tick, entry: Entry | None, entry_row: EntryRow, state: str, reason: Skip) -> None:
+def _retire_entry(
+    tick: Tick, entry: Entry | None, entry_row: EntryRow, state: Literal["disabled", "removed"], reason: Skip
+) -> None:
     """Disable or remove an entry. Due slots are recorded, a waiting run is closed, a run in progress may end."""
     if entry_row.state == state:
         return

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from scheduler.insight import slot_history
-from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.reason_texts import Level, SlotCause
+from scheduler.insight.records import ExplainedEntry
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import local_days
 from scheduler.model.local_days import LocalDay

@@ -1,15 +1,12 @@
-"""Explains why an entry ran or did not run: now, at one time, or on a whole local day."""
+"""Explains why an entry ran or did not run: now, at one time, or in a period; and a period of all entries."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from heartbeat.spec import Heartbeat
 from heartbeat.words import shorten
 from heartbeatd.answers import (
     AnswerSent,
@@ -27,37 +24,30 @@ from heartbeatd.answers import (
     MessagesOfEntry,
     NextSlot,
     Override,
+    Overview,
+    PresentProblem,
     RejectedWakes,
     ReportedCondition,
     RunRecord,
     SlotStretch,
+    StatusCounts,
     WakeWaiting,
 )
 from heartbeatd.state_folder import OVERRIDE_PREFIX
-from scheduler.engine import condition_updates, plan_sync
-from scheduler.insight import obstacles, reload_history, slot_history, wake_waits
+from scheduler.engine import condition_updates
+from scheduler.insight import entry_states, obstacles, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
+from scheduler.insight.entry_day import STATUSES, existed, explain_day
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
-from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.insight.slot_history import LoadedHistory, SlotGroup, SlotResult, slot_results
+from scheduler.insight.records import ExplainedEntry, Records
+from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import config_changes, entry_schedule
 from scheduler.model.condition import Condition
-from scheduler.model.entry import Entry, Key
-from scheduler.model.entry_row import EntryRow
+from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import (
-    conditions,
-    config_history,
-    entries,
-    outbox,
-    rejected_wakes,
-    run_history,
-    wakes,
-)
-from scheduler.system.lanes import Lanes
-from scheduler.work.plan import Plan
+from scheduler.store import conditions, outbox, rejected_wakes, run_history, runs, wakes
 
 SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around a time to look for a slot
 
@@ -68,92 +58,30 @@ RECENT_MESSAGES = timedelta(days=1)
 RECENT_CHANGES = timedelta(days=7)
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedEntry:
-    """The entry to explain and where to look: `plan` is None if the config cannot be read.
-
-    `agents` are those that the reader may see; None: all agents and jobs.
-    """
-
-    db: sqlite3.Connection
-    plan: Plan | None
-    row: EntryRow
-    lanes: Lanes
-    now: datetime
-    is_daemon_running: bool
-    agents: frozenset[str] | None = None
-
-    @property
-    def key(self) -> Key:
-        return self.row.kind, self.row.name
-
-    @property
-    def label(self) -> str:
-        """agent/NAME or cron/NAME."""
-        return self.row.kind.label_of(self.row.name)
-
-    @property
-    def entry(self) -> Entry | None:
-        """The entry in the config; None without one."""
-        return self.plan.entries.get(self.key) if self.plan else None
-
-    @property
-    def spec(self) -> Heartbeat | None:
-        """The settings of an agent in the config; None for a job, and without a config."""
-        return self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
-
-    @property
-    def zone(self) -> ZoneInfo:
-        """The zone of the entry's days: from the config, or else from its recorded schedule or the last valid config."""
-        if self.entry is not None:
-            return self.entry.zone
-        found = entry_schedule.schedule_zone(self.row.schedule_text)
-        return found or ZoneInfo(config_history.zone_in_force(self.db) or "UTC")
-
-    def load_history(self, begin: datetime, end: datetime) -> LoadedHistory:
-        """What is on record about its slots and other runs in [begin, end)."""
-        return slot_history.load_history(self.db, self.row, begin, end, self.now, running=self.is_daemon_running)
-
-    def slot_results(self, begin: datetime, end: datetime) -> list[SlotResult]:
-        """What happened to each slot in [begin, end)."""
-        return slot_results(self.load_history(begin, end).record, begin, end)
-
-
-def find_entry(
-    db: sqlite3.Connection,
-    plan: Plan | None,
-    key: Key,
-    lanes: Lanes,
-    now: datetime,
-    *,
-    running: bool,
-    agents: frozenset[str] | None = None,
-) -> ExplainedEntry | None:
-    """The entry with this key, for a reader who may see these agents; None if neither the plan nor the database has it."""
-    entry_row = entries.find_entry(db, *key)
-    entry = plan.entries.get(key) if plan else None
-    if entry_row is None and entry is not None:
-        entry_row = _row_of_new_entry(entry, now)
-    return ExplainedEntry(db, plan, entry_row, lanes, now, running, agents) if entry_row else None
-
-
-def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
-    """The row that an entry would get if the daemon saw it now for the first time."""
-    anchor, settled = plan_sync.planned_anchor(entry, None, now)
-    schedule = entry_schedule.parse_schedule(entry.schedule_text, anchor)
-    slot = schedule.next(settled) if entry.enabled else None
-    return EntryRow(
-        id=0,
-        kind=entry.kind,
-        name=entry.name,
-        state="active" if entry.enabled else "disabled",
-        schedule_text=entry.schedule_text,
-        first_seen_at=now,
-        anchor=anchor,
-        settled_until=settled,
-        slot=slot,
-        due_at=slot and slot + schedule.offset,
+def explain_all(records: Records) -> Overview:
+    """A period of every entry that the reader may see, those first that were silent or unusual, and what concerns all of them."""
+    found = [explain_day(records, row) for row in records.rows if existed(records, row)]
+    found.sort(key=lambda each: (each.expected, STATUSES.index(each.status), each.kind == "cron", each.name))
+    period = records.period
+    problems = records.daemon.problems(records.times(period.zone)) if records.is_today else []
+    return Overview(
+        from_=period.begin,
+        until=period.end,
+        asked_at=records.now,
+        zone=period.zone.key,
+        counts=StatusCounts(**{status: sum(each.status == status for each in found) for status in STATUSES}),
+        problems=[PresentProblem(what=what, says=says) for what, says in problems],
+        entries=found,
+        overrides=[Override(**asdict(each)) for each in records.overrides],
+        changes=reload_history.config_changes_between(records.db, period.begin, period.until),
+        events=records.events(),
     )
+
+
+def find_entry(records: Records, key: Key) -> ExplainedEntry | None:
+    """The entry with this key; None if neither the plan nor the database has it."""
+    found = replace(records, only=key)
+    return ExplainedEntry(found, found.rows[0]) if found.rows else None
 
 
 def explain(explained: ExplainedEntry, period: Period | None) -> Explanation:
@@ -165,7 +93,7 @@ def explain(explained: ExplainedEntry, period: Period | None) -> Explanation:
 
 def explain_now(explained: ExplainedEntry) -> ExplanationNow:
     """Why the last slot ran or not, whether each precondition allows a run now, and when the next slot is."""
-    db, row, now = explained.db, explained.row, explained.now
+    db, row, now, records = explained.db, explained.row, explained.now, explained.records
     last_id = run_history.last_real_run(db, *explained.key)
     last_run = None if last_id is None else run_history.get_run(db, last_id)
     messages = [
@@ -185,16 +113,17 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
     wait = wake_waits.next_wait(db, *explained.key, now)
     return ExplanationNow(
         **_header(explained),
+        why=explain_day(records, row),
         last_slot=_explain_slot(explained, _latest_slot_until(explained, now)),
         last_run=last_run,
         answer=_explain_answer(last_run) if last_run else None,
-        quiet_because=obstacles.quiet_reasons(db, row, explained.spec, now, TimeFormat.of_today(explained.zone, now)),
+        quiet_because=obstacles.quiet_reasons(db, row, explained.spec, now, explained.times),
         conditions=_explain_conditions(explained),
         skipped_since=[
             _count_cause(SlotCause(reason), slots)
             for reason, slots in run_history.skipped_since(db, *explained.key, last_id or 0).items()
         ],
-        now=obstacles.check_preconditions(db, explained.plan, row, explained.lanes, now),
+        now=obstacles.check_preconditions(db, records.plan, row, records.lanes, now),
         next=NextSlot(slot=row.slot, due_at=row.due_at),
         wakes_waiting=wakes.count_waiting_wakes(db, *explained.key),
         checklist_remarks=list(explained.entry.checklist_remarks()) if explained.entry else [],
@@ -204,16 +133,16 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
         wakes_rejected=_rejected_wakes(explained),
         messages=messages,
         changes=_changes_between(explained, now - RECENT_CHANGES, now),
-        overrides=[Override(**asdict(each)) for each in config_history.overrides_in_force(db) if each.concerns(explained.label)],
+        overrides=[Override(**asdict(each)) for each in records.overrides if each.concerns(explained.label)],
         commands=_next_commands(explained, last_run, messages),
         texts_told=outbox.count_recent_texts(db, *explained.key, now),
-        daemon=daemon_state_at(db, now, running=explained.is_daemon_running),
+        daemon=daemon_state_at(db, now, running=records.daemon.is_running),
     )
 
 
 def _changes_between(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[EntryChange]:
     """What reloads have changed for the entry. Of shared keys only overrides of the entry are listed."""
-    found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.agents)
+    found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.records.agents)
     return [each for each in found if each.what != "shared" or _overrides(each.key or "", explained)]
 
 
@@ -291,21 +220,22 @@ def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationA
         at=instant,
         slot=_explain_slot(explained, _latest_slot_until(explained, instant)),
         following=_explain_slot(explained, _first_slot_after(explained, instant)),
-        daemon=daemon_state_at(explained.db, instant, running=explained.is_daemon_running),
+        daemon=daemon_state_at(explained.db, instant, running=explained.records.daemon.is_running),
     )
 
 
 def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     """What happened to every slot of a time (grouped), which other runs there were, and events of daemon and clocks."""
-    found = explained.load_history(period.begin, period.end)
-    stretches = slot_history.group_results(slot_results(found.record, period.begin, period.end))
-    events = events_of_period(explained.db, explained.zone, period, running=explained.is_daemon_running)
+    records, found = replace(explained.records, period=period), explained.load_history(period.begin, period.end)
+    stretches = slot_history.group_results(slot_history.slot_results(found.record, period.begin, period.end))
+    events = events_of_period(explained.db, explained.zone, period, running=explained.records.daemon.is_running)
     events += [
         ExplainedEvent(at=each.at, what="config_changed", says=f"by {each.by}: {each.says}")
         for each in _changes_between(explained, period.begin, period.end)
     ]
     return ExplanationOn(
         **_header(explained),
+        why=explain_day(records, explained.row) if period.begin <= explained.now else None,
         day=period.day,
         from_=period.begin,
         until=period.end,
@@ -320,18 +250,11 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
 def _header(explained: ExplainedEntry) -> dict[str, Any]:
     """The fields that every explanation begins with."""
     row = explained.row
-    paused = row.state == "active" and row.paused
-    done = obstacles.done_at(explained.db, row)
+    is_open = runs.find_open_run(explained.db, *explained.key) is not None
     return {
-        "kind": row.kind,
-        "name": row.name,
+        **dict(entry_states.entry_state(row, explained.times, is_open=is_open)),
         "zone": explained.zone.key,
         "asked_at": explained.now,
-        "state": "paused" if paused else "done" if done else row.state,
-        "done_at": done,
-        "paused_until": row.pause_ends if paused else None,
-        "paused_at": row.paused_at if paused else None,
-        "paused_by": row.paused_by if paused else None,
         "pace": entry_schedule.schedule_parts(row.schedule_text),
     }
 

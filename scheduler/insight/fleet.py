@@ -1,30 +1,27 @@
-"""Describes all agents for an overview, problems first: one word for why each is quiet, and the results of its latest slots."""
+"""Describes all agents for the cards of the page, problems first, with what `explain` says of each, and its latest slots."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
-from heartbeatd.answers import BudgetUsage, EntryStatus
+from heartbeatd.answers import BudgetUsage, EntryOverview, EntryStatus
+from scheduler.insight.entry_day import explain_day
+from scheduler.insight.explanation import find_entry
 from scheduler.insight.obstacles import quiet_reasons
-from scheduler.insight.reason_texts import RUNNING, Level, SlotCause, trouble_word
-from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.insight.reason_texts import Level, trouble_word
+from scheduler.insight.records import Records
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
-from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, DeliveryState, Kind, Outcome, Skip, Suppression
-from scheduler.model.settings import Settings
-from scheduler.store import entries, fleet_records
+from scheduler.model.outcome import Kind
+from scheduler.store import fleet_records
 from scheduler.store.fleet_records import DayCost, LatestAnswer, SlotRecord
 
 STRIP_SLOTS = 48
 ANSWER_LENGTH = 280  # characters of the latest answer on a card
-
-NOT_RUN_YET = "new"
 
 
 class Group(StrEnum):
@@ -39,15 +36,10 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """The state of an agent. `word` is why it is quiet, or what it does; `text` says the same in a few words.
-
-    `rank` orders the agents: 0 is the worst. `groups` are those that the agent belongs to.
-    """
+    """The state of an agent in one word. `rank` orders the agents: 0 is the worst. `groups` are those that it belongs to."""
 
     name: str
     label: str
-    word: str
-    text: str
     rank: int
     groups: frozenset[Group]
     entry: EntryStatus
@@ -60,12 +52,14 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """All that a card shows. `quiet` is why the agent is quiet although it runs. `slots` are the latest levels, the oldest first.
+    """All that a card shows. `why` is what the overview says of today, and `quiet` what else keeps the agent quiet.
 
-    `budget` is the use of the daily limits, None without a budget or before the first run of the day.
+    `slots` are the latest levels, the oldest first. `budget` is the use of the daily limits, None without a budget or before the
+    first run of the day.
     """
 
     state: AgentState
+    why: EntryOverview
     model: str
     channels: tuple[str, ...]
     quiet: tuple[str, ...]
@@ -82,28 +76,30 @@ class AgentCard:
         return [(level, counts[level]) for level in Level if counts[level]]
 
 
-def read_states(entries: Iterable[EntryStatus], settings: Settings, now: datetime) -> list[AgentState]:
+def read_states(entries: Iterable[EntryStatus]) -> list[AgentState]:
     """The state of each agent, the worst first. `entries` are the agents as the status has them."""
-    heartbeats = settings.heartbeats
-    return sorted((_state_of(each, heartbeats.get(each.name), now) for each in entries), key=lambda state: state.order)
+    return sorted(map(_state_of, entries), key=lambda state: state.order)
 
 
-def read_card(db: sqlite3.Connection, settings: Settings, state: AgentState, now: datetime) -> AgentCard:
-    """The card of an agent."""
-    heartbeat = settings.heartbeats.get(state.name)
-    zone = heartbeat.zone if heartbeat else settings.zone
-    today = local_days.whole_day(now.astimezone(zone).date(), zone)
-    row = entries.find_entry(db, Kind.HEARTBEAT, state.name)
+def read_card(records: Records, state: AgentState) -> AgentCard:
+    """The card of an agent, from records of today."""
+    explained = find_entry(records, (Kind.HEARTBEAT, state.name))
+    assert explained is not None  # it has a state
+    db, now, heartbeat = records.db, records.now, explained.spec
+    today = local_days.whole_day(now.astimezone(explained.zone).date(), explained.zone)
+    why = explain_day(explained.records, explained.row)
+    quiet = quiet_reasons(db, explained.row, heartbeat, now, explained.times)
     return AgentCard(
         state,
+        why,
         _model_of(heartbeat),
         heartbeat.deliver if heartbeat else (),
-        tuple(each.says for each in quiet_reasons(db, row, heartbeat, now, TimeFormat.of_today(zone, now))) if row else (),
+        tuple(each.says for each in quiet if each.says not in why.says),
         fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
         _latest_levels(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
         fleet_records.cost_since(db, state.name, today.begins),
         state.entry.budget,
-        zone.key,
+        explained.zone.key,
     )
 
 
@@ -125,15 +121,12 @@ def _model_of(heartbeat: Heartbeat | None) -> str:
     return "not in the config" if heartbeat is None else model_or_runner(heartbeat)
 
 
-def _state_of(entry: EntryStatus, heartbeat: Heartbeat | None, now: datetime) -> AgentState:
-    word, text, is_problem = _word_of(entry)
-    closed = _closed_by(heartbeat, now) if heartbeat is not None and not is_problem and word != RUNNING else None
-    if closed is not None and entry.state == "active":
-        word, text = closed.code, closed.text
-    last = entry.last_run
-    trouble = entry.failing
+def _state_of(entry: EntryStatus) -> AgentState:
+    last, trouble = entry.last_run, entry.failing
+    level = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery).level if last else None
     failing = entry.consecutive_failures > 0 or (trouble is not None and trouble_word(trouble.reason) == "failing")
-    is_problem = is_problem or trouble is not None
+    is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
+    is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
     has_alert = entry.alerting or entry.conditions.open > 0
     groups = {
         Group.PROBLEMS: failing or is_problem,
@@ -144,44 +137,9 @@ def _state_of(entry: EntryStatus, heartbeat: Heartbeat | None, now: datetime) ->
     found = frozenset(group for group, applies in groups.items() if applies)
     label: str = "failing" if failing else entry.state
     if label == "active":
-        label = "running" if word == RUNNING else "waiting" if last is not None and last.state == "waiting" else "ok"
-    if label == "ok" and (is_problem or has_alert):
-        label = "problem" if is_problem else "alert"
+        label = last.state if last and last.state != "closed" else "problem" if is_problem else "alert" if has_alert else "ok"
     rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
-    return AgentState(entry.name, label, word, text, rank, found or frozenset({Group.QUIET}), entry)
-
-
-def _closed_by(heartbeat: Heartbeat, now: datetime) -> SlotCause | None:
-    """Why the agent may not run by its schedule now; None if it may."""
-    if not heartbeat.calendars.open_at(now):
-        return SlotCause(Skip.CALENDAR)
-    return None if heartbeat.hours.open_at(now) else SlotCause(Skip.ACTIVE_HOURS)
-
-
-def _word_of(entry: EntryStatus) -> tuple[str, str, bool]:
-    """One word for why the agent is quiet or what it does, the same in a few words, and whether it is a problem."""
-    if entry.state != "active":
-        return entry.state, SlotCause(entry.state).text if entry.state != "done" else "its only run is done", False
-    last = entry.last_run
-    if last is None:
-        return NOT_RUN_YET, "has not run yet", False
-    cause = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery)
-    if last.state != "closed":
-        worker = f" on {last.worker}" if last.state == "running" and last.worker else ""
-        return cause.detail or cause.code, cause.text_for_now + worker, False
-    if entry.undelivered is not None and last.outcome not in FAILURES:
-        return entry.undelivered.state, entry.undelivered.says, True
-    if entry.muted is not None:
-        return Suppression.MUTED, "its messages are suppressed (mute)", False
-    if last.outcome == Outcome.SKIPPED:
-        return cause.code, cause.text, cause.code in WORRYING_SKIPS
-    if last.outcome in FAILURES:
-        return cause.detail or cause.code, cause.text, True
-    if last.suppression is not None:
-        return last.suppression, cause.text, False
-    if last.outcome == Outcome.ALERT:
-        return last.delivery, cause.text, last.delivery == DeliveryState.NO_TARGET
-    return cause.code, cause.text, False
+    return AgentState(entry.name, label, rank, found or frozenset({Group.QUIET}), entry)
 
 
 def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:

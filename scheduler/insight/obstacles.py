@@ -18,14 +18,14 @@ from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import claims, condition_news, planning
 from scheduler.engine.tick import Tick
-from scheduler.insight import reason_texts, schedule_texts
+from scheduler.insight import schedule_texts
+from scheduler.insight.entry_states import active_mute, finished_slot
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Breaker
 from scheduler.model.condition import Condition, ReportKind
-from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.mute import parse_mute
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
 from scheduler.store import breakers, conditions, lane_holds, run_history, runs
 from scheduler.store.transaction import Transaction
@@ -45,7 +45,8 @@ def check_preconditions(
     executes the run in progress.
     """
     entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
-    is_done = done_at(db, entry_row) is not None
+    open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
+    is_done = entry_row.state == "active" and not entry_row.paused and not open_run and finished_slot(entry_row) is not None
     if plan is None or entry is None:
         lane = entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
         held = _lane_hold_detail(db, lanes, lane, entry_schedule.schedule_zone(entry_row.schedule_text), now)
@@ -80,13 +81,6 @@ def _conclude(
         complete=is_complete,
         gates=[PreconditionResult(gate=gate, stands_in_the_way=found[gate]) for gate in Skip if gate in found],
     )
-
-
-def done_at(db: sqlite3.Connection, row: EntryRow) -> datetime | None:
-    """The one slot of an entry that runs once and is done; None for any other entry."""
-    if row.state != "active" or row.paused or runs.find_open_run(db, row.kind, row.name):
-        return None
-    return entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
 
 
 def _check_recorded_entry(
@@ -140,11 +134,8 @@ def quiet_reasons(
 ) -> list[QuietReason]:
     """Why an entry is quiet now, the strongest reason first. Without its `spec` the times of reminders are not known."""
     found: list[QuietReason] = []
-    if row.is_muted(now):
-        assert row.mute is not None and row.muted_until is not None
-        mute, until = parse_mute(row.mute), None if row.muted_until == UNTIL_RESUMED else row.muted_until
-        says = f"muted {reason_texts.mute_text(mute.by, until, times.at, until_changed=mute.known is not None)}"
-        found.append(QuietReason(code="muted", says=says, count=1))
+    if mute := active_mute(row, now, times):
+        found.append(QuietReason(code="muted", says=mute.says, count=1))
     count = run_history.count_awaited_results(db, row.kind, row.name)
     if count:
         says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"

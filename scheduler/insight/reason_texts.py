@@ -218,19 +218,6 @@ def trouble_word(reason: str | None) -> str:
 Clock = Callable[[datetime], str]  # shows a time as its reader expects it
 
 
-def pause_text(since: datetime | None, by: str | None, until: datetime | None, at: Clock) -> str:
-    """Since when an entry is paused, by whom, and until when: paused since 08:00 by command until someone resumes it."""
-    begin = f" since {at(since)}" if since else ""
-    return f"paused{begin}{f' by {by}' if by else ''} until {at(until) if until else 'someone resumes it'}"
-
-
-def mute_text(by: str, until: datetime | None, at: Clock, *, until_changed: bool) -> str:
-    """Who has muted an entry, and until when: by Mary until 14:00 or until something changes."""
-    ends = [f"until {at(until)}"] if until else []
-    ends += ["until something changes"] if until_changed else []
-    return f"by {by} {' or '.join(ends) or 'until unmuted'}"
-
-
 def waiting_wakes_text(count: int, reason: str, until: datetime | None, at: Clock) -> str:
     """How many wakes wait, until when, and for what."""
     return f"{format_count(count, 'wake')} {'waits' if count == 1 else 'wait'}{f' until {at(until)}' if until else ''}: {reason}"

@@ -273,31 +273,47 @@ class LoadedHistory:
 
 
 def load_history(
-    db: sqlite3.Connection, entry_row: EntryRow, begin: datetime, end: datetime, now: datetime, *, running: bool
+    db: sqlite3.Connection,
+    entry_row: EntryRow,
+    begin: datetime,
+    end: datetime,
+    now: datetime,
+    *,
+    running: bool,
+    is_limited: bool = False,
 ) -> LoadedHistory:
-    """Read the record of an entry in [begin, end); `running`: a daemon runs now."""
+    """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
     deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
+    found = [(row, _slot_row(row, deliveries, is_limited=is_limited)) for row in rows]
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
-        rows=tuple(_slot_row(row, deliveries) for row in rows if _is_of_slot(row)),
-        missed=MissedRecords(
-            boots.downtimes_between(boots.all_boots(db), running=running),
-            clock_changes.clock_changes_between(db, begin, end),
-            boots.stalls_between(db, begin, end),
-        ),
+        rows=tuple(each for row, each in found if _is_of_slot(row)),
+        missed=missed_records(db, begin, end, running=running),
         now=now,
         settled_until=entry_row.settled_until,
         paused_until=entry_row.paused_until if entry_row.state == "active" else None,
         backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
-    return LoadedHistory(record, tuple(_slot_row(row, deliveries) for row in rows if not _is_of_slot(row)))
+    return LoadedHistory(record, tuple(each for row, each in found if not _is_of_slot(row)))
 
 
-def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]]) -> SlotRow:
-    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], _cause_of_row(row, deliveries.get(row["id"], ())))
+def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, running: bool) -> MissedRecords:
+    """The times in [begin, end) at which the daemon could start nothing; `running`: a daemon runs now."""
+    return MissedRecords(
+        boots.downtimes_between(boots.all_boots(db), running=running),
+        clock_changes.clock_changes_between(db, begin, end),
+        boots.stalls_between(db, begin, end),
+    )
+
+
+def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotRow:
+    cause = _cause_of_row(row, deliveries.get(row["id"], ()))
+    if cause.code == Skip.MISSED and is_limited:
+        cause = SlotCause(cause.code)  # the detail names the runs that were in progress
+    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], cause)
 
 
 def _is_of_slot(row: sqlite3.Row) -> bool:

@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from heartbeatd.answers import (
-    ActiveMute,
     Activity,
     BreakerStatus,
     BudgetShare,
@@ -36,15 +35,15 @@ from heartbeatd.answers import (
     UsedLimit,
     WakeStatus,
 )
-from scheduler.insight import reload_history, wake_waits
+from scheduler.insight import entry_states, reload_history, wake_waits
 from scheduler.insight.reason_texts import SLEPT
-from scheduler.model import entry_schedule, local_days
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.model import local_days
 from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay
 from scheduler.model.circuit import Breaker, Circuit
-from scheduler.model.entry_row import UNTIL_RESUMED
-from scheduler.model.mute import parse_mute
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.store import (
     boots,
     breakers,
@@ -74,7 +73,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started.
     """
-    boot, listed = boots.latest_boot(db), read_entries(db, now)
+    boot, listed = boots.latest_boot(db), read_entries(db, now, zone)
     return Status(
         daemon=_read_boot(boot) if boot else None,
         downs=[Downtime(since=down.since, until=down.until, clean=down.clean) for down in boots.latest_downtimes(db)],
@@ -152,53 +151,44 @@ def _refused_config(boot: sqlite3.Row | None, by: str | None) -> RefusedConfig |
     return RefusedConfig(at=from_optional_millis(boot["config_refused_at"]), by=by, problems=problems)
 
 
-def read_entries(db: sqlite3.Connection, now: datetime, kind: Kind | None = None, name: str | None = None) -> list[EntryStatus]:
-    """Every entry, or those of one kind or name: agents first, sorted by name."""
-    held, spent = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now)
-    open_counts, rows = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
-    deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for row in rows if row["last_id"]})
+def read_entries(
+    db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, kind: Kind | None = None, name: str | None = None
+) -> list[EntryStatus]:
+    """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
+    held, spent, times = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now), TimeFormat.of_today(zone, now)
+    open_counts, found = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
+    deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
     told = {outage.circuit: told_at for outage, told_at in outages.all_outages(db)}
-    found = []
-    for row in rows:
-        key = row["kind"], row["name"]
-        paused = row["state"] == "active" and row["paused_until"] is not None
-        done = _done_at(row) if row["state"] == "active" and not paused else None
-        found.append(
-            EntryStatus(
-                kind=row["kind"],
-                name=row["name"],
-                state="paused" if paused else "done" if done else row["state"],
-                paused_until=_pause_end(row["paused_until"]) if paused else None,
-                paused_at=from_optional_millis(row["paused_at"]) if paused else None,
-                paused_by=row["paused_by"] if paused else None,
-                done_at=done,
-                next_slot=from_optional_millis(row["slot"]),
-                next_due=None if paused else from_optional_millis(row["due_at"]),
-                last_run=_last_run(row, deliveries),
-                last_success_at=from_optional_millis(row["last_success_at"]),
-                consecutive_failures=row["failures"],
-                consecutive_quiet=row["quiet"],
-                alerting=bool(row["alerting"]),
-                failing=_present_failures(row, told),
-                wakes_waiting=row["wakes"],
-                undelivered=_undelivered_messages(undelivered.get(key)),
-                activity=_last_activity(row),
-                busy=held.get(row["name"], []) if row["kind"] == Kind.HEARTBEAT else [],
-                muted=_present_mute(row, now),
-                conditions=_count_conditions(row, open_counts),
-                budget=_budget_usage(spent.get(key)),
-            )
+    return [
+        EntryStatus(
+            **dict(entry_states.entry_state(entry, times, is_open=row["last_state"] in ("running", "waiting"))),
+            next_slot=entry.slot,
+            next_due=None if entry.state == "active" and entry.paused else entry.due_at,
+            last_run=_last_run(row, deliveries),
+            last_success_at=entry.last_success_at,
+            consecutive_failures=entry.failures,
+            consecutive_quiet=entry.quiet,
+            alerting=bool(entry.alerting),
+            failing=_present_failures(entry, row, told),
+            wakes_waiting=row["wakes"],
+            undelivered=_undelivered_messages(undelivered.get((entry.kind, entry.name))),
+            activity=_last_activity(entry),
+            busy=held.get(entry.name, []) if entry.kind is Kind.HEARTBEAT else [],
+            muted=entry_states.active_mute(entry, now, times),
+            conditions=_count_conditions(entry, open_counts),
+            budget=_budget_usage(spent.get((entry.kind, entry.name))),
         )
-    return found
+        for entry, row in found
+    ]
 
 
-def _count_conditions(row: sqlite3.Row, open_counts: Mapping[tuple[str, str, bool], int]) -> ConditionCounts:
+def _count_conditions(entry: EntryRow, open_counts: Mapping[tuple[str, str, bool], int]) -> ConditionCounts:
     """The number of open conditions of an agent, and their highest severity; None without any. A job has no conditions."""
     counts = {
-        severity: sum(open_counts.get((row["name"], severity, acknowledged), 0) for acknowledged in (False, True))
+        severity: sum(open_counts.get((entry.name, severity, acknowledged), 0) for acknowledged in (False, True))
         for severity in Severity
-        if row["kind"] == Kind.HEARTBEAT
+        if entry.kind is Kind.HEARTBEAT
     }
     worst = max((severity for severity, count in counts.items() if count), key=lambda severity: severity.rank, default=None)
     return ConditionCounts(open=sum(counts.values()), worst=worst.value if worst else None)
@@ -270,25 +260,19 @@ def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus
     return WakeStatus(**known | {"run": run, "waits_for": wait.reason if wait else None, "until": wait.until if wait else None})
 
 
-def _done_at(row: sqlite3.Row) -> datetime | None:
-    """The one slot of an entry that runs once and is done; None for any other entry."""
-    going_on = row["last_state"] in ("running", "waiting")
-    return None if going_on else entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
-
-
-def _present_failures(row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> Failing | None:
+def _present_failures(entry: EntryRow, row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> Failing | None:
     """The present failures: how many in a row, since when, and when the last notification was delivered.
 
     If a provider is at fault, that is the notification of its outage (`told`). `held_back_for` is only there while the
     notification is delayed, and names the agents that are to report the failure.
     """
-    if row["failing_since"] is None or not row["troubles"]:
+    if row["failing_since"] is None or not entry.troubles:
         return None
     awaits, told_at = row["failing_awaits"], from_optional_millis(row["failing_told_at"])
     if told_at is None and row["failing_provider"] is not None:
         told_at = told.get(Circuit(row["failing_provider"], row["failing_model"]))
     return Failing(
-        times=row["troubles"],
+        times=entry.troubles,
         reason=row["failing_reason"],
         since=from_optional_millis(row["failing_since"]),
         told_at=None if awaits else told_at,
@@ -296,24 +280,11 @@ def _present_failures(row: sqlite3.Row, told: Mapping[Circuit, datetime | None])
     )
 
 
-def _last_activity(row: sqlite3.Row) -> Activity | None:
+def _last_activity(entry: EntryRow) -> Activity | None:
     """What a gateway last reported about an agent."""
-    if row["active_at"] is None:
+    if entry.active_at is None:
         return None
-    return Activity(queue=row["queue"], pending_approvals=row["approvals"], at=from_millis(row["active_at"]))
-
-
-def _pause_end(paused_until: int) -> datetime | None:
-    return None if paused_until == to_millis(UNTIL_RESUMED) else from_millis(paused_until)
-
-
-def _present_mute(row: sqlite3.Row, now: datetime) -> ActiveMute | None:
-    """The mute of an entry: since when, by whom, until when (None: until `unmute`), and the number of runs that it affected."""
-    if row["mute"] is None or row["muted_until"] is None or from_millis(row["muted_until"]) <= now:
-        return None
-    mute = parse_mute(row["mute"])
-    until = _pause_end(row["muted_until"])
-    return ActiveMute(since=mute.since, by=mute.by, until=until, until_changed=mute.known is not None, held=mute.held)
+    return Activity(queue=entry.queue, pending_approvals=entry.approvals, at=entry.active_at)
 
 
 def _undelivered_messages(messages: EntryMessages | None) -> UndeliveredMessages | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import EntrySchedule
@@ -32,7 +32,7 @@ class EntryRow(NamedTuple):
     id: int
     kind: Kind
     name: str
-    state: str
+    state: Literal["active", "disabled", "removed"]
     schedule_text: str
     first_seen_at: datetime
     anchor: datetime

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
@@ -25,7 +26,8 @@ COLUMNS = tuple("pace" if field == "schedule_text" else field for field in Entry
 SELECT_ENTRY = f"select {', '.join(COLUMNS)} from entry"  # noqa: S608 (names of ours)
 
 
-def _entry_from_row(row: sqlite3.Row) -> EntryRow:
+def entry_from_row(row: Sequence[Any]) -> EntryRow:
+    """The entry in a row that has the columns of `EntryRow` in their order."""
     (
         number, kind, name, state, schedule, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
         last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
@@ -52,7 +54,7 @@ def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -
     rows = db.execute(f"{SELECT_ENTRY} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit)).fetchall()
     if len(rows) == limit < COMPETING and _more_are_due(db, now, places):
         rows = db.execute(LONGEST_WAITING, (to_millis(now), limit)).fetchall()
-    return [_entry_from_row(row) for row in rows]
+    return [entry_from_row(row) for row in rows]
 
 
 COMPETING = 200  # entries that are compared; a longer queue is fair too, because the longest due are compared first
@@ -77,7 +79,7 @@ def next_due_at(db: sqlite3.Connection) -> datetime | None:
 def find_entry(db: sqlite3.Connection, kind: Kind, name: str) -> EntryRow | None:
     """The row of an entry; None if there is none."""
     row = db.execute(f"{SELECT_ENTRY} where kind = ? and name = ?", (kind, name)).fetchone()
-    return _entry_from_row(row) if row else None
+    return entry_from_row(row) if row else None
 
 
 def states_and_schedules(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple[str, str]]:
@@ -88,12 +90,12 @@ def states_and_schedules(db: sqlite3.Connection) -> dict[tuple[Kind, str], tuple
 
 def all_entries(db: sqlite3.Connection) -> list[EntryRow]:
     """The rows of all entries, sorted by kind and name."""
-    return [_entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} order by kind, name")]
+    return [entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} order by kind, name")]
 
 
 def entries_after(db: sqlite3.Connection, last_id: int, limit: int) -> list[EntryRow]:
     """The next rows in the order of their ids, for work that visits all entries in turn."""
-    return [_entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} where id > ? order by id limit ?", (last_id, limit))]
+    return [entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} where id > ? order by id limit ?", (last_id, limit))]
 
 
 def newest_first_seen_at(db: sqlite3.Connection) -> datetime | None:
@@ -160,7 +162,7 @@ def entries_expected_between(tx: Transaction, since: datetime, until: datetime) 
     """The entries whose next slot to be answered came due after `since`, and at `until` at the latest."""
     save_changed_entries(tx)
     rows = tx.db.execute(f"{SELECT_ENTRY} where expected_at > ? and expected_at <= ?", (to_millis(since), to_millis(until)))
-    return [_entry_from_row(row) for row in rows]
+    return [entry_from_row(row) for row in rows]
 
 
 def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:

@@ -8,14 +8,16 @@ from collections.abc import Collection
 from datetime import datetime
 
 from heartbeatd.answers import EntryName
-from scheduler.model.entry_row import UNTIL_RESUMED
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.store import entries
 
 # Each entry with its newest run record (found by index), its open incident, and the number of its waiting wakes. A kind or name
 # of null means any.
-OVERVIEWS = """
-select entry.*, last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
+OVERVIEWS = f"""
+select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
+  last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
   last.worker as last_worker, last.repeats as last_repeats,
@@ -35,7 +37,7 @@ left join incident on incident.kind = entry.kind and incident.name = entry.name
 where entry.state <> 'removed' and (cast(:kind as text) is null or entry.kind = :kind)
   and (cast(:name as text) is null or entry.name = :name)
 order by entry.kind desc, entry.name
-"""
+"""  # noqa: S608 (names of ours)
 
 # The names come as one JSON text, because SQLite limits the number of parameters.
 GAUGES = """
@@ -51,9 +53,10 @@ from json_each(:keys) as wanted cross join entry where entry.kind = wanted.value
 """
 
 
-def entry_overviews(db: sqlite3.Connection, kind: Kind | None, name: str | None) -> list[sqlite3.Row]:
+def entry_overviews(db: sqlite3.Connection, kind: Kind | None, name: str | None) -> list[tuple[EntryRow, sqlite3.Row]]:
     """Every entry that is not removed, or those of one kind or name: agents first, sorted by name. See OVERVIEWS."""
-    return db.execute(OVERVIEWS, {"kind": kind, "name": name}).fetchall()
+    found = db.execute(OVERVIEWS, {"kind": kind, "name": name})
+    return [(entries.entry_from_row(row[: len(entries.COLUMNS)]), row) for row in found]
 
 
 def entry_gauges(db: sqlite3.Connection, keys: Collection[tuple[str, str]]) -> list[sqlite3.Row]:

@@ -100,6 +100,8 @@ select kind, name, state, outcome, reason, suppression, trigger, 1, slots, id, s
 from run where state in ('running', 'waiting') and slot < :end
 """
 
+CAUSES_OF_ENTRY = CAUSES.replace("from run where", "from run where kind = :kind and name = :name and")  # by another index
+
 # An agent had an alert, and there is no message: no target was configured or known.
 UNADDRESSED = """
 select kind, name, count(*) as runs, max(id) as last_id from run
@@ -128,10 +130,17 @@ class CauseCount:
     last_slot: datetime
 
 
-def count_causes(db: sqlite3.Connection, begin: datetime, end: datetime) -> dict[tuple[Kind, str], list[CauseCount]]:
-    """What happened to the slots and wakes of all entries in [begin, end), counted by cause. Open runs are listed one by one."""
+def count_causes(
+    db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
+) -> dict[tuple[Kind, str], list[CauseCount]]:
+    """What happened to the slots and wakes of all entries in [begin, end), counted by cause. Open runs are listed one by one.
+
+    `only` limits them to one entry.
+    """
     found: dict[tuple[Kind, str], list[CauseCount]] = {}
-    for row in db.execute(CAUSES, {"begin": to_millis(begin), "end": to_millis(end)}):
+    wanted = dict(zip(("kind", "name"), only, strict=True)) if only else {}
+    query = CAUSES_OF_ENTRY if only else CAUSES
+    for row in db.execute(query, {"begin": to_millis(begin), "end": to_millis(end)} | wanted):
         kind, name, state, outcome, reason, suppression, trigger, runs, slots, last_id, first, last = row
         count = CauseCount(
             state, outcome, reason, suppression, Trigger(trigger), runs, slots, last_id, from_millis(first), from_millis(last)

@@ -26,10 +26,11 @@ from heartbeatd.questions import (
     ListRuns,
     WhoAmI,
 )
-from scheduler.insight import day_overview, forecast, status_data
 from scheduler.insight import explanation as explaining
+from scheduler.insight import forecast, status_data
 from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.periods import Period, parse_period
+from scheduler.insight.records import Records
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
@@ -67,18 +68,23 @@ def get_status(request: ApiRequest, _: GetStatus) -> answers.Status:
     return status
 
 
+def _read_entries(request: ApiRequest, db: sqlite3.Connection, kind: Kind, name: str | None = None) -> list[answers.EntryStatus]:
+    state = request.app_state
+    return status_data.read_entries(db, state.clock(), state.settings().zone, kind, name)
+
+
 @handles(ListAgents)
 def list_agents(request: ApiRequest, _: ListAgents) -> answers.AgentList:
     """Every agent that the caller may access."""
     with open_reader(request.app_state) as db:
-        return answers.AgentList(agents=status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT))
+        return answers.AgentList(agents=_read_entries(request, db, Kind.HEARTBEAT))
 
 
 @handles(ListJobs)
 def list_jobs(request: ApiRequest, _: ListJobs) -> answers.JobList:
     """Every cron job that the caller may access."""
     with open_reader(request.app_state) as db:
-        return answers.JobList(cron=status_data.read_entries(db, request.app_state.clock(), Kind.CRON))
+        return answers.JobList(cron=_read_entries(request, db, Kind.CRON))
 
 
 @handles(GetAgent)
@@ -86,7 +92,7 @@ def get_agent(request: ApiRequest, _question: GetAgent) -> answers.AgentStatus:
     """One agent, with the targets that it has talked with, the last one first."""
     _, name = request.key
     with open_reader(request.app_state) as db:
-        found = status_data.read_entries(db, request.app_state.clock(), Kind.HEARTBEAT, name)
+        found = _read_entries(request, db, Kind.HEARTBEAT, name)
         known = targets.known_targets(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
@@ -176,7 +182,7 @@ def get_wake(request: ApiRequest, _: GetWake) -> answers.WakeStatus:
     return found
 
 
-def _may_access(request: ApiRequest, entry: answers.QueuedMessage | answers.EntryOverview) -> bool:
+def _may_access(request: ApiRequest, entry: answers.QueuedMessage) -> bool:
     return request.caller.may_access(Kind(entry.kind), entry.name)
 
 
@@ -212,11 +218,9 @@ def get_plan(request: ApiRequest, question: GetPlan) -> answers.PlanForecast:
 @handles(Explain)
 def get_explanation(request: ApiRequest, question: Explain) -> answers.Explanation:
     """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
-    now, plan = request.app_state.clock(), plans.make_plan(request.app_state.settings())
     with open_reader(request.app_state) as db:
-        key = _find_entry_key(request, _kind_of(question), plan, db)
-        held = lanes.lanes_beside(request.app_state.database_path)
-        explained = explaining.find_entry(db, plan, key, held, now, running=True, agents=request.caller.agents)
+        records = read_records(request, db)
+        explained = explaining.find_entry(records, _find_entry_key(request, _kind_of(question), records.plan, db))
         assert explained is not None  # `_find_entry_key` has found it
         return explaining.explain(explained, _period_of(request, question, explained.zone))
 
@@ -224,14 +228,19 @@ def get_explanation(request: ApiRequest, question: Explain) -> answers.Explanati
 @handles(ExplainAll)
 def get_overview(request: ApiRequest, question: ExplainAll) -> answers.Overview:
     """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first."""
-    now, settings = request.app_state.clock(), request.app_state.settings()
-    period = _period_of(request, question, settings.zone, may_be_ahead=False) or Period.today(settings.zone, now)
-    path = request.app_state.database_path
+    period = _period_of(request, question, request.app_state.settings().zone, may_be_ahead=False)
     with open_reader(request.app_state) as db:
-        refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
-        daemon = read_daemon_state(db, now, running=True, pid=os.getpid(), refused_starts=refused)
-        data = day_overview.explain_all(db, plans.make_plan(settings), period, now, daemon)
-    return day_overview.of_entries(data, [each for each in data.entries if _may_access(request, each)])
+        return explaining.explain_all(read_records(request, db, period))
+
+
+def read_records(request: ApiRequest, db: sqlite3.Connection, period: Period | None = None) -> Records:
+    """What is on record about a period (None: today), limited to what the caller may see."""
+    state, now = request.app_state, request.app_state.clock()
+    path, settings = state.database_path, state.settings()
+    refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
+    daemon = read_daemon_state(db, now, running=True, pid=os.getpid(), refused_starts=refused)
+    period = period or Period.today(settings.zone, now)
+    return Records(db, plans.make_plan(settings), period, now, daemon, lanes.lanes_beside(path), request.caller.agents)
 
 
 def _period_of(
@@ -245,12 +254,12 @@ def _period_of(
         raise bad_request(str(error)) from error
 
 
-def _find_entry_key(request: ApiRequest, kind: Kind | None, plan: Plan, db: sqlite3.Connection) -> Key:
+def _find_entry_key(request: ApiRequest, kind: Kind | None, plan: Plan | None, db: sqlite3.Connection) -> Key:
     """The entry that the path names. Raises HttpError if there is none or two, or if the token is not valid for it."""
     name = request.path["name"]
     keys = [(each, name) for each in Kind if kind in (None, each)]
     reached = [key for key in keys if request.caller.may_access(*key)]
-    found = [key for key in reached if key in plan.entries or entries.find_entry(db, *key) is not None]
+    found = [key for key in reached if (plan and key in plan.entries) or entries.find_entry(db, *key) is not None]
     if not reached:
         check_access(request.caller, *keys[0])
     if not found:

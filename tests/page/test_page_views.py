@@ -159,7 +159,7 @@ def test_a_job_is_run_paused_resumed_muted_and_unmuted(page: Page, daemon: WebDa
     press(page, "Resume", "is resumed")
     page.get_by_label("Mute for").select_option("until unmuted")
     press(page, "Mute", "is muted until")
-    expect(page.locator("#job-state")).to_contain_text("until it is unmuted")
+    expect(page.locator("#job-state")).to_contain_text("by chief until unmuted")
     press(page, "Unmute", "is unmuted")
     expect(page.locator("#job-state")).not_to_contain_text("muted")
 

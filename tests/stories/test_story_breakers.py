@@ -12,6 +12,7 @@ from metrics_page import Page
 from servers import gateway
 from servers.messages import Models, error_answer, message, text, text_answer
 from servers.scripted import Act, Request, Server, hang_up, reply
+from test_story_explain import explained_entry
 from test_story_models import config, decides
 from world import MakeWorld, World
 
@@ -22,7 +23,6 @@ from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import BreakerMoved, MuteChanged, ProviderFailed
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
-from scheduler.system import lanes
 
 KEY = "sk-ant-canary-0123456789"
 OK = text_answer("HEARTBEAT_OK")
@@ -429,15 +429,7 @@ def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
-        explained = explanation.find_entry(
-            world.store.connection,
-            world.plan(),
-            (Kind.HEARTBEAT, "a"),
-            lanes.lanes_beside(world.state),
-            world.clock.now,
-            running=True,
-        )
-    assert explained is not None
+        explained = explained_entry(world, "a")
     assert explanation.explain_now(explained).as_data()["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
         " next probe at 2026-03-02 08:30:00 UTC"

@@ -70,7 +70,7 @@ def test_a_one_time_job_on_a_day_off_is_recorded_as_skipped(make_world: MakeWorl
     world = make_world(job(at='"2026-03-07T18:00"', skip_on="weekend"), start="2026-03-05 12:00")  # 7 March is a Saturday
 
     def state() -> str:
-        (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "measure")
+        (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.CRON, name="measure")
         return entry.state
 
     world.run(minutes=1)

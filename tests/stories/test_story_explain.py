@@ -22,7 +22,9 @@ from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
+from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.periods import Period
+from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
@@ -32,14 +34,20 @@ from scheduler.work import plan
 DAY = "2026-03-02"
 
 
-def explained_entry(world: World, name: str = "ops", *, running: bool = True) -> explanation.ExplainedEntry:
-    """The explain query for one entry of a world."""
+def records_of(world: World, *, running: bool = True, agents: frozenset[str] | None = None) -> Records:
+    """What is on record about today, for a reader who may see these agents."""
     made = plan.make_plan(load_config(world.config, world.environ).settings)
+    db, now = world.store.connection, world.clock.now
+    daemon = read_daemon_state(db, now, running=running)
+    return Records(db, made, Period.today(made.settings.zone, now), now, daemon, lanes.lanes_beside(world.state), agents)
+
+
+def explained_entry(world: World, name: str = "ops", *, running: bool = True) -> ExplainedEntry:
+    """The explain query for one entry of a world."""
+    records = records_of(world, running=running)
+    assert records.plan is not None
     keys = [(Kind.HEARTBEAT, name), (Kind.CRON, name)]
-    key = next((key for key in keys if key in made.entries), keys[0])
-    found = explanation.find_entry(
-        world.store.connection, made, key, lanes.lanes_beside(world.state), world.clock.now, running=running
-    )
+    found = explanation.find_entry(records, next((key for key in keys if key in records.plan.entries), keys[0]))
     assert found is not None
     return found
 

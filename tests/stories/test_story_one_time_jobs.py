@@ -45,7 +45,7 @@ def test_a_one_time_job_runs_once_at_its_local_time(make_world: MakeWorld) -> No
     assert world.history() == ["03-02 17:00 at ok"]
     world.run(days=400)
     assert len(world.calls) == 1
-    (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+    (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.CRON, name="party")
     assert (entry.state, entry.next_slot, entry.next_due) == ("done", None, None)
     assert entry.done_at == utc("2026-03-02 17:00")
     assert party_gauge(world, "next_due_timestamp_seconds") == []
@@ -216,7 +216,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     def states() -> list[str | None]:
         found = explained_entry(world, "party")
         now = explanation.explain_now(found).as_data()
-        (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.CRON, "party")
+        (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.CRON, name="party")
         (seen,) = (
             each
             for each in forecast.forecast_entries(world.store.connection, found.plan, world.clock.now)

@@ -558,7 +558,7 @@ def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twi
         db.execute("update boot set version = 'of another day'")
     world.clock.advance(timedelta(hours=1))
     world.boot()
-    (entry,) = status_data.read_entries(world.store.connection, world.clock.now, Kind.HEARTBEAT, "ops")
+    (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.HEARTBEAT, name="ops")
     assert entry.next_slot == utc("2026-03-09 09:00")
     world.run(days=14)
     assert world.history() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]

@@ -157,7 +157,7 @@ def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_worl
         "partial",
         {"delivered to good", GIVEN_UP},
     )
-    states = fleet.read_states([found["ops"]], world.engine.plan.settings, world.clock.now)
+    states = fleet.read_states([found["ops"]])
     assert [state.label for state in states] == ["problem"]
     output = world.records("measure")[-1]
     cause = cause_of_run("closed", output["outcome"], output["reason"], output["suppression"], output["delivery"]["state"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from test_story_explain import records_of
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Mute
@@ -23,12 +24,12 @@ agents:
 
 
 def states(world: World) -> dict[str, AgentState]:
-    entries = status_data.read_entries(world.store.connection, world.clock.now, Kind.HEARTBEAT)
-    return {state.name: state for state in fleet.read_states(entries, world.engine.plan.settings, world.clock.now)}
+    entries = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.HEARTBEAT)
+    return {state.name: state for state in fleet.read_states(entries)}
 
 
 def card(world: World, name: str) -> AgentCard:
-    return fleet.read_card(world.store.connection, world.engine.plan.settings, states(world)[name], world.clock.now)
+    return fleet.read_card(records_of(world), states(world)[name])
 
 
 def strip(world: World, name: str) -> str:
@@ -45,10 +46,10 @@ def test_agents_with_problems_come_first(make_world: MakeWorld) -> None:
     world.pause((Kind.HEARTBEAT, "paused"))
     found = states(world)
     assert list(found) == ["fails", "lost", "alerts", "quiet", "off", "paused"]
-    assert {name: (state.label, state.word) for name, state in found.items()} == {
+    assert {name: (state.label, card(world, name).why.cause) for name, state in found.items()} == {
         "fails": ("failing", "exit"),
         "lost": ("problem", "checklist_missing"),
-        "alerts": ("alert", "duplicate"),
+        "alerts": ("alert", "log_only"),
         "quiet": ("ok", "heartbeat_ok"),
         "off": ("disabled", "disabled"),
         "paused": ("paused", "paused"),
@@ -57,21 +58,19 @@ def test_agents_with_problems_come_first(make_world: MakeWorld) -> None:
     assert groups == {"problems": ["fails", "lost"], "alerts": ["alerts"], "running": [], "quiet": ["quiet"], "off": ["off", "paused"]}  # fmt: skip
 
 
-def test_the_word_says_what_became_of_the_last_slot(make_world: MakeWorld) -> None:
-    world = make_world(f'{YAML}  ops: {{heartbeat: {{active_hours: {{start: "09:00", end: "12:00"}}}}}}\n')
-    assert states(world)["ops"].word == "new"
-    world.run(minutes=10)
-    assert states(world)["ops"].word in ("new", "heartbeat_ok")
+def test_a_card_says_what_explain_says_of_today(make_world: MakeWorld) -> None:
+    world = make_world(f'{YAML}  ops: {{heartbeat: {{active_hours: {{start: "09:40", end: "12:00"}}}}}}\n')
+    assert card(world, "ops").why.says == "outside its active hours 09:40-12:00 (Europe/Berlin); next 10:00"
     world.run(hours=5)
-    assert (states(world)["ops"].word, states(world)["ops"].text) == ("active_hours", "outside active hours")
-    assert Group.PROBLEMS not in states(world)["ops"].groups
+    assert card(world, "ops").why.says == "4 answers not sent: nothing needs attention"
+    assert states(world)["ops"].groups == {Group.QUIET}
 
 
 def test_a_run_in_progress_is_running_and_open_in_the_strip(make_world: MakeWorld) -> None:
     world = make_world(f"{YAML}  ops: {{}}\n", scripts={"ops": lambda call: Delayed(QUIET, timedelta(minutes=5))})
     world.run(minutes=31)
     state = states(world)["ops"]
-    assert (state.label, state.word, state.groups) == ("running", "running", frozenset({Group.RUNNING}))
+    assert (state.label, state.groups) == ("running", frozenset({Group.RUNNING}))
     assert strip(world, "ops")[-1] == "w"
 
 
@@ -132,4 +131,4 @@ def test_held_back_messages_are_off(make_world: MakeWorld) -> None:
     world = make_world(f"{YAML}  ops: {{}}\n")
     world.run(minutes=31)
     world.request(VerbRequest(Mute(), (Kind.HEARTBEAT, "ops")))
-    assert (states(world)["ops"].word, states(world)["ops"].groups) == ("muted", frozenset({Group.OFF}))
+    assert (card(world, "ops").why.cause, states(world)["ops"].groups) == ("muted", frozenset({Group.OFF}))

@@ -12,10 +12,12 @@ import pytest
 from loops import loop_over
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
-from scheduler.insight import day_overview
 from scheduler.insight.daemon_state import read_daemon_state
+from scheduler.insight.explanation import explain_all
 from scheduler.insight.periods import Period
+from scheduler.insight.records import Records
 from scheduler.store.database import open_read_only
+from scheduler.system.lanes import lanes_beside
 from scheduler.work.plan import make_plan
 
 READER, WAKER, OPSMAN = (TOKENS[name] for name in ("reader", "waker", "opsman"))
@@ -34,7 +36,8 @@ def test_the_day_of_all_entries_is_the_json_of_the_command_explain(still: WebDae
     period = Period.of_day(date(2026, 3, 2), ZoneInfo("UTC"), still.now)
     with closing(open_read_only(still.world.state)) as db:
         daemon = read_daemon_state(db, still.now, running=True, pid=os.getpid())
-        expected = day_overview.explain_all(db, make_plan(still.settings), period, still.now, daemon).as_data()
+        held = lanes_beside(still.world.state)
+        expected = explain_all(Records(db, make_plan(still.settings), period, still.now, daemon, held)).as_data()
     data = still.get(f"/api/v1/explain{query}", READER).data
     assert data == expected
     assert {entry["name"]: entry["ran"] for entry in data["entries"]} == {"ops": 1, "web": 1, "measure": 0}

@@ -15,13 +15,12 @@ from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.engine.inbox import Refused
 from scheduler.insight import day_timeline, explanation, slot_history, status_data
 from scheduler.insight.day_timeline import DayMark, DayTimeline
-from scheduler.insight.explanation import ExplainedEntry
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import Level, SlotCause
+from scheduler.insight.records import ExplainedEntry
 from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
-from scheduler.system import lanes
 from scheduler.web.app_state import open_reader
 from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
@@ -29,6 +28,7 @@ from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect, parse_fields
 from scheduler.web.perform import ask, perform
+from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
 
 PARAMETERS = ("on", "cursor")
@@ -182,7 +182,7 @@ def show_agent(request: PageRequest) -> Page:
 def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
     name = request.path["name"]
     explained = find_agent(request)
-    status = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
+    status = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT, name)
     drawn = _draw_day(explained, _parse_day(request.query.get("on"), explained))
     due_at = explained.row.due_at
     until = None if drawn.is_today else drawn.explained.until
@@ -212,11 +212,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
 def find_agent(request: PageRequest) -> ExplainedEntry:
     """The agent of the path. Raises HttpError if there is none."""
     name = request.path["name"]
-    held = lanes.lanes_beside(request.api.app_state.database_path)
-    plan = plans.make_plan(request.settings)
-    found = explanation.find_entry(
-        request.db, plan, (Kind.HEARTBEAT, name), held, request.now, running=True, agents=request.caller.agents
-    )
+    found = explanation.find_entry(read_records(request.api, request.db), (Kind.HEARTBEAT, name))
     if found is None:
         raise not_found(f"agent {name!r}")
     return found

@@ -15,6 +15,7 @@ from scheduler.web.http_errors import bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.queries import read_records
 
 PARAMETERS = ("q", "show", "page")
 CARDS_PER_PAGE = 48
@@ -46,9 +47,9 @@ def show_fleet(request: PageRequest) -> Page:
     wanted = request.query.get("show", "")
     if wanted not in SHOWN:
         raise bad_request(f"show: write {', '.join(Group)} or nothing")
-    entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT)
+    entries = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT)
     accessible = (each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each.name))
-    states = fleet.read_states(accessible, request.settings, request.now)
+    states = fleet.read_states(accessible)
     search = request.query.get("q", "").strip()
     matching = _search(states, request.settings, search)
     counts = Counter(group for state in matching for group in state.groups)
@@ -56,6 +57,8 @@ def show_fleet(request: PageRequest) -> Page:
     pages = max(1, -(-len(found) // CARDS_PER_PAGE))
     number = min(_parse_page(request.query.get("page", "")), pages)
     shown = found[(number - 1) * CARDS_PER_PAGE : number * CARDS_PER_PAGE]
+
+    records = read_records(request.api, request.db)
 
     def url_of(page: int = 1, show: str = wanted) -> str:
         query = {"q": search, "show": show, "page": page if page > 1 else ""}
@@ -69,7 +72,7 @@ def show_fleet(request: PageRequest) -> Page:
         "fleet.html",
         {
             "problems": status_data.read_problems(request.db) if request.caller.agents is None else None,
-            "cards": [fleet.read_card(request.db, request.settings, state, request.now) for state in shown],
+            "cards": [fleet.read_card(records, state) for state in shown],
             "total": len(states),
             "matching": len(found),
             "filters": filters,
@@ -89,11 +92,11 @@ def show_fleet(request: PageRequest) -> Page:
 def show_card(request: PageRequest) -> Page:
     """One card, for a page that shows it already."""
     name = request.path["name"]
-    entries = status_data.read_entries(request.db, request.now, Kind.HEARTBEAT, name)
+    entries = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT, name)
     if not entries:
         raise not_found(f"agent {name!r}")
-    (state,) = fleet.read_states(entries, request.settings, request.now)
-    card = fleet.read_card(request.db, request.settings, state, request.now)
+    (state,) = fleet.read_states(entries)
+    card = fleet.read_card(read_records(request.api, request.db), state)
     return Page("card.html", {"card": card, **CARD_HELPERS})
 
 
@@ -135,7 +138,9 @@ def _has_words(text: str, words: Iterable[str]) -> bool:
 def _searched_text(state: AgentState, settings: Settings) -> str:
     heartbeat = settings.heartbeats.get(state.name)
     more: Iterable[str] = () if heartbeat is None else (fleet.model_or_runner(heartbeat), *heartbeat.deliver)
-    return " ".join((state.name, state.label, state.word, *more)).casefold()
+    last = state.entry.last_run
+    words = (last.outcome, last.reason, last.suppression) if last else ()
+    return " ".join((state.name, state.label, *filter(None, words), *more)).casefold()
 
 
 def _parse_page(text: str) -> int:

@@ -9,7 +9,8 @@ from itertools import islice
 from heartbeatd.answers import ConfigValue, EntryStatus
 from heartbeatd.questions import GetEntryConfig
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.insight import forecast, schedule_texts, status_data
+from scheduler.insight import explanation, forecast, schedule_texts, status_data
+from scheduler.insight.entry_day import explain_day
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import MICROSECOND, due_times
 from scheduler.model.outcome import Kind
@@ -20,6 +21,7 @@ from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
+from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
 
 LIST_PARAMETERS = ("q", "show", "page")
@@ -59,7 +61,7 @@ def list_jobs(request: PageRequest) -> Page:
     schedules = entries.states_and_schedules(request.db)
     found = [
         JobRow(each, _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]))
-        for each in status_data.read_entries(request.db, request.now, Kind.CRON)
+        for each in status_data.read_entries(request.db, request.now, request.settings.zone, Kind.CRON)
         if request.caller.may_access(Kind.CRON, each.name) and each.state != "removed"
     ]
     matching = [row for row in found if wanted.casefold() in row.entry.name.casefold() and row.is_in(chosen)]
@@ -82,10 +84,11 @@ def list_jobs(request: PageRequest) -> Page:
 def show_job(request: PageRequest) -> Page:
     """One job. Raises HttpError if there is none, or if the user may not see it."""
     name = request.path["name"]
-    found = status_data.read_entries(request.db, request.now, Kind.CRON, name)
-    row = entries.find_entry(request.db, Kind.CRON, name)
-    if not found or row is None:
+    found = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.CRON, name)
+    explained = explanation.find_entry(read_records(request.api, request.db), (Kind.CRON, name))
+    if not found or explained is None:
         raise not_found(f"job {name!r}")
+    row = explained.row
     foreseen = _forecast_job(request, name)
     before = request.before("run")
     runs = run_history.list_runs(request.db, RunFilter(Kind.CRON, name), RUNS_SHOWN + 1, after=before)
@@ -93,6 +96,7 @@ def show_job(request: PageRequest) -> Page:
     zone = foreseen.course.zone if foreseen else entry_schedule.schedule_zone(row.schedule_text) or request.settings.zone
     context = {
         "entry": found[0],
+        "why": explain_day(explained.records, row),
         "job": job,
         "schedule": _describe_schedule(request, name, row.schedule_text),
         "expression": entry_schedule.schedule_parts(row.schedule_text).get("schedule"),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 from heartbeatd.answers import EntryName, EntryStatus
 from scheduler.insight import status_data
-from scheduler.insight.daemon_state import read_daemon_state
-from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.outcome import Kind
 from scheduler.store import conditions
-from scheduler.system import state_lock
 from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.queries import read_records
 
 PARAMETERS = ("show",)
 
@@ -51,7 +47,5 @@ def _may_access(request: PageRequest, entry: EntryName | EntryStatus) -> bool:
 
 def _daemon_problems(request: PageRequest) -> list[str]:
     """What is wrong with the daemon or its config, as `explain` says it."""
-    path, zone = request.api.app_state.database_path, request.settings.zone
-    refused = state_lock.read_refused_starts(path.with_name(f"{path.name}.lock"))
-    state = read_daemon_state(request.db, request.now, running=True, pid=os.getpid(), refused_starts=refused)
-    return [text for _, text in state.problems(TimeFormat.of_today(zone, request.now))]
+    records = read_records(request.api, request.db)
+    return [text for _, text in records.daemon.problems(records.times(request.settings.zone))]

@@ -1,64 +1,32 @@
-"""Explains a day of all agents and jobs: which were silent or unusual, why, and which command shows details.
+"""Explains the day of an agent or a job in one sentence: whether it was silent or unusual, why, and which command shows details.
 
-It reads the run records of the day in one query, counted by cause. Details are read only for entries that have something to
-explain, so ten thousand entries take seconds.
+The runs of the day are counted by cause. Details are read only if they explain something, so ten thousand entries take seconds.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, get_args
-from zoneinfo import ZoneInfo
 
 from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
-from heartbeatd import answers
-from heartbeatd.answers import (
-    EntryOverview,
-    ExplainedEvent,
-    LaneHolder,
-    Overview,
-    PresentProblem,
-    QuietReason,
-    RunRecord,
-    StatusCounts,
-)
-from scheduler.insight import reason_texts, reload_history, schedule_texts, wake_waits
-from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
-from scheduler.insight.obstacles import quiet_reasons
-from scheduler.insight.periods import Period
+from heartbeatd.answers import EntryOverview, QuietReason, RunRecord
+from scheduler.insight import entry_states, obstacles, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
-from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.insight.slot_history import MissedRecords
+from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
+from scheduler.insight.slot_history import TRIGGERS_WITHOUT_SLOT
 from scheduler.model import entry_schedule, local_days
-from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
-from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
-from scheduler.model.outcome import FAILURES, WOKEN, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.outcome import FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
-from scheduler.store import (
-    boots,
-    clock_changes,
-    config_history,
-    entries,
-    lane_holds,
-    outbox,
-    rejected_wakes,
-    run_history,
-    wakes,
-)
+from scheduler.store import run_history
 from scheduler.store.outbox import EntryMessages
-from scheduler.store.rejected_wakes import RejectedWakes
 from scheduler.store.run_history import CauseCount
-from scheduler.work.plan import Plan
 
 MAX_CHANGES = 2  # changed keys in a line
 MAX_ERROR = 160  # characters of an error in a line
@@ -96,194 +64,30 @@ Status = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"
 STATUSES: tuple[Status, ...] = get_args(Status)  # how the day of an entry went, the worst first
 
 
-def explain_all(db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> Overview:
-    """A day or time of every entry, those first that were silent or unusual, and what concerns all of them."""
-    records = _Records(db, plan, period, now, daemon)
-    found = [_EntryDay(records, row).explain() for row in records.rows if records.existed(row)]
-    found += [_overview_of_new_entry(entry, records) for key, entry in records.unknown_entries()]
-    found.sort(key=lambda each: (each.expected, STATUSES.index(each.status), each.kind == "cron", each.name))
-    return Overview(
-        from_=period.begin,
-        until=period.end,
-        asked_at=now,
-        zone=period.zone.key,
-        counts=_count_by_status(found),
-        problems=[PresentProblem(what=what, says=says) for what, says in records.present_problems()],
-        entries=found,
-        overrides=[answers.Override(**asdict(each)) for each in records.overrides],
-        changes=reload_history.config_changes_between(db, period.begin, period.until),
-        events=records.events(),
-    )
+def explain_day(records: Records, row: EntryRow) -> EntryOverview:
+    """The most important fact about the period of the records for one entry."""
+    return _EntryDay(records, row).explain()
 
 
-def of_entries(overview: Overview, entries: list[EntryOverview]) -> Overview:
-    """The overview of only these of its entries."""
-    return overview.model_copy(update={"counts": _count_by_status(entries), "entries": entries})
+def existed(records: Records, row: EntryRow) -> bool:
+    """Whether an entry belongs to the period: it existed at that time, or is new in the config now."""
+    if row.id == NEW_ENTRY:
+        return records.is_today and row.state == "active"
+    if row.first_seen_at >= records.period.end:
+        return False
+    return row.state != "removed" or (row.kind, row.name) in records.past
 
 
-def _count_by_status(entries: list[EntryOverview]) -> StatusCounts:
-    return StatusCounts(**{status: sum(each.status == status for each in entries) for status in STATUSES})
-
-
-def _overview_of_new_entry(entry: Entry, records: _Records) -> EntryOverview:
-    """An entry that is in the config, but has no row."""
-    return EntryOverview(
-        kind=entry.kind.value,
-        name=entry.name,
-        status="silent",
-        cause=NOT_ADOPTED,
-        says="in the config file, but not yet applied by the daemon",
-        command=_adopt_command(records.daemon),
-        expected=False,
-        run=None,
-        ran=0,
-        skipped=0,
-        delivered=0,
-        undelivered=0,
-    )
-
-
-def _adopt_command(daemon: DaemonState) -> str:
-    return "heartbeatd reload" if daemon.is_running else "heartbeatd run"
-
-
-class _Records:
-    """All stored data about all entries in a period. Each query is made once."""
-
-    def __init__(self, db: sqlite3.Connection, plan: Plan | None, period: Period, now: datetime, daemon: DaemonState) -> None:
-        self.db = db
-        self.plan = plan
-        self.period = period
-        self.now = now
-        self.daemon = daemon
-        self.rows = entries.all_entries(db)
-        self.causes = run_history.count_causes(db, period.begin, period.end)
-        self.messages = outbox.messages_by_entry(db, period.begin, period.end)
-        self.unaddressed = run_history.unaddressed_alerts(db, period.begin, period.end)
-        self.past = entries.past_states_since(db, period.begin)
-        self.missed = MissedRecords(
-            boots.downtimes_between(boots.all_boots(db), running=daemon.is_running),
-            clock_changes.clock_changes_between(db, period.begin, period.end),
-            boots.stalls_between(db, period.begin, period.end),
-        )
-        self.waiting_wakes = wakes.count_waiting_by_agent(db)
-
-    @property
-    def is_today(self) -> bool:
-        """Whether the period reaches up to now."""
-        return self.period.until >= self.now
-
-    @cached_property
-    def holds(self) -> Mapping[str, Sequence[LaneHolder]]:
-        """Who holds the lane of each agent over HTTP now."""
-        return lane_holds.holds_by_agent(self.db, self.now)
-
-    @cached_property
-    def rejected_wakes(self) -> dict[Key, list[RejectedWakes]]:
-        """The rejected wakes of the period, by the job that sent them, or else by their agent."""
-        found: dict[Key, list[RejectedWakes]] = {}
-        for each in rejected_wakes.rejected_wakes_between(self.db, self.period.begin, self.period.end):
-            key = (Kind.CRON, each.sender) if each.source == Trigger.CRON else (Kind.HEARTBEAT, each.agent)
-            found.setdefault(key, []).append(each)
-        return found
-
-    @cached_property
-    def awaiting(self) -> frozenset[Key]:
-        """The entries with runs whose result comes later."""
-        return run_history.awaiting_entries(self.db)
-
-    @cached_property
-    def in_progress(self) -> list[tuple[Kind, str, int]]:
-        """The runs that are in progress now."""
-        return run_history.runs_in_progress_at(self.db, self.now)
-
-    @cached_property
-    def added(self) -> dict[tuple[Kind, datetime], list[EntryRow]]:
-        """The entries by kind and by the time at which they were first seen."""
-        found: dict[tuple[Kind, datetime], list[EntryRow]] = {}
-        for row in self.rows:
-            found.setdefault((row.kind, row.first_seen_at), []).append(row)
-        return found
-
-    @cached_property
-    def overrides(self) -> tuple[Override, ...]:
-        """The environment variables that set values of the active config."""
-        return config_history.overrides_in_force(self.db)
-
-    @cached_property
-    def reloads(self) -> list[RecordedConfigEvent]:
-        """The reloads of the period, the oldest first."""
-        return config_history.config_events(self.db, self.period.begin, self.period.until)
-
-    @cached_property
-    def config_changes(self) -> dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]]:
-        """What reloads have changed, by agent/NAME or cron/NAME."""
-        found: dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]] = {}
-        for recorded in self.reloads:
-            for change in recorded.event.diff.changes:
-                for label in change.entries:
-                    found.setdefault(label, []).append((recorded, change))
-        return found
-
-    def reload_at(self, instant: datetime | None) -> RecordedConfigEvent | None:
-        """The reload at exactly this time."""
-        return next((each for each in self.reloads if each.at == instant), None)
-
-    def entry(self, row: EntryRow) -> Entry | None:
-        """The entry in the config, None without one."""
-        return self.plan.entries.get((row.kind, row.name)) if self.plan else None
-
-    def existed(self, row: EntryRow) -> bool:
-        """Whether an entry belongs to the period: it existed at that time."""
-        if row.first_seen_at >= self.period.end:
-            return False
-        return row.state != "removed" or (row.kind, row.name) in self.past
-
-    def unknown_entries(self) -> Iterator[tuple[Key, Entry]]:
-        """The entries of the config that have no row."""
-        if self.plan and self.is_today:
-            known = {(row.kind, row.name) for row in self.rows}
-            yield from ((key, entry) for key, entry in self.plan.entries.items() if key not in known and entry.enabled)
-
-    def times(self, zone: ZoneInfo) -> TimeFormat:
-        """How times of an entry in this zone are shown."""
-        return TimeFormat(zone, self.period.begin, self.period.end, self.period.zone)
-
-    def path_text(self, path: Path) -> str:
-        """A path, relative to the config's folder if it is there."""
-        folder = self.plan.settings.path.parent if self.plan else None
-        return str(path.relative_to(folder)) if folder and path.is_relative_to(folder) else str(path)
-
-    def present_problems(self) -> list[tuple[str, str]]:
-        """What is wrong with the daemon or its config now, for a period up to now."""
-        return self.daemon.problems(self.times(self.period.zone)) if self.is_today else []
-
-    def events(self) -> list[ExplainedEvent]:
-        """What happened to the daemon and to the clock, and which starts were rejected."""
-        period = self.period
-        found = events_of_period(self.db, period.zone, period, running=self.daemon.is_running)
-        for start in self.daemon.refused_starts:
-            if period.begin <= start.at < period.until:
-                why = start.problem or "another daemon had locked the database"
-                says = f"a daemon ({shorten_path(start.config)}) could not start: {why}"
-                found.append(ExplainedEvent(at=start.at, what="start_refused", says=says))
-        return sorted(found, key=lambda each: each.at)
-
-
-class _EntryDay:
+class _EntryDay(ExplainedEntry):
     """The day of one entry."""
 
-    def __init__(self, records: _Records, row: EntryRow) -> None:
-        self._all = records
-        self._row = row
-        self._key = row.kind, row.name
-        self._entry = records.entry(row)
-        found = records.causes.get(self._key, [])
-        self._causes = sorted((each for each in found if each.trigger not in OTHER_TRIGGERS), key=_newest)
-        self._other_runs = [each for each in found if each.trigger in OTHER_TRIGGERS]
-        self._messages = records.messages.get(self._key, [])
-        self._past = records.past.get(self._key, [])
-        self._times = records.times(self._zone)
+    def __init__(self, records: Records, row: EntryRow) -> None:
+        super().__init__(records, row)
+        found = records.causes.get(self.key, [])
+        self._causes = sorted((each for each in found if each.trigger not in TRIGGERS_WITHOUT_SLOT), key=_newest)
+        self._other_runs = [each for each in found if each.trigger in TRIGGERS_WITHOUT_SLOT]
+        self._messages = records.messages.get(self.key, [])
+        self._past = records.past.get(self.key, [])
 
     @property
     def ran(self) -> int:
@@ -303,15 +107,12 @@ class _EntryDay:
     @cached_property
     def undelivered(self) -> list[EntryMessages]:
         """Messages and notifications that have not arrived, those first that will never arrive by themselves."""
-        return sorted((each for each in self._messages if each.is_undelivered(self._all.now)), key=lambda each: each.rank)
-
-    @property
-    def _zone(self) -> ZoneInfo:
-        return self._entry.zone if self._entry else entry_schedule.schedule_zone(self._row.schedule_text) or self._all.period.zone
+        return sorted((each for each in self._messages if each.is_undelivered(self.records.now)), key=lambda each: each.rank)
 
     def explain(self) -> EntryOverview:
         """The most important fact about this day. The first check that finds an explanation decides."""
         questions: tuple[Callable[[], EntryOverview | None], ...] = (
+            self._new_entry,
             self._undelivered_messages,
             self._alerts_without_target,
             self._retired,
@@ -345,8 +146,8 @@ class _EntryDay:
     ) -> EntryOverview:
         """The line of the entry. `code` is a word for programs: an outcome, a reason, a suppression, or a word of this file."""
         return EntryOverview(
-            kind=self._row.kind.value,
-            name=self._row.name,
+            kind=self.row.kind.value,
+            name=self.row.name,
             status=status,
             cause=code,
             says=says,
@@ -359,6 +160,12 @@ class _EntryDay:
             undelivered=sum(each.count for each in self.undelivered),
         )
 
+    def _new_entry(self) -> EntryOverview | None:
+        if self.row.id != NEW_ENTRY:
+            return None
+        says = "in the config file, but not yet applied by the daemon"
+        return self._overview("silent", NOT_ADOPTED, says, self._adopt_command())
+
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _undelivered_messages(self) -> EntryOverview | None:
@@ -367,17 +174,17 @@ class _EntryDay:
         first = self.undelivered[0]
         number = sum(each.count for each in self.undelivered)
         more = f", and {number - first.count} others" if number > first.count else ""
-        says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self._times.at(first.oldest)}"
+        says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self.times.at(first.oldest)}"
         return self._overview("undelivered", first.state, says, "heartbeatd outbox", first.last_run)
 
     def _alerts_without_target(self) -> EntryOverview | None:
-        if self._key not in self._all.unaddressed:
+        if self.key not in self.records.unaddressed:
             return None
-        number, run_id = self._all.unaddressed[self._key]
+        number, run_id = self.records.unaddressed[self.key]
         alerts = f"{format_count(number, 'alert')} sent to no one"
-        if self._entry and not self._entry.deliver:
+        if self.entry and not self.entry.deliver:
             says, code = f"{alerts}: it has no `deliver`, or `deliver: none`", DELIVER_NONE
-        elif self._entry and LAST_TARGET in self._entry.deliver:
+        elif self.entry and LAST_TARGET in self.entry.deliver:
             says, code = f"{alerts}: no target is known for `deliver: last`, because no conversation was reported yet", NO_TARGET
         else:
             says, code = f"{alerts}: no target was known", NO_TARGET
@@ -388,15 +195,15 @@ class _EntryDay:
     def _retired(self) -> EntryOverview | None:
         """It is disabled or removed at the end of the period."""
         state, since = self._state_at_end()
-        reload = self._all.reload_at(since)
-        when = (f" since {self._times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
+        reload = self.records.reload_at(since)
+        when = (f" since {self.times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
         if state == "disabled":
             says = f"disabled in the config{when}{self._disabling_key()}{self._override_text()}"
             return self._overview("silent", Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
         if state != "removed":
             return None
         renamed = self._new_name(since)
-        if renamed:
+        if renamed and self.records.may_see(self.row.kind, renamed.partition("/")[2]):
             why = "" if reload else f": it is gone, and {renamed} was added with the same schedule"
             says = f"renamed to {renamed}{when}{why}"
             return self._overview("silent", RENAMED, says, f"heartbeatd explain {renamed}")
@@ -404,7 +211,7 @@ class _EntryDay:
 
     def _disabling_key(self) -> str:
         """The key that disables it: `interval: 0` and `enabled: false` do."""
-        spec = self._entry.spec if self._entry else None
+        spec = self.entry.spec if self.entry else None
         if spec is None or spec.enabled:
             return ""
         if not isinstance(spec, Heartbeat) or spec.interval or spec.schedule:
@@ -414,9 +221,9 @@ class _EntryDay:
 
     def _state_at_end(self) -> tuple[str, datetime | None]:
         """Its state at the end of the period, and since when within the period (None: since before)."""
-        later = next((past for past in self._past if past.until >= self._all.period.until), None)
-        earlier = [past for past in self._past if past.until < self._all.period.until]
-        state = later.state if later else self._row.state
+        later = next((past for past in self._past if past.until >= self.records.period.until), None)
+        earlier = [past for past in self._past if past.until < self.records.period.until]
+        state = later.state if later else self.row.state
         since = next((after.until for after in reversed(earlier) if after.state != state), None)
         return state, since
 
@@ -424,41 +231,40 @@ class _EntryDay:
         """The entry that was added when this one was removed, if it is the only one with the same schedule."""
         if since is None or not self._past:
             return None
-        reload = self._all.reload_at(since)
+        reload = self.records.reload_at(since)
         for old, new in reload.event.diff.renamed if reload else ():
-            if old == self._label:
+            if old == self.label:
                 return new
-        added = self._all.added.get((self._row.kind, since), [])
-        same = [each.name for each in added if each.schedule_text == self._row.schedule_text and each.state != "removed"]
-        return f"{'cron' if self._row.kind is Kind.CRON else 'agent'}/{same[0]}" if len(same) == 1 else None
+        added = self.records.added.get((self.row.kind, since), [])
+        same = [each.name for each in added if each.schedule_text == self.row.schedule_text and each.state != "removed"]
+        return self.row.kind.label_of(same[0]) if len(same) == 1 else None
 
     def _paused(self) -> EntryOverview | None:
-        if not self._row.paused or self._row.state != "active" or not self._all.is_today:
+        state = entry_states.entry_state(self.row, self.times, is_open=False)
+        if state.state != "paused" or not self.records.is_today:
             return None
-        row = self._row
-        says = reason_texts.pause_text(row.paused_at, row.paused_by, row.pause_ends, self._times.at)
-        return self._overview("silent", Skip.PAUSED, says, f"heartbeatd resume {self._label}")
+        return self._overview("silent", Skip.PAUSED, state.says, f"heartbeatd resume {self.label}")
 
     def _other_settings(self) -> EntryOverview | None:
         """Whether the config file differs from the active config."""
-        if self._entry is None or not self._all.is_today:
+        if self.entry is None or not self.records.is_today:
             return None
-        planned = "active" if self._entry.enabled else "disabled"
-        if planned != self._row.state:
-            says = f"{self._row.state} for the daemon, but {planned} in the config file"
-        elif self._entry.schedule_text != self._row.schedule_text:
-            found = schedule_texts.schedule_changes(self._row.schedule_text, self._entry.schedule_text)
+        planned = "active" if self.entry.enabled else "disabled"
+        if planned != self.row.state:
+            says = f"{self.row.state} for the daemon, but {planned} in the config file"
+        elif self.entry.schedule_text != self.row.schedule_text:
+            found = schedule_texts.schedule_changes(self.row.schedule_text, self.entry.schedule_text)
             says = "the config file has other settings than the daemon: " + _changes_text(found)
         else:
             return None
-        return self._overview("unusual", NOT_ADOPTED, says, _adopt_command(self._all.daemon))
+        return self._overview("unusual", NOT_ADOPTED, says, self._adopt_command())
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _unsettled(self) -> tuple[int, datetime | None, dict[Skip, int]]:
         """Slots of the period without a record: how many have come due, the first one, and how many are excluded, by reason."""
-        row, period = self._row, self._all.period
+        row, period = self.row, self.records.period
         if row.state != "active":
             return 0, None, {}
         schedule = row.schedule
@@ -473,50 +279,51 @@ class _EntryDay:
     def _daemon_is_away(self) -> EntryOverview | None:
         """Slots have come due, and the daemon does not run, is stopped, or has no capacity for them."""
         count, first, _ = self._unsettled
-        if not count or first is None or not self._all.is_today:
+        if not count or first is None or not self.records.is_today:
             return None
-        daemon, slots = self._all.daemon, f"{format_count(count, 'slot')} since {self._times.at(first)}"
+        daemon, slots = self.records.daemon, f"{format_count(count, 'slot')} since {self.times.at(first)}"
         if not daemon.is_running:
             says = f"the daemon does not run: {slots} did not run"
             return self._overview("silent", reason_texts.DAEMON_DOWN, says, "heartbeatd run")
         if daemon.is_frozen:
             says = f"the daemon is frozen: {slots} did not run"
             return self._overview("silent", FROZEN, says, "heartbeatd status")
-        if any(each.state != "closed" for each in self._causes) or self._all.now - first - self._row.schedule.offset < SOON:
+        if any(each.state != "closed" for each in self._causes) or self.records.now - first - self.row.schedule.offset < SOON:
             return None
-        running = self._all.in_progress
-        most = self._all.plan.settings.limits.concurrency if self._all.plan else None
+        running = self.records.in_progress
+        most = self.records.plan.settings.limits.concurrency if self.records.plan else None
         if running and most is not None and len(running) >= most:
             return self._no_capacity(running, slots)
         return self._overview("silent", reason_texts.DUE, f"due, and not started yet: {slots}", "heartbeatd status")
 
     def _no_capacity(self, running: list[tuple[Kind, str, int]], slots: str) -> EntryOverview:
-        kind, name, run_id = running[0]
-        others = f" and {len(running) - 1} more" if len(running) > 1 else ""
-        says = f"limits.concurrency is reached by {_label(kind, name)} (run {run_id}){others}: {slots} did not start"
-        return self._overview("silent", NO_CAPACITY, says, f"heartbeatd show {run_id}", run_id)
+        shown = [each for each in running if self.records.may_see(each[0], each[1])]
+        kind, name, run_id = shown[0] if shown else (None, "", None)
+        names = [f"{kind.label_of(name)} (run {run_id})"] if kind else []
+        if others := len(running) - len(names):
+            names.append(f"{others} more" if names else format_count(others, "run"))
+        says = f"limits.concurrency is reached by {' and '.join(names)}: {slots} did not start"
+        return self._overview("silent", NO_CAPACITY, says, f"heartbeatd show {run_id}" if shown else "heartbeatd status", run_id)
 
     def _open_run(self) -> EntryOverview | None:
         """A run waits, or has been in progress beyond the next slot."""
         run = next((each for each in self._causes if each.state != "closed"), None)
-        if run is None or not self._all.is_today:
+        if run is None or not self.records.is_today:
             return None
         if run.state == "waiting":
             data = self._run(run.last_id)
             if run.outcome == Outcome.SKIPPED:
                 detail = data.error or self._lane_holder() if run.reason == Skip.BUSY else data.error
-                says = (
-                    f"its run of {self._times.at(run.last_slot)} waits: {reason_texts.SlotCause(run.reason or '').text_for_now}"
-                )
+                says = f"its run of {self.times.at(run.last_slot)} waits: {reason_texts.SlotCause(run.reason or '').text_for_now}"
                 return self._with_run("silent", str(run.reason), says + (f": {detail}" if detail else ""), run)
             says = (
-                f"its run of {self._times.at(run.last_slot)} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried"
+                f"its run of {self.times.at(run.last_slot)} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried"
             )
             return self._with_run("failed", str(run.reason), says + self._error_text(data), run)
-        following = self._row.schedule.next(run.last_slot)
-        if following is None or following + self._row.schedule.offset > self._all.now:
+        following = self.row.schedule.next(run.last_slot)
+        if following is None or following + self.row.schedule.offset > self.records.now:
             return None
-        says = f"its run of {self._times.at(run.last_slot)} is still in progress"
+        says = f"its run of {self.times.at(run.last_slot)} is still in progress"
         return self._with_run("silent", reason_texts.RUNNING, says, run)
 
     def _last_slot_failed(self) -> EntryOverview | None:
@@ -555,7 +362,7 @@ class _EntryDay:
 
     def _next_attempt_text(self, made: int) -> str:
         """The attempt that was not made, with the number of attempts that the config allows."""
-        return f"attempt {made + 1} of {self._entry.retries + 1}" if self._entry else "another attempt"
+        return f"attempt {made + 1} of {self.entry.retries + 1}" if self.entry else "another attempt"
 
     def _no_run(self) -> EntryOverview | None:
         """Nothing ran in the period: by its settings, or because every slot was skipped."""
@@ -583,7 +390,9 @@ class _EntryDay:
 
     def _missed(self, cause: CauseCount, data: RunRecord, status: Status) -> EntryOverview:
         """Slots that could not start: the daemon was down or frozen, the clock jumped, or all places were taken."""
-        found = self._all.missed.cause(cause.last_slot + self._row.schedule.offset)
+        found = self.records.missed.cause(cause.last_slot + self.row.schedule.offset)
+        if found.code == Skip.MISSED and data.error and self.records.agents is not None:  # it names other entries
+            return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {found.text}", cause)
         if found.code == Skip.MISSED and data.error:
             return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {data.error}", cause)
         return self._with_run(status, found.code, f"{self._extent(cause)}: {found.text}", cause)
@@ -594,12 +403,12 @@ class _EntryDay:
         number = sum(each.slots for each in alike)
         others = [each for each in self._causes if each.reason not in (cause.reason, *BY_SCHEDULE)]
         begin = min(each.first_slot for each in alike)
-        since = f" since {self._times.at(begin)}" if begin >= self._all.period.begin else ""
-        if begin < self._all.period.begin:
-            return f"not run since {self._times.at(begin)}"
+        since = f" since {self.times.at(begin)}" if begin >= self.records.period.begin else ""
+        if begin < self.records.period.begin:
+            return f"not run since {self.times.at(begin)}"
         if not others:
-            return f"all {number} slots{since}" if number > 1 else f"the slot of {self._times.at(begin)}"
-        return f"{format_count(number, 'slot')}{since}" if number > 1 else f"the slot of {self._times.at(begin)}"
+            return f"all {number} slots{since}" if number > 1 else f"the slot of {self.times.at(begin)}"
+        return f"{format_count(number, 'slot')}{since}" if number > 1 else f"the slot of {self.times.at(begin)}"
 
     def _skip_detail(self, code: str, data: RunRecord) -> str:
         if code == Skip.BUSY:
@@ -617,26 +426,25 @@ class _EntryDay:
         return squeeze(data.error or "", MAX_ERROR)
 
     def _checklist_path(self) -> str:
-        spec = self._entry.spec if self._entry else None
-        if not isinstance(spec, Heartbeat):
+        spec = self.spec
+        if spec is None:
             return ""
-        return self._all.path_text(spec.workspace / spec.checklist) if spec.reads_checklist else "it is in the config"
+        return self.records.path_text(spec.workspace / spec.checklist) if spec.reads_checklist else "it is in the config"
 
     def _due_text(self) -> str:
         """Whether all items are paused, or only not due."""
-        spec = self._entry.spec if self._entry else None
-        text = load_checklist(spec) if isinstance(spec, Heartbeat) else Skip.CHECKLIST_MISSING
+        text = load_checklist(self.spec) if self.spec else Skip.CHECKLIST_MISSING
         if isinstance(text, Skip):
             return ""
-        everything = due_items.select_due_items(text, self._all.now, {}, everything=True)
+        everything = due_items.select_due_items(text, self.records.now, {}, everything=True)
         if checklist.has_work(text) and not everything.has_work:
             return "all its items are paused or completed"
         return "each was checked within its [every ...]"
 
     def _precheck_text(self, code: str, data: RunRecord) -> str:
         if code == Skip.PRECHECK_UNCHANGED:
-            since = self._row.looked_at
-            return f"its output is the same as at {self._times.at(since)}" if since else ""
+            since = self.row.looked_at
+            return f"its output is the same as at {self.times.at(since)}" if since else ""
         printed = data.precheck.output.strip().splitlines() if data.precheck else []
         return f"it printed {printed[-1][:60]}" if printed else ""
 
@@ -646,33 +454,33 @@ class _EntryDay:
         if reason is Skip.CALENDAR:
             says = "a calendar excludes the day" + self._calendar_text()
         else:
-            says = f"outside its active hours {schedule_texts.hours_text(self._row.schedule_text)}{self._local_clock()}"
+            says = f"outside its active hours {schedule_texts.hours_text(self.row.schedule_text)}{self._local_clock()}"
         cause = recorded.get(reason)
         says += self._override_text() + self._next_text() + self._schedule_change_text()
         return self._overview("silent", reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True)
 
     def _calendar_text(self) -> str:
-        plan = self._all.plan
+        plan = self.records.plan
         calendars = plan.settings.calendars if plan else {}
-        found = schedule_texts.excluding_calendar(self._row.schedule_text, self._all.period.until, calendars)
+        found = schedule_texts.excluding_calendar(self.row.schedule_text, self.records.period.until, calendars)
         return f" ({found})" if found else ""
 
     def _local_clock(self) -> str:
         """The present time in the zone of the active hours, if that is not the reader's zone."""
-        zones = schedule_texts.hours_zones(self._row.schedule_text)
-        local = self._all.period.until.astimezone(zones[0]) if len(zones) == 1 else None
-        here = self._all.period.until.astimezone(self._all.period.zone)
+        zones = schedule_texts.hours_zones(self.row.schedule_text)
+        local = self.records.period.until.astimezone(zones[0]) if len(zones) == 1 else None
+        here = self.records.period.until.astimezone(self.records.period.zone)
         if local is None or local.utcoffset() == here.utcoffset():
             return ""
         return f", where it is {local:%H:%M} (UTC{local_days.offset_text(local)})"
 
     def _next_text(self) -> str:
-        due = self._row.due_at or (self._row.slot and self._row.slot + self._row.schedule.offset)
-        return f"; next {self._times.at(due)}" if due and due > self._all.now else ""
+        due = self.row.due_at or (self.row.slot and self.row.slot + self.row.schedule.offset)
+        return f"; next {self.times.at(due)}" if due and due > self.records.now else ""
 
     def _without_slots(self) -> EntryOverview | None:
         """There is no slot in the period."""
-        row = self._row
+        row = self.row
         if row.schedule is entry_schedule.NO_SCHEDULE:
             says = "it has no schedule, so it runs only when it is woken" + self._schedule_change_text() + self._override_text()
             if row.kind is Kind.CRON:
@@ -681,32 +489,34 @@ class _EntryDay:
             return self._overview("silent", NO_SCHEDULE, says, self._effective_command(), is_expected=is_expected)
         done = entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
         if done:
-            return self._overview("normal", DONE, f"done at {self._times.at(done)}", is_expected=True)
-        says = f"no slot on this day, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
+            return self._overview("normal", DONE, f"done at {self.times.at(done)}", is_expected=True)
+        is_ahead = row.due_at is not None and self.records.now <= row.due_at < self.records.period.end
+        when = "no slot yet" if is_ahead else "no slot on this day"
+        says = f"{when}, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"
         says += self._schedule_change_text() + self._override_text()
-        return self._overview("silent", NO_SLOT, says, f"heartbeatd plan {self._label}", is_expected=True)
+        return self._overview("silent", NO_SLOT, says, f"heartbeatd plan {self.label}", is_expected=True)
 
     # --- further facts -------------------------------------------------------------------------------------------------
 
     def _waiting_wakes(self) -> EntryOverview | None:
-        number = self._all.waiting_wakes.get(self._row.name, 0) if self._row.kind is Kind.HEARTBEAT else 0
-        wait = wake_waits.next_wait(self._all.db, self._row.kind, self._row.name, self._all.now) if number else None
-        if wait is None or not self._all.is_today or wait.reason in QUIET_WAITS:
+        number = self.records.waiting_wakes.get(self.row.name, 0) if self.row.kind is Kind.HEARTBEAT else 0
+        wait = wake_waits.next_wait(self.records.db, self.row.kind, self.row.name, self.records.now) if number else None
+        if wait is None or not self.records.is_today or wait.reason in QUIET_WAITS:
             return None
-        says = reason_texts.waiting_wakes_text(number, wait.text, wait.until, self._times.at)
+        says = reason_texts.waiting_wakes_text(number, wait.text, wait.until, self.times.at)
         return self._overview("unusual", WAKES_WAIT, says, self._explain_command(), wait.run_id)
 
     def _rejected_wakes(self) -> EntryOverview | None:
         """Wakes that reached no agent: those of a job, or those of people and programs to an agent."""
-        found = self._all.rejected_wakes.get(self._key)
+        found = self.records.rejected_wakes.get(self.key)
         if not found:
             return None
         last = found[-1]
         number = sum(each.count for each in found if (each.agent, each.why) == (last.agent, last.why))
         whose = f"of agent/{last.agent}" if last.source == Trigger.CRON else f"by {last.sender or last.source}"
-        says = reason_texts.rejected_wakes_text(number, whose, last.first_at, REJECTED_WAKE_TEXTS[last.why], self._times.at)
+        says = reason_texts.rejected_wakes_text(number, whose, last.first_at, REJECTED_WAKE_TEXTS[last.why], self.times.at)
         command = f"heartbeatd explain agent/{last.agent}" if last.source == Trigger.CRON else self._explain_command()
         return self._overview("unusual", WAKE_REJECTED, says, command)
 
@@ -723,7 +533,7 @@ class _EntryDay:
         text = self._schedule_change_text()
         if not text:
             return None
-        if self._row.schedule is entry_schedule.NO_SCHEDULE:
+        if self.row.schedule is entry_schedule.NO_SCHEDULE:
             return self._without_slots()
         _, _, closed = self._unsettled
         if closed and not self._ran_since(self._changed_at()):
@@ -732,37 +542,37 @@ class _EntryDay:
 
     def _changed_at(self) -> datetime:
         """When its settings were last changed in the period, else the begin of the period."""
-        times = [recorded.at for recorded, _ in self._all.config_changes.get(self._label, ())]
-        times += [past.until for past in self._past if past.until < self._all.period.until]
-        return max(times, default=self._all.period.begin)
+        times = [recorded.at for recorded, _ in self.records.config_changes.get(self.label, ())]
+        times += [past.until for past in self._past if past.until < self.records.period.until]
+        return max(times, default=self.records.period.begin)
 
     def _ran_since(self, instant: datetime) -> bool:
         return any(_has_run(each) and each.last_slot > instant for each in (*self._causes, *self._other_runs))
 
     def _schedule_change_text(self) -> str:
         """What reloads of the period have changed, or what has changed in its schedule."""
-        recorded = self._all.config_changes.get(self._label, ())
+        recorded = self.records.config_changes.get(self.label, ())
         if recorded:
             last = recorded[-1][0]
             changes = [each for reload, each in recorded if reload.id == last.id]
             shown = "; ".join(squeeze(f"{each.key} {each.old} -> {each.new}", MAX_ERROR) for each in changes[:MAX_CHANGES])
             more = f" and {len(changes) - MAX_CHANGES} more keys" if len(changes) > MAX_CHANGES else ""
-            return f"; changed at {self._times.at(last.at)} by {last.event.by}: {shown}{more}"
-        past = [each for each in self._past if each.until < self._all.period.until and each.state == "active"]
-        if not past or self._row.state != "active":
+            return f"; changed at {self.times.at(last.at)} by {last.event.by}: {shown}{more}"
+        past = [each for each in self._past if each.until < self.records.period.until and each.state == "active"]
+        if not past or self.row.state != "active":
             return ""
-        found = schedule_texts.schedule_changes(past[0].schedule_text, self._row.schedule_text)
-        return f"; changed at {self._times.at(past[-1].until)}: {_changes_text(found)}" if found else ""
+        found = schedule_texts.schedule_changes(past[0].schedule_text, self.row.schedule_text)
+        return f"; changed at {self.times.at(past[-1].until)}: {_changes_text(found)}" if found else ""
 
     def _override_text(self) -> str:
         """The environment variables that set values of the entry, with the values of the file."""
-        found = [each for each in self._all.overrides if each.concerns(self._label)]
+        found = [each for each in self.records.overrides if each.concerns(self.label)]
         return "".join(f"; by {each.variable} (file: {squeeze(each.in_file, MAX_ERROR)})" for each in found[:MAX_CHANGES])
 
     def _nothing_sent(self) -> EntryOverview | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
         answers = [each for each in (*self._causes, *self._other_runs) if each.suppression]
-        if self._row.kind is Kind.CRON or self.delivered:
+        if self.row.kind is Kind.CRON or self.delivered:
             answers = [each for each in answers if each.suppression in HIDDEN]
         if not answers:
             return None
@@ -777,12 +587,11 @@ class _EntryDay:
     @cached_property
     def _quiet_reasons(self) -> list[QuietReason]:
         """Why it is quiet now; empty for a period that has passed."""
-        records, row = self._all, self._row
-        is_possible = row.is_muted(records.now) or row.conditions or self._key in records.awaiting
+        records, row = self.records, self.row
+        is_possible = row.is_muted(records.now) or row.conditions or self.key in records.awaiting
         if not records.is_today or not is_possible:
             return []
-        spec = self._entry.spec if self._entry and isinstance(self._entry.spec, Heartbeat) else None
-        return quiet_reasons(records.db, row, spec, records.now, self._times)
+        return obstacles.quiet_reasons(records.db, row, self.spec, records.now, self.times)
 
     def _reason_texts(self, *codes: str) -> str:
         return "; ".join(each.says for each in self._quiet_reasons if each.code in codes)
@@ -793,7 +602,7 @@ class _EntryDay:
             return None
         held = sum(each.runs for each in (*self._causes, *self._other_runs) if each.suppression == Suppression.MUTED)
         says = f"{text}, {format_count(held, 'answer')} not sent" if held else text
-        return self._overview("unusual", Suppression.MUTED, says, f"heartbeatd unmute {self._label}")
+        return self._overview("unusual", Suppression.MUTED, says, f"heartbeatd unmute {self.label}")
 
     def _with_mute(self, explained: EntryOverview) -> EntryOverview:
         """The explanation of a muted entry says so, because the notification about what it explains is suppressed, too."""
@@ -822,18 +631,17 @@ class _EntryDay:
 
     # --- details ------------------------------------------------------------------------------------------------------
 
-    @property
-    def _label(self) -> str:
-        return _label(self._row.kind, self._row.name)
+    def _adopt_command(self) -> str:
+        return "heartbeatd reload" if self.records.daemon.is_running else "heartbeatd run"
 
     def _explain_command(self) -> str:
-        return f"heartbeatd explain {self._label}"
+        return f"heartbeatd explain {self.label}"
 
     def _effective_command(self) -> str:
-        return f"heartbeatd check --effective {self._row.name}" if self._row.kind is Kind.HEARTBEAT else self._explain_command()
+        return f"heartbeatd check --effective {self.row.name}" if self.row.kind is Kind.HEARTBEAT else self._explain_command()
 
     def _run(self, run_id: int) -> RunRecord:
-        found = run_history.get_run(self._all.db, run_id)
+        found = run_history.get_run(self.records.db, run_id)
         assert found is not None  # its id has just been read
         return found
 
@@ -845,11 +653,10 @@ class _EntryDay:
         return f" (run {run.last_id})" if run else ""
 
     def _lane_holder(self) -> str:
-        held = self._all.holds.get(self._row.name, ())
+        held = self.records.holds.get(self.row.name, ())
         return f"{held[-1].id} holds it over HTTP" if held else ""
 
 
-OTHER_TRIGGERS = WOKEN | {Trigger.RESULT, Trigger.REBOOT}  # runs that no slot starts
 QUIET_WAITS = (wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
 OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed out", Outcome.ABANDONED.value: "was interrupted"}
 HIDDEN = (Suppression.NOT_SHOWN, Suppression.MUTED)
@@ -863,10 +670,6 @@ def _newest(cause: CauseCount) -> tuple[datetime, int]:
 
 def _has_run(cause: CauseCount) -> bool:
     return cause.outcome not in (None, Outcome.SKIPPED) or cause.state == "running"
-
-
-def _label(kind: str, name: str) -> str:
-    return f"{'cron' if kind == Kind.CRON else 'agent'}/{name}"
 
 
 def _times_word(number: int) -> str:

@@ -1,0 +1,49 @@
+"""Says in which state an entry is, and whether it is muted. The commands, the page, the API and MCP say it with these words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from heartbeatd.answers import ActiveMute, EntryState
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.model import entry_schedule
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.mute import parse_mute
+
+
+def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryState:
+    """Whether an entry may run; `is_open`: it has a run that has not ended."""
+    is_paused = row.state == "active" and row.paused
+    done = None if is_paused or is_open or row.state != "active" else finished_slot(row)
+    says = {"disabled": "disabled in the config", "removed": "not in the config"}.get(row.state, "active")
+    if is_paused:
+        begin = f" since {times.at(row.paused_at)}" if row.paused_at else ""
+        by = f" by {row.paused_by}" if row.paused_by else ""
+        says = f"paused{begin}{by} until {times.at(row.pause_ends) if row.pause_ends else 'someone resumes it'}"
+    return EntryState(
+        kind=row.kind.value,
+        name=row.name,
+        state="paused" if is_paused else "done" if done else row.state,
+        says=f"done at {times.at(done)}" if done else says,
+        paused_until=row.pause_ends if is_paused else None,
+        paused_at=row.paused_at if is_paused else None,
+        paused_by=row.paused_by if is_paused else None,
+        done_at=done,
+    )
+
+
+def finished_slot(row: EntryRow) -> datetime | None:
+    """The one slot of an entry that runs once and is done; None for any other entry."""
+    return entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
+
+
+def active_mute(row: EntryRow, now: datetime, times: TimeFormat) -> ActiveMute | None:
+    """The mute of an entry; None without one."""
+    if row.mute is None or not row.is_muted(now):
+        return None
+    mute, until = parse_mute(row.mute), None if row.muted_until == UNTIL_RESUMED else row.muted_until
+    until_changed = mute.known is not None
+    ends = [f"until {times.at(until)}"] if until else []
+    ends += ["until something changes"] if until_changed else []
+    says = f"muted by {mute.by} {' or '.join(ends) or 'until unmuted'}"
+    return ActiveMute(since=mute.since, by=mute.by, until=until, until_changed=until_changed, held=mute.held, says=says)

@@ -1,0 +1,257 @@
+"""Reads what is on record about agents and jobs in a period, for `explain`: about all of them in sets, or about one alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from heartbeat.spec import Heartbeat
+from heartbeatd.answers import ExplainedEvent, LaneHolder
+from scheduler.engine import plan_sync
+from scheduler.insight import slot_history
+from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
+from scheduler.insight.periods import Period
+from scheduler.insight.schedule_texts import TimeFormat
+from scheduler.insight.slot_history import LoadedHistory, MissedRecords, SlotResult
+from scheduler.model import entry_schedule
+from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
+from scheduler.model.entry import Entry, Key
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.store import config_history, entries, lane_holds, outbox, rejected_wakes, run_history, wakes
+from scheduler.store.entries import PastState
+from scheduler.store.outbox import EntryMessages
+from scheduler.store.rejected_wakes import RejectedWakes
+from scheduler.store.run_history import CauseCount
+from scheduler.system.lanes import Lanes
+from scheduler.work.plan import Plan
+
+NEW_ENTRY = 0  # the id of the row of an entry that is in the config only
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is on record about a period. Each query is made once, and only if it is needed.
+
+    `plan` is None if the config cannot be read. `agents` are those that the reader may see (None: all agents and jobs). `only`
+    limits the records to one entry.
+    """
+
+    db: sqlite3.Connection
+    plan: Plan | None
+    period: Period
+    now: datetime
+    daemon: DaemonState
+    lanes: Lanes
+    agents: frozenset[str] | None = None
+    only: Key | None = None
+
+    def may_see(self, kind: str, name: str) -> bool:
+        """Whether the reader may see this entry."""
+        return self.agents is None or (kind == Kind.HEARTBEAT and name in self.agents)
+
+    @cached_property
+    def rows(self) -> list[EntryRow]:
+        """The entries that the reader may see, also those that are only in the config."""
+        if self.only is None:
+            found = [row for row in entries.all_entries(self.db) if self.may_see(row.kind, row.name)]
+        else:
+            row = entries.find_entry(self.db, *self.only)
+            found = [row] if row else []
+        known = {(row.kind, row.name) for row in found}
+        declared = self.plan.entries if self.plan else {}
+        wanted = declared.keys() if self.only is None else declared.keys() & {self.only}
+        new = (declared[key] for key in wanted if key not in known and self.may_see(*key))
+        return [*found, *(_row_of_new_entry(entry, self.now) for entry in new)]
+
+    @cached_property
+    def causes(self) -> dict[Key, list[CauseCount]]:
+        """The runs and slots of the period, counted by cause."""
+        return run_history.count_causes(self.db, self.period.begin, self.period.end, self.only)
+
+    @cached_property
+    def messages(self) -> dict[Key, list[EntryMessages]]:
+        """The messages of the period, and older ones that are still to be delivered."""
+        return outbox.messages_by_entry(self.db, self.period.begin, self.period.end, self.only)
+
+    @cached_property
+    def unaddressed(self) -> dict[Key, tuple[int, int]]:
+        """The alerts of the period that were sent to no one."""
+        return run_history.unaddressed_alerts(self.db, self.period.begin, self.period.end)
+
+    @cached_property
+    def past(self) -> dict[Key, list[PastState]]:
+        """The states that ended in the period or later."""
+        return entries.past_states_since(self.db, self.period.begin)
+
+    @cached_property
+    def missed(self) -> MissedRecords:
+        """The times at which the daemon could start nothing."""
+        return slot_history.missed_records(self.db, self.period.begin, self.period.end, running=self.daemon.is_running)
+
+    @cached_property
+    def waiting_wakes(self) -> dict[str, int]:
+        """The number of waiting wakes of each agent."""
+        return wakes.count_waiting_by_agent(self.db)
+
+    @property
+    def is_today(self) -> bool:
+        """Whether the period reaches up to now."""
+        return self.period.until >= self.now
+
+    @cached_property
+    def holds(self) -> Mapping[str, Sequence[LaneHolder]]:
+        """Who holds the lane of each agent over HTTP now."""
+        return lane_holds.holds_by_agent(self.db, self.now)
+
+    @cached_property
+    def rejected_wakes(self) -> dict[Key, list[RejectedWakes]]:
+        """The rejected wakes of the period, by the job that sent them, or else by their agent."""
+        found: dict[Key, list[RejectedWakes]] = {}
+        for each in rejected_wakes.rejected_wakes_between(self.db, self.period.begin, self.period.end):
+            key = (Kind.CRON, each.sender) if each.source == Trigger.CRON else (Kind.HEARTBEAT, each.agent)
+            found.setdefault(key, []).append(each)
+        return found
+
+    @cached_property
+    def awaiting(self) -> frozenset[Key]:
+        """The entries with runs whose result comes later."""
+        return run_history.awaiting_entries(self.db)
+
+    @cached_property
+    def in_progress(self) -> list[tuple[Kind, str, int]]:
+        """The runs that are in progress now."""
+        return run_history.runs_in_progress_at(self.db, self.now)
+
+    @cached_property
+    def added(self) -> dict[tuple[Kind, datetime], list[EntryRow]]:
+        """The entries by kind and by the time at which they were first seen."""
+        found: dict[tuple[Kind, datetime], list[EntryRow]] = {}
+        for row in entries.all_entries(self.db):
+            found.setdefault((row.kind, row.first_seen_at), []).append(row)
+        return found
+
+    @cached_property
+    def overrides(self) -> tuple[Override, ...]:
+        """The environment variables that set values of the active config."""
+        return config_history.overrides_in_force(self.db)
+
+    @cached_property
+    def reloads(self) -> list[RecordedConfigEvent]:
+        """The reloads of the period, the oldest first."""
+        return config_history.config_events(self.db, self.period.begin, self.period.until)
+
+    @cached_property
+    def config_changes(self) -> dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]]:
+        """What reloads have changed, by agent/NAME or cron/NAME."""
+        found: dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]] = {}
+        for recorded in self.reloads:
+            for change in recorded.event.diff.changes:
+                for label in change.entries:
+                    found.setdefault(label, []).append((recorded, change))
+        return found
+
+    def reload_at(self, instant: datetime | None) -> RecordedConfigEvent | None:
+        """The reload at exactly this time."""
+        return next((each for each in self.reloads if each.at == instant), None)
+
+    def times(self, zone: ZoneInfo) -> TimeFormat:
+        """How times of an entry in this zone are shown."""
+        return TimeFormat(zone, self.period.begin, self.period.end, self.period.zone)
+
+    def path_text(self, path: Path) -> str:
+        """A path, relative to the config's folder if it is there."""
+        folder = self.plan.settings.path.parent if self.plan else None
+        return str(path.relative_to(folder)) if folder and path.is_relative_to(folder) else str(path)
+
+    def events(self) -> list[ExplainedEvent]:
+        """What happened to the daemon and to the clock, and which starts were rejected."""
+        period = self.period
+        found = events_of_period(self.db, period.zone, period, running=self.daemon.is_running)
+        for start in self.daemon.refused_starts:
+            if period.begin <= start.at < period.until:
+                why = start.problem or "another daemon had locked the database"
+                why = why if self.agents is None else "the log has the reason"
+                says = f"a daemon ({shorten_path(start.config)}) could not start: {why}"
+                found.append(ExplainedEvent(at=start.at, what="start_refused", says=says))
+        return sorted(found, key=lambda each: each.at)
+
+
+def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
+    """The row that an entry would get if the daemon saw it now for the first time."""
+    anchor, settled = plan_sync.planned_anchor(entry, None, now)
+    schedule = entry_schedule.parse_schedule(entry.schedule_text, anchor)
+    slot = schedule.next(settled) if entry.enabled else None
+    return EntryRow(
+        id=NEW_ENTRY,
+        kind=entry.kind,
+        name=entry.name,
+        state="active" if entry.enabled else "disabled",
+        schedule_text=entry.schedule_text,
+        first_seen_at=now,
+        anchor=anchor,
+        settled_until=settled,
+        slot=slot,
+        due_at=slot and slot + schedule.offset,
+    )
+
+
+class ExplainedEntry:
+    """One entry, and what is on record about it."""
+
+    def __init__(self, records: Records, row: EntryRow) -> None:
+        self.records = records
+        self.row = row
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        return self.records.db
+
+    @property
+    def now(self) -> datetime:
+        return self.records.now
+
+    @property
+    def key(self) -> Key:
+        return self.row.kind, self.row.name
+
+    @property
+    def label(self) -> str:
+        """agent/NAME or cron/NAME."""
+        return self.row.kind.label_of(self.row.name)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry in the config; None without one."""
+        return self.records.plan.entries.get(self.key) if self.records.plan else None
+
+    @property
+    def spec(self) -> Heartbeat | None:
+        """The settings of an agent in the config; None for a job, and without a config."""
+        return self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """The zone of the entry's days: from the config, or else from its recorded schedule, or that of the reader."""
+        if self.entry is not None:
+            return self.entry.zone
+        return entry_schedule.schedule_zone(self.row.schedule_text) or self.records.period.zone
+
+    @cached_property
+    def times(self) -> TimeFormat:
+        """How its times are shown in sentences."""
+        return self.records.times(self.zone)
+
+    def load_history(self, begin: datetime, end: datetime) -> LoadedHistory:
+        """What is on record about its slots and other runs in [begin, end)."""
+        running, is_limited = self.records.daemon.is_running, self.records.agents is not None
+        return slot_history.load_history(self.db, self.row, begin, end, self.now, running=running, is_limited=is_limited)
+
+    def slot_results(self, begin: datetime, end: datetime) -> list[SlotResult]:
+        """What happened to each slot in [begin, end)."""
+        return slot_history.slot_results(self.load_history(begin, end).record, begin, end)
