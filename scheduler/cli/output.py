@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import click
 from rich.cells import cell_len, set_cell_size
 
-from heartbeat.words import one_line
+from heartbeat.words import format_count, format_usd, one_line
 from scheduler.cli.colours import Meaning, paint_label
 from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
@@ -296,6 +296,23 @@ def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     """The time between two instants, both cut to seconds, so that it agrees with the printed times."""
     begin, end = map(_moment, (since, until))
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
+
+
+def describe_cost(cost: float | None, of_what: str, unpriced: int, untold_usd: float) -> str | None:
+    """A cost, what it is for, and the usage that it lacks; None if nothing is known about it.
+
+    `unpriced` runs had usage without a price. Usage worth up to `untold_usd` was not reported by the programs.
+    """
+    if cost is None and not unpriced and not untold_usd:
+        return None
+    missing = f"; {format_count(unpriced, 'run')} had no price" if unpriced else ""
+    missing += f"; usage worth up to {format_usd(untold_usd)} was not reported" if untold_usd else ""
+    return f"{'not known' if cost is None else format_usd(cost)} {of_what}{missing}"
+
+
+def format_ending(clean: bool) -> str:
+    """How a daemon ended."""
+    return "stopped cleanly" if clean else "ended unexpectedly"
 
 
 def round_up_usd(amount: float) -> str:

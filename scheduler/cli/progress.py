@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TextIO
 
 import click
 
 DELAY = 2.0  # seconds
 INTERVAL = 1.0  # seconds
-HOME, CLEAR_LINE, CLEAR_BELOW, NEW_LINE = "\x1b[H", "\x1b[K", "\x1b[J", "\r\n"  # ECMA-48
-OTHER_SCREEN, FIRST_SCREEN = "\x1b[?1049h", "\x1b[?1049l"  # of xterm; other terminals ignore them
+CLEAR_LINE = "\x1b[K"  # ECMA-48
 
 
 @contextmanager
@@ -52,36 +50,32 @@ def _report(what: str, stream: TextIO, delay: float, over: threading.Event) -> N
 
 def show_repeatedly(make_lines: Callable[[], Iterable[str]], interval: float, *, in_place: bool) -> None:
     """Show lines again every `interval` seconds, until Ctrl-C: on a terminal `in_place`, else one text after the other."""
-    in_place = in_place and sys.stdout.isatty()
-    lines: list[str] = []
-    try:
-        sys.stdout.write(OTHER_SCREEN if in_place else "")
+    text = ""
+    with suppress(KeyboardInterrupt), _screen() if in_place and sys.stdout.isatty() else nullcontext(click.echo) as show:
         while True:
-            lines = list(make_lines())
-            if in_place:
-                _redraw(lines)
-            else:
-                click.echo("\n".join(lines))
+            text = "\n".join(make_lines())
+            show(text)
             sys.stdout.flush()
             time.sleep(interval)
-    except KeyboardInterrupt:
-        return
-    finally:
-        if in_place:
-            sys.stdout.write(FIRST_SCREEN)
-            click.echo("\n".join(lines))
+    if show is not click.echo:
+        click.echo(text)
 
 
-def _redraw(lines: list[str]) -> None:
-    """Show the lines from the top of the terminal. Nothing is cleared before it is overwritten, so nothing flickers.
+@contextmanager
+def _screen() -> Iterator[Callable[[str], None]]:
+    """A function that shows a text on another screen of the terminal, until the block ends. The end of a long text is counted."""
+    from rich.console import Console  # only for this view
+    from rich.live import Live
+    from rich.text import Text
 
-    Lines below the bottom are not shown, because the terminal would scroll.
-    """
-    room = shutil.get_terminal_size().lines - 1
-    shown = lines if len(lines) <= room else [*lines[: room - 1], f"and {len(lines) - room + 1} more lines"]
-    sys.stdout.write(f"{HOME}{''.join(f'{line}{CLEAR_LINE}{NEW_LINE}' for line in _plain_if_wanted(shown))}{CLEAR_BELOW}")
+    is_plain = click.get_current_context().color is False
+    console = Console(highlight=False)
 
+    def show(text: str) -> None:
+        lines = (click.unstyle(text) if is_plain else text).split("\n")
+        if (below := len(lines) - console.height) > 0:
+            lines[console.height - 1 :] = [f"and {below + 1} more lines"]
+        live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
 
-def _plain_if_wanted(lines: list[str]) -> list[str]:
-    colours = click.get_current_context().color
-    return lines if colours is None or colours else [click.unstyle(line) for line in lines]
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield show

@@ -15,9 +15,11 @@ from scheduler.cli import daemon_files
 from scheduler.cli.output import (
     Column,
     abbreviate_count,
+    describe_cost,
     display_zone,
     elapsed_time,
     entry_label,
+    format_ending,
     format_list,
     format_table,
     format_time,
@@ -131,13 +133,10 @@ def _run_sentences(totals: Data) -> Iterator[str]:
 
 
 def _cost_sentences(totals: Data) -> Iterator[str]:
-    tokens, unpriced, untold = totals["tokens"], totals["runs_without_price"], totals["untold_usd"]
-    if totals["cost_usd"] is None and not unpriced and not untold:
-        return
-    missing = f"; {format_count(unpriced, 'run')} had no price" if unpriced else ""
-    missing += f"; usage worth up to {format_usd(untold)} was not reported" if untold else ""
-    cost = "not known" if totals["cost_usd"] is None else format_usd(totals["cost_usd"])
-    yield f"Cost {cost} for {abbreviate_count(tokens['input'])} tokens in and {abbreviate_count(tokens['output'])} out{missing}."
+    tokens = totals["tokens"]
+    usage = f"for {abbreviate_count(tokens['input'])} tokens in and {abbreviate_count(tokens['output'])} out"
+    if cost := describe_cost(totals["cost_usd"], usage, totals["runs_without_price"], totals["untold_usd"]):
+        yield f"Cost {cost}."
 
 
 def _cache_sentences(totals: Data) -> Iterator[str]:
@@ -359,7 +358,7 @@ def _downtimes_table(downs: list[Data]) -> str:
         Column("DOWN FROM", lambda down: format_time(down["since"])),
         Column("UNTIL", lambda down: format_time(down["until"])),
         Column("FOR", lambda down: abbreviate_duration(_elapsed_time(down))),
-        Column("CAUSE", lambda down: "stopped cleanly" if down["clean"] else "ended unexpectedly"),
+        Column("CAUSE", lambda down: format_ending(down["clean"])),
     ]
     return format_list([down for down in downs if down in longest], columns)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from heartbeat.words import abbreviate_duration, format_count, format_usd
+from heartbeat.words import abbreviate_duration, format_count
 from heartbeatd.answers import (
     BreakerStatus,
     BudgetStatus,
@@ -29,9 +29,11 @@ from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, pai
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
 from scheduler.cli.output import (
     Column,
+    describe_cost,
     display_zone,
     elapsed_time,
     entry_label,
+    format_ending,
     format_hold,
     format_list,
     format_reason,
@@ -198,7 +200,7 @@ def _daemon_lines(
         ended = boot.ended_at or boot.last_tick_at or boot.started_at
         span = abbreviate_duration(elapsed_time(ended, now))
         clean = boot.ended_at is not None
-        was = f"daemon: down since {format_time(ended)} ({span}), {_how_it_ended(clean)}"
+        was = f"daemon: down since {format_time(ended)} ({span}), {format_ending(clean)}"
         yield Fact(was, Meaning.WORRYING if clean else Meaning.BAD)
 
 
@@ -209,7 +211,7 @@ def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, 
     yield from _problem_lines(data)
     for down in data.downs[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(down.since, down.until or now))
-        yield f"  was down {format_time(down.since)} to {format_time(down.until)} ({span}), {_how_it_ended(down.clean)}"
+        yield f"  was down {format_time(down.since)} to {format_time(down.until)} ({span}), {format_ending(down.clean)}"
 
     for frozen in data.frozen[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(frozen.since, frozen.until))
@@ -237,10 +239,6 @@ def _start_time(boot: DaemonBoot | None, up: DaemonProcess) -> datetime | None:
     The time in the database is preferred, because it agrees with the end of the printed downtime.
     """
     return boot.started_at if boot and boot.pid == up.pid and boot.ended_at is None else up.started_at
-
-
-def _how_it_ended(clean: bool) -> str:
-    return "stopped cleanly" if clean else "ended unexpectedly"
 
 
 def _fact_lines(data: Status) -> Iterator[str | Fact]:
@@ -327,12 +325,9 @@ def _busy_lines(entry: EntryStatus) -> Iterator[str]:
 
 def _spend_lines(spent: SpendToday) -> Iterator[str]:
     """The cost of all runs of today; nothing as long as nothing is known about it."""
-    if spent.cost_usd is None and not spent.runs_without_price and not spent.untold_usd:
-        return
-    cost = "not known" if spent.cost_usd is None else format_usd(spent.cost_usd)
-    more = f", {format_count(spent.runs_without_price, 'run')} had no price" if spent.runs_without_price else ""
-    more += f", usage worth up to {format_usd(spent.untold_usd)} was not reported" if spent.untold_usd else ""
-    yield f"spend: {cost} today for {format_count(spent.runs, 'run')} since {format_time(spent.since)[:16]}{more}"
+    runs = f"today for {format_count(spent.runs, 'run')} since {format_time(spent.since)[:16]}"
+    if cost := describe_cost(spent.cost_usd, runs, spent.runs_without_price, spent.untold_usd):
+        yield f"spend: {cost}"
 
 
 def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:
