@@ -103,6 +103,7 @@ class Operation(BaseModel, Generic[Answer]):
     may: ClassVar[Permission | None]  # the permission that a token needs; None: any token is enough
     paths: ClassVar[Mapping[str, str]]  # by the names of the requests, which are unique
     concern: ClassVar[Concern] = Concern.PART  # of a path that names nothing
+    tool: ClassVar[str] = ""  # the name of the tool of MCP that is this request; empty: there is none
     may_be_refused_by_config: ClassVar[bool] = False  # the answer may be a list of the errors of the config
 
     @classmethod

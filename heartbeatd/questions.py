@@ -61,8 +61,9 @@ class GetStatus(Question[Status]):
 
 
 class ListAgents(Question[AgentList]):
-    """Every agent that the caller may access."""
+    """List the agents that the caller may access, with their state, next run and last run."""
 
+    tool = "status"
     paths = {"list_agents": "/api/v1/agents"}
 
 
@@ -180,6 +181,7 @@ class GetEntryConfig(Question[EntryConfig]):
 class GetChecklist(Question[Checklist]):
     """The checklist with the hash of this version. `file` is null if the checklist is text in the config."""
 
+    tool = "get_checklist"
     paths = {"get_checklist": "/api/v1/agents/{name}/checklist"}
 
 

@@ -62,6 +62,8 @@ class Verb(Operation[Answer]):
     method: ClassVar[Method] = "POST"
     may: ClassVar[Permission | None] = "operate"
     concern = Concern.ALL
+    button: ClassVar[str] = ""  # its label on the page; empty: the page has none
+    is_final: ClassVar[bool] = False  # it cannot be undone, so its button looks different
 
 
 class Wake(Verb[WakeAccepted]):
@@ -71,6 +73,8 @@ class Wake(Verb[WakeAccepted]):
     """
 
     may = "wake"
+    tool = "wake"
+    button = "Wake"
     paths = {"wake_agent": "/api/v1/agents/{name}/wake"}
 
     text: Text = Field(default="", title="Text to put into the agent's prompt.")
@@ -80,6 +84,7 @@ class Wake(Verb[WakeAccepted]):
 class RunJob(Verb[WakeNumber]):
     """Run a cron job now, in addition to its schedule. If the daemon is down, the job runs when the daemon starts again."""
 
+    button = "Run now"
     paths = {"run_job": "/api/v1/cron/{name}/run"}
 
 
@@ -106,6 +111,8 @@ class Cancel(Verb[CancelledRun]):
     the cancelled run are put into the prompt of the agent's next run.
     """
 
+    button = "Cancel"
+    is_final = True
     paths = {"cancel_run": "/api/v1/runs/{id}/cancel"}
 
 
@@ -166,6 +173,7 @@ class Pause(_Ending[PausedEntries]):
     skipped run with a count. Runs in progress continue.
     """
 
+    button = "Pause"
     paths = {
         "pause_agent": "/api/v1/agents/{name}/pause",
         "pause_job": "/api/v1/cron/{name}/pause",
@@ -176,6 +184,7 @@ class Pause(_Ending[PausedEntries]):
 class Resume(Verb[ResumedEntries]):
     """Resume a paused agent or job, or all of them."""
 
+    button = "Resume"
     paths = {
         "resume_agent": "/api/v1/agents/{name}/resume",
         "resume_job": "/api/v1/cron/{name}/resume",
@@ -189,6 +198,7 @@ class Mute(_Ending[Muted]):
     and a failure that is not over.
     """
 
+    button = "Mute"
     paths = {"mute_agent": "/api/v1/agents/{name}/mute", "mute_job": "/api/v1/cron/{name}/mute"}
 
     until_changed: TrueOrFalse = Field(
@@ -203,6 +213,7 @@ class Unmute(Verb[Unmuted]):
     the end of reported conditions, and a failure that is not over.
     """
 
+    button = "Unmute"
     paths = {"unmute_agent": "/api/v1/agents/{name}/unmute", "unmute_job": "/api/v1/cron/{name}/unmute"}
 
 
@@ -211,12 +222,15 @@ class Retry(Verb[ChangedMessage]):
     is sent at its next start.
     """
 
+    button = "Send again"
     paths = {"retry_message": "/api/v1/outbox/{id}/retry"}
 
 
 class Drop(Verb[ChangedMessage]):
     """Drop a message without sending it. `heartbeatd show RUN` still shows its text."""
 
+    button = "Drop"
+    is_final = True
     paths = {"drop_message": "/api/v1/outbox/{id}/drop"}
 
 
@@ -225,6 +239,8 @@ class CloseProblem(Verb[ClosedCondition]):
     again, it is opened again and reported as new.
     """
 
+    button = "Close"
+    is_final = True
     paths = {"close_condition": "/api/v1/conditions/close"}
     concern = Concern.NAMED
 
@@ -251,12 +267,14 @@ class _OfConditions(Verb[Answer]):
 class Ack(_OfConditions[AcknowledgedConditions]):
     """Suppress the messages about an open condition until it gets worse or ends. Case and blanks in the key are ignored."""
 
+    button = "Acknowledge"
     paths = {"acknowledge_conditions": "/api/v1/conditions/ack"}
 
 
 class Unack(_OfConditions[AcknowledgedConditions]):
     """Remove the acknowledgement of a condition. From the next run on, reminders are sent again."""
 
+    button = "Report again"
     paths = {"unacknowledge_conditions": "/api/v1/conditions/unack"}
 
 

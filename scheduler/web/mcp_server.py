@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
 from heartbeatd.answers import ResponseBody
-from heartbeatd.operations import Operation, keys_of, parse_operation
+from heartbeatd.operations import Concern, Endpoint, Operation, keys_of, parse_operation
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
@@ -90,7 +90,9 @@ class Tool:
         """The JSON schema of the arguments, made from that of the request."""
         schema = self._operation.model_json_schema()["properties"]
         agent = {"agent": {"type": "string", "description": "the name of the agent"}} if self.has_agent else {}
-        properties = agent | {key: without_null(schema[key]) for key in self.arguments} | dict(self.properties)
+        titles = {key: {"description": field.title} for key, field in keys_of(self._operation).items() if field.title}
+        known = {key: without_null(schema[key]) | titles.get(key, {}) for key in self.arguments}
+        properties = agent | known | dict(self.properties)
         return {"type": "object", "properties": properties, "required": list(self.required), "additionalProperties": False}
 
     @property
@@ -172,8 +174,14 @@ async def _plan(api: Api, arguments: Arguments) -> Any:
     return await api("get_plan", None, name | _chosen(arguments, ("for",)))
 
 
+def _tool_of(endpoint: Endpoint) -> Tool:
+    """The tool that is a request as it is."""
+    agent = ("agent",) if endpoint.subject else ()
+    required = (key for key, field in keys_of(endpoint.operation).items() if field.is_required())
+    return Tool(endpoint.operation.tool, endpoint.name, ". ".join(endpoint.describes), required=(*agent, *required))
+
+
 TOOLS = (
-    Tool("status", "list_agents", "List the agents with their state, next run and last run.", required=()),
     Tool(
         "get",
         "get_agent",
@@ -198,7 +206,6 @@ TOOLS = (
         properties={"on": {"type": "boolean", "description": "true resumes, false pauses"}},
         call=_toggle,
     ),
-    Tool("get_checklist", "get_checklist", "Read the checklist of an agent, and the hash of this version."),
     Tool(
         "set_checklist",
         "put_checklist",
@@ -227,12 +234,6 @@ TOOLS = (
         call=_explain,
     ),
     Tool(
-        "wake",
-        "wake_agent",
-        "Run the heartbeat of an agent now, and add a text to its prompt.",
-        required=("agent", "text"),
-    ),
-    Tool(
         "mute",
         "mute_agent",
         "Stop sending the messages of an agent. With muted: false, start again. The agent still runs.",
@@ -248,6 +249,7 @@ TOOLS = (
         properties={"agent": {"type": "string", "description": "the name of the only agent; default: all"}},
         call=_plan,
     ),
+    *(_tool_of(each) for each in ENDPOINTS.values() if each.operation.tool and each.concern is not Concern.JOB),
 )
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 

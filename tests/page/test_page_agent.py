@@ -121,7 +121,7 @@ def test_every_button_works_on_every_screen(width: str, scheme: str, browser: Br
         log_in(page, TOKENS["all"], OPS)
         press(page, "Run now")
         expect_notice(page, "for agent/ops is queued")
-        page.get_by_label("Text for the prompt").fill("look at the disk")
+        page.get_by_label("Text to put into the agent's prompt").fill("look at the disk")
         press(page, "Wake")
         expect_notice(page, "is queued; it waits until")  # limits.wake_gap
         expect(page.get_by_role("heading", name="Waiting wakes")).to_be_visible()
@@ -136,7 +136,7 @@ def test_every_button_works_on_every_screen(width: str, scheme: str, browser: Br
         press(page, "Resume")
         expect_notice(page, "agent/ops is resumed")
 
-        page.get_by_label("Only until something changes").check()
+        page.get_by_label("End it when a condition opens").check()
         press(page, "Mute")
         expect_notice(page, "agent/ops is muted until")
         check_screen(page, f"agent-muted-{width}-{scheme}")
@@ -238,11 +238,11 @@ def test_a_new_run_appears_by_itself(browser: Browser, daemon: WebDaemon) -> Non
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["all"], OPS)
         expect(page.locator("#live")).to_contain_text("Live")
-        page.get_by_label("Text for the prompt").fill("a text that must stay")
+        page.get_by_label("Text to put into the agent's prompt").fill("a text that must stay")
         daemon.world.scripts = {"ops": lambda _: "The disk /home is full."}
         daemon.do(lambda: daemon.world.run(minutes=30))
         expect(page.locator("#agent-runs summary").first).to_contain_text("The disk /home is full.")
-        expect(page.get_by_label("Text for the prompt")).to_have_value("a text that must stay")
+        expect(page.get_by_label("Text to put into the agent's prompt")).to_have_value("a text that must stay")
 
 
 def test_what_an_agent_says_runs_no_script(browser: Browser, kept_daemon: WebDaemon) -> None:

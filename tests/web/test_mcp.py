@@ -81,7 +81,7 @@ def version(daemon: WebDaemon) -> str:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_the_tools_that_a_token_may_use_are_listed(daemon: WebDaemon, mode: str) -> None:
     assert names_of_tools(daemon, "self", mode) == [tool.name for tool in TOOLS]
-    assert names_of_tools(daemon, "reader", mode) == ["status", "get", "set", "get_checklist", "logs", "explain", "plan"]
+    assert names_of_tools(daemon, "reader", mode) == ["get", "set", "logs", "explain", "plan", "status", "get_checklist"]
     assert names_of_tools(daemon, "waker", mode) == ["test", "wake"]
 
 
@@ -150,7 +150,7 @@ def test_errors_say_what_to_do_instead(daemon: WebDaemon) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "error"),
     [
-        ("fly", {}, "there is no tool 'fly'; the tools are status, get"),
+        ("fly", {}, "there is no tool 'fly'; the tools are get, set"),
         ("get", {}, "'agent' is a required property"),
         ("get", {"agent": 7}, "agent: 7 is not of type 'string'"),
         ("get", {"agent": "ops", "more": 1}, "Additional properties are not allowed"),

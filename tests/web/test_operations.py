@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import click
 import pytest
 from loops import loop_over
 
 from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
 from heartbeatd.questions import QUESTIONS, GetPlan, ListConditions, ListRuns
 from heartbeatd.verbs import VERBS, Ack, CloseProblem, HoldLane, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
+from scheduler.cli import main
+from scheduler.cli.verb_commands import VerbCommand
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
 from scheduler.web.http_errors import HttpError
+from scheduler.web.page.verb_forms import forms_of
 from scheduler.web.page.views import parse_fields
 from scheduler.web.perform import COMPLETED, ENDPOINTS, HANDLERS
 
@@ -31,6 +36,33 @@ def test_the_answer_of_each_verb_has_a_sentence_for_people() -> None:
     """The command line, the page and chat print it. An edit of a file is answered with the file."""
     edits = (SetConfig, SetChecklist)
     assert [verb for verb in VERBS if verb not in edits for each in verb.answers() if "says" not in each.model_fields] == []
+
+
+def test_each_field_with_a_sentence_is_an_option_of_the_command_and_an_input_of_the_page() -> None:
+    def made(group: click.Group, context: click.Context) -> Iterator[click.Command]:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, VerbCommand):
+                yield command.made()
+            elif isinstance(command, click.Group):
+                yield from made(command, context)
+
+    commands = {each.name: each for each in made(main.commands, click.Context(main.commands))}
+    titled = {verb: {name: field.title for name, field in verb.model_fields.items() if field.title} for verb in VERBS}
+    assert {verb.__name__: set(found) for verb, found in titled.items() if found} == {
+        "Wake": {"text"},
+        "Pause": {"for_"},
+        "Mute": {"for_", "until_changed"},
+        "Reload": {"dry_run"},
+    }
+    for verb, found in titled.items():
+        command = commands.get(verb.__name__.lower())
+        options = {each.name: each.help for each in command.params if isinstance(each, click.Option)} if command else {}
+        assert {name: options.get(name) for name in found} == found
+    for each in (form for subject in ("agent", "job", "run", "message", "condition") for form in forms_of(subject)):
+        assert {shown.key: f"{shown.label}." for shown in each.inputs} == {
+            name.rstrip("_"): title for name, title in titled[each.verb].items()
+        }
 
 
 def test_each_listed_class_is_one_of_all_and_names_are_unique() -> None:

@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 
 from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord
 from heartbeatd.questions import GetRun, ListRuns
-from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.engine.inbox import Refused
 from scheduler.insight import day_timeline, explanation, slot_history, status_data
 from scheduler.insight.day_timeline import DayMark, DayTimeline
@@ -26,6 +25,7 @@ from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
+from scheduler.web.page.verb_forms import forms_of
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect, parse_fields
 from scheduler.web.perform import ask, perform
 from scheduler.web.queries import read_records
@@ -142,15 +142,12 @@ class RefusedAction:
 NOTHING_REFUSED = RefusedAction()
 
 
-ACTIONS = ("wake", "pause", "resume", "mute", "unmute")  # the first words of requests of the API
-
-
 async def act(form: FormRequest) -> Page | Redirect:
     """Do what a button says. If that is refused, the agent is shown with the error and with all that was sent."""
     name = form.api.path["action"]
-    if name not in ACTIONS:
+    endpoint = next((each.endpoint for each in forms_of("agent") if each.word == name), None)
+    if endpoint is None:
         raise not_found(f"action {name!r}")
-    endpoint = VERB_ENDPOINTS[f"{name}_agent"]
     sent = {key: value for key, value in form.fields.items() if value}
     try:
         form.check()

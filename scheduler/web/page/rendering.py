@@ -21,6 +21,7 @@ from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from scheduler.insight.reason_texts import trouble_word
 from scheduler.web.http_errors import not_found
 from scheduler.web.page import colour_classes
+from scheduler.web.page.verb_forms import forms_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -101,7 +102,7 @@ def _environment() -> Environment:
         "colour": colour_classes.colour_of_word,
         "run_colour": colour_classes.colour_of_run,
     }
-    environment.globals |= {"static_url": static_url}
+    environment.globals |= {"static_url": static_url, "forms_of": forms_of}
     return environment
 
 
