@@ -50,14 +50,14 @@ def _report(what: str, stream: TextIO, delay: float, over: threading.Event) -> N
 
 def show_repeatedly(make_lines: Callable[[], Iterable[str]], interval: float, *, in_place: bool) -> None:
     """Show lines again every `interval` seconds, until Ctrl-C: on a terminal `in_place`, else one text after the other."""
-    text = ""
-    with suppress(KeyboardInterrupt), _screen() if in_place and sys.stdout.isatty() else nullcontext(click.echo) as show:
+    text, in_place = "", in_place and sys.stdout.isatty()
+    with suppress(KeyboardInterrupt), _screen() if in_place else nullcontext(click.echo) as show:
         while True:
             text = "\n".join(make_lines())
             show(text)
             sys.stdout.flush()
             time.sleep(interval)
-    if show is not click.echo:
+    if in_place:
         click.echo(text)
 
 
