@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
 from heartbeat.words import format_duration
 from scheduler.cli import daemon_files
 from scheduler.cli.colours import Meaning, paint
-from scheduler.cli.output import utc_now
+from scheduler.cli.output import host_zone_name, utc_now
 from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
+from scheduler.config.keys import time_zones
 from scheduler.config.settings import load, templates
 from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.load import LoadedConfig
@@ -58,17 +61,40 @@ def write_config(path: Path, before: bytes, after: bytes) -> None:
         raise InputError(f"{path} was not written: {error.strerror or error}") from error
 
 
+def parse_config(path: Path, content: bytes) -> object:
+    """The config as data. Raises ConfigError if the config cannot be parsed, or if other users may write to it."""
+    diagnostics = Diagnostics(str(path))
+    config_text.check_owner(path.stat(), path, diagnostics)
+    diagnostics.raise_errors()
+    return config_text.parse_content(content, diagnostics).node
+
+
+def find_source_zone(name: str | None) -> ZoneInfo:
+    """The zone of times in a file that names none: the one that `--timezone` names, or that of this host."""
+    try:
+        return time_zones.find_zone(name or host_zone_name())
+    except ValueError as error:
+        raise InputError(f"{error}" if name else f"{error}; use --timezone to name the zone of the times") from error
+
+
+@contextmanager
+def report_refusal(path: Path, before: bytes) -> Iterator[None]:
+    """Turn an edit that is refused into an InputError. Errors that the config already has are reported first."""
+    try:
+        yield
+    except EditRefused as error:
+        load.load_config(path, os.environ, resolve_secrets=False, content=before)
+        raise InputError(error.located_in(path)) from error
+
+
 def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) -> None:
     """Write the edits, and print the changed lines. Raises ConfigError or InputError; then the file is as it was."""
     before = read_config(path)
-    diagnostics = Diagnostics(str(path))
-    config_text.parse_content(before, diagnostics)
+    parse_config(path, before)
     new = old = before.decode()
-    try:
+    with report_refusal(path, before):
         for steps, value in edits:
             new = text_editing.apply_patch(new, text_editing.nest_value(steps, value))
-    except EditRefused as error:
-        raise InputError(error.located_in(path)) from None
     after = new.encode()
     load.load_config(path, os.environ, content=after, resolve_secrets=False)
     for line in changed_lines(old, new) or ("nothing changed",):
@@ -222,11 +248,8 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
 
 def _insert_entry(path: Path, before: bytes, section: str, entry: NewEntry) -> tuple[bytes, LoadedConfig]:
     """The new content of the config, and what it loads to. Raises ConfigError and InputError."""
-    try:
-        text = add_entries(before.decode(), section, [entry])
-    except EditRefused as error:
-        raise InputError(error.located_in(path)) from error
-    after = text.encode()
+    with report_refusal(path, before):
+        after = add_entries(before.decode(), section, [entry]).encode()
     check = TimeCheck(utc_now(), entries.has_seen_one_time_job)
     return after, load.load_config(path, os.environ, resolve_secrets=False, content=after, time_check=check)
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -19,11 +18,11 @@ from cron.job import Job
 from cron.job_schedules import CronSchedule, SlotRange
 from heartbeat.words import format_count, format_duration, list_names, one_line
 from scheduler.cli import output
-from scheduler.cli.config_edits import read_config, write_config
-from scheduler.config.file import config_text, inheritance
+from scheduler.cli.config_edits import find_source_zone, parse_config, read_config, report_refusal, write_config
+from scheduler.config.file import inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
+from scheduler.config.file.text_editing import NewEntry, add_entries
 from scheduler.config.importers import crontab_jobs
 from scheduler.config.importers.crontab_jobs import CrontabAccount
 from scheduler.config.keys import time_zones
@@ -41,7 +40,9 @@ MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted
 def import_jobs(file: str, user_column: bool, user: str | None, timezone: str | None, into: Path | None) -> int:
     """Print the jobs of a crontab, or add them to a config. Returns 1 if a line cannot be imported."""
     account = _find_account(user)
-    found = crontab_reader.read_crontab(_read_crontab(file), _find_zone(timezone), time_zones.find_zone, user_column=user_column)
+    found = crontab_reader.read_crontab(
+        _read_crontab(file), find_source_zone(timezone), time_zones.find_zone, user_column=user_column
+    )
     mine, foreign = _split_by_user(account, found)
     _print_notes(file, found, foreign, _general_notes(found, account))
     if not mine:
@@ -57,7 +58,7 @@ def print_crontab(user: str | None, timezone: str | None, path: Path) -> None:
     """Print the jobs of a config as a crontab."""
     jobs = load.load_config(path, os.environ, resolve_secrets=False).settings.jobs
     wake = f"heartbeatd -c {shlex.quote(str(path.absolute()))} wake"
-    host = crontab_writer.TargetHost(_find_zone(timezone), _find_account(user).home, wake)
+    host = crontab_writer.TargetHost(find_source_zone(timezone), _find_account(user).home, wake)
     click.echo(f"# The jobs of {path.name}, for crontab(1). cron does not catch up on missed runs or stop commands that hang.")
     click.echo(crontab_writer.format_crontab(_jobs_to_export(path, jobs.values()), host), nl=False)
 
@@ -70,14 +71,6 @@ def _find_account(name: str | None) -> CrontabAccount:
             f"{name or os.geteuid()} is not a user of this host; name the user of the commands with --user"
         ) from None
     return CrontabAccount(found.pw_name, found.pw_dir)
-
-
-def _find_zone(name: str | None) -> ZoneInfo:
-    try:
-        return time_zones.find_zone(name or output.host_zone_name())
-    except ValueError as error:
-        advice = "" if name else "; use --timezone to name the zone in which cron reads the file"
-        raise InputError(f"{error}{advice}") from error
 
 
 def _read_crontab(file: str) -> str:
@@ -156,9 +149,10 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     if not new:
         click.echo(f"nothing to add: {path} already has {format_count(there, 'job')} of this file")
         return
-    root = _parse_config(path, before)
+    root = parse_config(path, before)
     entries = crontab_jobs.build_new_jobs(new, account, _find_section(root, "cron"))
-    after = _insert_jobs(path, before, entries).encode()
+    with report_refusal(path, before):
+        after = add_entries(before.decode(), "cron", entries).encode()
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after)
     proof = _verify_jobs(new, entries, loaded.settings.jobs)
     write_config(path, before, after)
@@ -190,28 +184,10 @@ def _existing_jobs(path: Path, content: bytes) -> Mapping[str, Job]:
         return {}
 
 
-def _parse_config(path: Path, content: bytes) -> object:
-    """The config as data. Raises ConfigError if the config cannot be parsed, or if other users may write to it."""
-    diagnostics = Diagnostics(str(path))
-    config_text.check_owner(path.stat(), path, diagnostics)
-    diagnostics.raise_errors()
-    return config_text.parse_content(content, diagnostics).node
-
-
 def _find_section(root: object, *steps: str) -> MarkedMap:
     for step in steps:
         root = root.get(step) if isinstance(root, MarkedMap) else None
     return root if isinstance(root, MarkedMap) else MarkedMap()
-
-
-def _insert_jobs(path: Path, before: bytes, entries: Sequence[NewEntry]) -> str:
-    try:
-        return add_entries(before.decode(), "cron", entries)
-    except EditRefused as error:
-        load.load_config(
-            path, os.environ, resolve_secrets=False, content=before
-        )  # errors that the config already has are reported first
-        raise InputError(error.located_in(path)) from error
 
 
 def _verify_jobs(lines: Sequence[CrontabLine], entries: Sequence[NewEntry], jobs: Mapping[str, Job]) -> str:

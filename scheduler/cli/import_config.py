@@ -11,17 +11,13 @@ import click
 from heartbeat.words import format_count, one_line
 from heartbeatd import state_folder
 from scheduler.cli import output
-from scheduler.cli.config_edits import read_config, write_config
+from scheduler.cli.config_edits import find_source_zone, parse_config, read_config, report_refusal, write_config
 from scheduler.cli.progress import show_progress
-from scheduler.config.file import config_text
-from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.importers import config_writer, foreign_system, import_receipt
 from scheduler.config.importers.config_draft import Draft
 from scheduler.config.importers.config_writer import NothingToImport
 from scheduler.config.importers.foreign_system import HOST_ZONE, OPTION_ZONE, ForeignSystem, import_sources
 from scheduler.config.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
-from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
@@ -35,7 +31,7 @@ def import_files(system: str, paths: Sequence[str], into: Path | None, strict: b
     found = foreign_system.load_system(system)
     with show_progress(f"reading the files of {found.title}"):
         sources, problems = _read_files(paths)
-        draft = import_sources(found, sources, _find_zone(timezone), OPTION_ZONE if timezone else HOST_ZONE)
+        draft = import_sources(found, sources, find_source_zone(timezone).key, OPTION_ZONE if timezone else HOST_ZONE)
     heading = (
         f"Imported by `heartbeatd config import {system}` from {', '.join(one_line(path) for path in paths)}.",
         f"Switch off the heartbeats and jobs in {found.title}, or both systems run them.",
@@ -79,27 +75,16 @@ def _read_files(paths: Sequence[str]) -> tuple[list[SourceFile], list[Problem]]:
     return sources, problems
 
 
-def _find_zone(name: str | None) -> str:
-    try:
-        return time_zones.find_zone(name or output.host_zone_name()).key
-    except ValueError as error:
-        raise InputError(f"{error}" if name else f"{error}; use --timezone to name the zone") from error
-
-
 def _add_to_config(draft: Draft, path: Path, check: TimeCheck) -> int:
     """Add the entries to a config; the number of entries that it had already."""
     before = read_config(path)
-    diagnostics = Diagnostics(str(path))
-    config_text.check_owner(path.stat(), path, diagnostics)
-    diagnostics.raise_errors()
-    data = config_text.parse_content(before, diagnostics).node
+    data = parse_config(path, before)
     there = config_writer.fit_into(draft, data, before.decode("utf-8-sig", "replace"))
     if not any(draft.data.values()):
         return there
     try:
-        text, _ = config_writer.insert_into_config(draft, path, before, check)
-    except EditRefused as error:
-        raise InputError(error.located_in(path)) from error
+        with report_refusal(path, before):
+            text, _ = config_writer.insert_into_config(draft, path, before, check)
     except NothingToImport:
         raise InputError(f"{path}: none of the entries is valid in this config; nothing was written") from None
     write_config(path, before, text.encode())

@@ -11,6 +11,8 @@ from typing import TextIO
 
 import click
 
+from scheduler.cli import output
+
 DELAY = 2.0  # seconds
 INTERVAL = 1.0  # seconds
 CLEAR_LINE = "\x1b[K"  # ECMA-48
@@ -51,7 +53,7 @@ def _report(what: str, stream: TextIO, delay: float, over: threading.Event) -> N
 def show_repeatedly(make_lines: Callable[[], Iterable[str]], interval: float, *, in_place: bool) -> None:
     """Show lines again every `interval` seconds, until Ctrl-C: on a terminal `in_place`, else one text after the other."""
     text, in_place = "", in_place and sys.stdout.isatty()
-    with suppress(KeyboardInterrupt), _screen() if in_place else nullcontext(click.echo) as show:
+    with suppress(KeyboardInterrupt), output.own_screen() if in_place else nullcontext(click.echo) as show:
         while True:
             text = "\n".join(make_lines())
             show(text)
@@ -59,23 +61,3 @@ def show_repeatedly(make_lines: Callable[[], Iterable[str]], interval: float, *,
             time.sleep(interval)
     if in_place:
         click.echo(text)
-
-
-@contextmanager
-def _screen() -> Iterator[Callable[[str], None]]:
-    """A function that shows a text on another screen of the terminal, until the block ends. The end of a long text is counted."""
-    from rich.console import Console  # only for this view
-    from rich.live import Live
-    from rich.text import Text
-
-    is_plain = click.get_current_context().color is False
-    console = Console(highlight=False)
-
-    def show(text: str) -> None:
-        lines = (click.unstyle(text) if is_plain else text).split("\n")
-        if (below := len(lines) - console.height) > 0:
-            lines[console.height - 1 :] = [f"and {below + 1} more lines"]
-        live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
-
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        yield show
