@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol
@@ -33,47 +33,54 @@ class CalendarDays(Protocol):
     def key(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One cron job as it is configured. A field with the name of a key of the config has the value of this key.
+@dataclass(frozen=True, kw_only=True)
+class _Timing:
+    """When a job runs: exactly one of `schedule`, `every`, `at` and `reboot` says it."""
 
-    Exactly one of `schedule`, `every`, `at` and `reboot` says when it runs.
-    """
+    enabled: bool = True
+    zone: ZoneInfo  # of its schedule and its days
+    schedule: CronSchedule | None = None
+    every: timedelta | None = None
+    at: OneTimeSchedule | None = None
+    reboot: bool = False  # it runs when the daemon starts
+    calendars: CalendarDays  # the days on which it may run
+    stagger: timedelta = timedelta(0)  # the delay of each run after its slot
+    misfire: Misfire = "latest"
+    grace: timedelta  # how late a slot may start
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Action:
+    """What a job does: it runs a command, or it calls an agent with a prompt."""
+
+    command: str | tuple[str, ...] | None = None  # text for `shell`, or arguments without a shell
+    env: Mapping[str, object] = field(default_factory=dict)  # values may be opaque secrets
+    workdir: Path
+    stdin: str = ""
+    shell: str = "/bin/sh"
+    prompt: str | None = None  # sent to `agent`
+    agent: str | None = None
+    model: str | None = None  # None: that of `agent`
+    timeout: timedelta = timedelta(minutes=10)
+    async_timeout: timedelta = timedelta(hours=1)
+    strip_reasoning: bool = True
+    retries: int = 0
+    rerun_after_crash: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(_Timing, _Action):
+    """One cron job as it is configured. A field with the name of a key of the config has the value of this key."""
 
     name: str
-    enabled: bool
-    zone: ZoneInfo  # of its schedule and its days
-    schedule: CronSchedule | None
-    every: timedelta | None
-    at: OneTimeSchedule | None
-    calendars: CalendarDays  # the days on which it may run
-    reboot: bool  # it runs when the daemon starts
-    stagger: timedelta  # the delay of each run after its slot
-    misfire: Misfire
-    grace: timedelta  # how late a slot may start
-    command: (
-        str | tuple[str, ...] | None
-    )  # text for `shell`, or arguments without a shell; None: it calls an agent, or only wakes
-    prompt: str | None  # sent to `agent`
-    agent: str | None
-    model: str | None  # None: that of `agent`
-    shell: str
-    env: Mapping[str, object]  # values may be opaque secrets
-    workdir: Path
-    stdin: str
-    timeout: timedelta
-    retries: int
-    rerun_after_crash: bool
-    deliver: tuple[str, ...]
-    wake_heartbeat: tuple[str, ...]
-    wake_on: WakeOn
-    wake_mode: WakeMode
-    wake_text: str | None
+    deliver: tuple[str, ...] = ()
     on_failure_after: int = 0  # failures in a row before a notification; 0: never
     on_failure_remind: timedelta = timedelta(0)
     on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
-    async_timeout: timedelta = timedelta(hours=1)
-    strip_reasoning: bool = True
+    wake_heartbeat: tuple[str, ...] = ()
+    wake_on: WakeOn = "always"
+    wake_mode: WakeMode = "now"
+    wake_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,53 +142,50 @@ class Precheck:
     confirm: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """The settings of one agent's heartbeat. A field with the name of a key of the config has the value of this key."""
+@dataclass(frozen=True, kw_only=True)
+class _Timing:
+    """When a heartbeat runs."""
 
-    name: str
     enabled: bool
     interval: timedelta | None  # None: it runs by `schedule`, or, without one, only when it is woken
+    schedule: str | None = None  # a cron expression in `zone`
+    backoff_on_failure: bool = False
     stagger: timedelta  # the delay of each run after its slot
     hours: Hours
+    calendars: AllowedDays = ALL_DAYS  # the days on which it may run
     zone: ZoneInfo
     grace: timedelta  # how late a slot may start
-    workspace: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Calls:
+    """How the agent is called, and the calls before it."""
+
     runner: Runner
     model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
-    checklist: str  # a file name inside `workspace`, or the text itself if it contains a line break
     retries: int
     timeout: timedelta
+    async_timeout: timedelta = timedelta(hours=1)
+    answer: AnswerForm = "text"
+    strip_reasoning: bool = True
+    precheck: Precheck | None = None
+    decide: Decide | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """What the agent reads."""
+
+    workspace: Path
     prompt: str | None = None
+    checklist: str  # a file name inside `workspace`, or the text itself if it contains a line break
     on_missing: OnMissing = "skip"
     on_empty: Literal["skip", "run"] = "skip"
     context: tuple[str, ...] = ()
     light_context: bool = False
-    ok_match: OkMatch = "edges"
-    ack_max_chars: int = 5
-    show_ok: bool = False
-    show_alerts: bool = True
-    dedup_window: timedelta = timedelta(hours=24)
-    dedup_normalize: DedupNormalize = "text"
-    deliver: tuple[str, ...] = ()
-    decide: Decide | None = None
-    session_keep: int = 0  # messages of earlier runs in the prompt; 0: each run is independent
-    schedule: str | None = None  # a cron expression in `zone`
-    backoff_on_failure: bool = False
-    precheck: Precheck | None = None
     memory: tuple[str, ...] = ()
+    session_keep: int = 0  # messages of earlier runs in the prompt; 0: each run is independent
     max_input_tokens: int = 50_000
-    on_failure_after: int = 0  # failures in a row before a notification; 0: never
-    on_failure_remind: timedelta = timedelta(0)
-    on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
-    calendars: AllowedDays = ALL_DAYS  # the days on which it may run
-    async_timeout: timedelta = timedelta(hours=1)
-    strip_reasoning: bool = True
-    answer: AnswerForm = "text"
-    remind: timedelta = timedelta(hours=24)  # after this time, an open condition is reported again
-    remind_critical: timedelta = timedelta(hours=6)
-    clear_after: int = 2  # answers in a row that do not mention a condition, and close it
-    show_resolved: bool = True
 
     @property
     def reads_checklist(self) -> bool:
@@ -199,6 +196,33 @@ class Heartbeat:
     def context_files(self) -> tuple[str, ...]:
         """The files of `context` that its prompt contains."""
         return () if self.light_context else self.context
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Messages:
+    """Which answers, conditions and failures are delivered, and to whom."""
+
+    ok_match: OkMatch = "edges"
+    ack_max_chars: int = 5
+    show_ok: bool = False
+    show_alerts: bool = True
+    show_resolved: bool = True
+    dedup_window: timedelta = timedelta(hours=24)
+    dedup_normalize: DedupNormalize = "text"
+    remind: timedelta = timedelta(hours=24)  # after this time, an open condition is reported again
+    remind_critical: timedelta = timedelta(hours=6)
+    clear_after: int = 2  # answers in a row that do not mention a condition, and close it
+    deliver: tuple[str, ...] = ()
+    on_failure_after: int = 0  # failures in a row before a notification; 0: never
+    on_failure_remind: timedelta = timedelta(0)
+    on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat(_Timing, _Calls, _Inputs, _Messages):
+    """The settings of one agent's heartbeat. A field with the name of a key of the config has the value of this key."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,32 +27,12 @@ TOKYO = ZoneInfo("Asia/Tokyo")
 HOST = TargetHost(BERLIN, "/home/me")
 JOB = Job(
     name="job",
-    enabled=True,
     zone=BERLIN,
     schedule=parse_schedule("0 3 * * *", BERLIN),
-    every=None,
-    at=None,
     calendars=ALL_DAYS,
-    reboot=False,
-    stagger=timedelta(0),
-    misfire="latest",
     grace=timedelta(hours=1),
     command="backup",
-    prompt=None,
-    agent=None,
-    model=None,
-    shell="/bin/sh",
-    env={},
     workdir=Path("/home/me"),
-    stdin="",
-    timeout=timedelta(minutes=10),
-    retries=0,
-    rerun_after_crash=False,
-    deliver=(),
-    wake_heartbeat=(),
-    wake_on="always",
-    wake_mode="now",
-    wake_text=None,
 )
 
 

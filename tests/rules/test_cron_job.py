@@ -18,32 +18,15 @@ from heartbeat.calendars import ALL_DAYS
 
 JOB = Job(
     name="backup",
-    enabled=True,
     zone=ZoneInfo("UTC"),
-    schedule=None,
     every=timedelta(hours=6),
-    at=None,
     calendars=ALL_DAYS,
-    reboot=False,
-    stagger=timedelta(),
-    misfire="latest",
     grace=timedelta(hours=1),
     command="./backup.sh | tee log",
-    prompt=None,
-    agent=None,
-    model=None,
-    shell="/bin/sh",
     env={"TARGET": "/mnt"},
     workdir=Path("/srv"),
     stdin="grüße\n",
-    timeout=timedelta(minutes=10),
-    retries=0,
-    rerun_after_crash=False,
-    deliver=(),
     wake_heartbeat=("ops",),
-    wake_on="always",
-    wake_mode="now",
-    wake_text=None,
 )
 
 
