@@ -1107,3 +1107,66 @@ class TestedChannel(ResponseBody):
 class TestedChannels(ResponseBody):
     says: str
     channels: list[TestedChannel]
+
+
+class EntryMaximum(EntryBody):
+    """The upper limits of one entry for one local day: scheduled and woken `runs`, and `attempts` including all retries.
+
+    `usd_per_attempt` is null if it is unknown, `usd_per_day` if there is no limit. `by` is `budget`, or `runs` if the number of
+    runs is what limits the cost.
+    """
+
+    kind: EntryKind
+    name: str
+    zone: str
+    runs: int
+    attempts: int
+    usd_per_attempt: float | None
+    usd_per_day: float | None
+    by: str
+
+
+class DailyMaximum(ResponseBody):
+    """The limits of all entries that prompt an agent, and of all together for one day of the top-level zone."""
+
+    entries: Shared[list[EntryMaximum]]
+    usd_per_day: float | None
+    by: str
+
+
+class RunsChange(ResponseBody):
+    before: int
+    after: int
+
+
+class RunsOfKinds(ResponseBody):
+    agents: RunsChange
+    jobs: RunsChange
+
+
+class CostChange(ResponseBody):
+    before: float | None
+    after: float | None
+
+
+class ScheduleChange(ResponseBody):
+    """An entry whose schedule changes, as agent/NAME or cron/NAME: its next run, and its runs in a week and in `span_s`."""
+
+    name: str
+    before: Time | None
+    after: Time | None
+    runs_a_week: RunsChange
+    runs: RunsChange | None = None
+
+
+class ConfigForecast(ResponseBody):
+    """What other settings would change. `usd_a_day` is the highest possible cost of a day; null in it means no limit.
+
+    `runs_a_week` are the scheduled runs of the next seven days, without wakes. `runs` are those of `span_s` seconds.
+    """
+
+    next: list[ScheduleChange]
+    runs_a_week: RunsOfKinds
+    usd_a_day: CostChange | None
+    runs: RunsOfKinds | None = None
+    span_s: float | None = None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
 from heartbeat.words import format_duration
+from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
@@ -43,12 +44,8 @@ class Preview:
 
     data: dict[str, Any]
     lines: tuple[str, ...]
+    changed: Sequence[ScheduleChange]
     warnings: tuple[str, ...] = ()
-
-    @property
-    def changed(self) -> list[dict[str, Any]]:
-        will = self.data["consequences"]
-        return list(will["next"]) if will else []
 
 
 def preview_file(path: Path, state: Path | None) -> Preview:
@@ -100,15 +97,10 @@ def print_preview(preview: Preview, form: str) -> None:
 
 def print_schedules(preview: Preview, span: timedelta | None) -> None:
     """Print a table of the entries whose schedule differs, with their next run and their runs a week, or in `span`."""
-    key = "runs_a_week" if span in (None, A_WEEK) else "runs"
-    rows = [
-        [
-            each["name"],
-            *(_short(each[side]) for side in ("before", "after")),
-            *(f"{each[key][side]:,}" for side in ("before", "after")),
-        ]
-        for each in preview.changed[:MAX_ROWS]
-    ]
+    rows = []
+    for each in preview.changed[:MAX_ROWS]:
+        runs = each.runs or each.runs_a_week
+        rows.append([each.name, _short(each.before), _short(each.after), f"{runs.before:,}", f"{runs.after:,}"])
     if rows:
         head = [*COLUMNS[:3], "RUNS A WEEK" if span in (None, A_WEEK) else f"RUNS IN {format_duration(span)}", COLUMNS[-1]]
         click.echo(f"\n{format_table(head, rows, numbers=(3, 4))}")
@@ -145,38 +137,34 @@ def _preview(
     if only:
         found = replace(found, diff=found.diff.of_entry(entry_label(*only)))
     will = foresee_changes(db, found, now, only, span) if found.diff else None
-    data = {"against": against, **found.diff.as_data(LISTED_NAMES), "consequences": will}
+    data = {"against": against, **found.diff.as_data(LISTED_NAMES), "consequences": will and will.as_data()}
     nothing = "nothing changes" + (f" for {entry_label(*only)}" if only else "")
     lines = (head, *_lines(found, will)) if will else (head, nothing)
-    return Preview(data, tuple(part for line in lines for part in wrap_text(line, 2)))
+    return Preview(data, tuple(part for line in lines for part in wrap_text(line, 2)), will.next if will else ())
 
 
-def _lines(found: ConfigComparison, will: dict[str, Any]) -> Iterator[str]:
+def _lines(found: ConfigComparison, will: ConfigForecast) -> Iterator[str]:
     yield from found.diff.lines()
     yield from restart_warnings(found.old, found.new)
-    if will["next"]:
-        shown = [f"{each['name']} {_short(each['before'])} -> {_short(each['after'])}" for each in will["next"][:NEXT_RUNS]]
-        more = len(will["next"]) - len(shown)
+    if will.next:
+        shown = [f"{each.name} {_short(each.before)} -> {_short(each.after)}" for each in will.next[:NEXT_RUNS]]
+        more = len(will.next) - len(shown)
         yield f"next runs ({zone_name()}): {', '.join(shown)}" + (f", and of {more:,} more" if more else "")
-    counts = will.get("runs") or will["runs_a_week"]
-    shown = [f"{word} {_change(each)}" for word, each in counts.items() if each["before"] or each["after"]]
+    shown = [f"{word} {_change(each)}" for word, each in will.runs or will.runs_a_week if each.before or each.after]
     if shown:
-        yield f"runs {_span_text(will)}: {', '.join(shown)}"
-    if (cost := will["usd_a_day"]) is not None:
-        before, after = (_cost_text(cost[side]) for side in ("before", "after"))
+        span = "a week" if will.span_s is None else f"in {format_duration(timedelta(seconds=will.span_s))}"
+        yield f"runs {span}: {', '.join(shown)}"
+    if will.usd_a_day is not None:
+        before, after = _cost_text(will.usd_a_day.before), _cost_text(will.usd_a_day.after)
         yield f"maximum cost a day: {before if before == after else f'{before} -> {after}'}"
 
 
-def _span_text(will: dict[str, Any]) -> str:
-    return f"in {format_duration(timedelta(seconds=will['span_s']))}" if "span_s" in will else "a week"
-
-
-def _short(instant: str | None) -> str:
+def _short(instant: datetime | None) -> str:
     return "never" if instant is None else format_time(instant)[5:16]
 
 
-def _change(each: dict[str, int]) -> str:
-    return f"{each['before']:,}" if each["before"] == each["after"] else f"{each['before']:,} -> {each['after']:,}"
+def _change(each: RunsChange) -> str:
+    return f"{each.before:,}" if each.before == each.after else f"{each.before:,} -> {each.after:,}"
 
 
 def _cost_text(usd: float | None) -> str:

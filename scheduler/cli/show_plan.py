@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from heartbeat.words import format_duration, list_names
-from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEntry
+from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
@@ -21,7 +21,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.insight import forecast
-from scheduler.insight.daily_maximum import DailyMaximum, EntryMaximum, compute_daily_maximum, maximum_as_data
+from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 
@@ -206,7 +206,7 @@ def _print_worst_day(path: Path, form: str) -> None:
         found = compute_daily_maximum(settings, utc_now())
     for warning in prompt_warnings(settings):
         click.echo(warning, err=True)
-    print_answer(maximum_as_data(found), form, _worst_day_lines(found))
+    print_answer(found.as_data(), form, _worst_day_lines(found))
 
 
 def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
@@ -219,12 +219,12 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
         meanings=[{4: None if ceiling.usd_per_day is not None else Meaning.WORRYING} for ceiling in found.entries],
     )
     total = NO_LIMIT if found.usd_per_day is None else f"at most {round_up_usd(found.usd_per_day)} USD a day"
-    yield f"all: {total}" + (" by limits.budget" if found.limited_by == "limits.budget" else "")
-    if any(ceiling.limited_by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
+    yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
+    if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"
 
 
 def _worst_day_row(ceiling: EntryMaximum) -> list[str]:
     each = "not known" if ceiling.usd_per_attempt is None else round_up_usd(ceiling.usd_per_attempt)
     usd = NO_LIMIT if ceiling.usd_per_day is None else round_up_usd(ceiling.usd_per_day)
-    return [entry_label(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.limited_by]
+    return [entry_label(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.by]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
+from heartbeatd.answers import ConfigForecast, CostChange, DailyMaximum, RunsChange, RunsOfKinds, ScheduleChange
 from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.insight import forecast
-from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum
+from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.config_changes import ConfigDiff
 from scheduler.model.entry import Key
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
-from scheduler.model.timestamps import iso_utc
 from scheduler.work import plan
 from scheduler.work.plan import Plan
 
@@ -24,13 +23,8 @@ A_WEEK = timedelta(days=7)
 
 def foresee_changes(
     db: sqlite3.Connection | None, found: ConfigComparison, now: datetime, only: Key | None = None, span: timedelta = A_WEEK
-) -> dict[str, Any]:
-    """What the new settings of a comparison would change, as JSON data: before and after. `only`: for this entry.
-
-    `next` are the entries whose schedule changes, with the time of their next run and their runs a week. `runs_a_week` are the
-    scheduled runs of the next seven days, without wakes. Where `runs` are listed too, they are those of `span`. `usd_a_day` is
-    the highest possible cost of a day; null: no limit.
-    """
+) -> ConfigForecast:
+    """What the new settings of a comparison would change. `only`: for this entry. Another `span` than a week is counted too."""
     plans = plan.make_plan(found.old), plan.make_plan(found.new)
     before, after = (_forecasts(db, each, now) for each in plans)
     names = {_key_of(new): _key_of(old) for old, new in found.diff.renamed}
@@ -41,29 +35,36 @@ def foresee_changes(
     weeks = [{key: _count_runs(each, now, A_WEEK) for key, each in side} for side in seen]
     spans = [{key: _count_runs(each, now, span) for key, each in side} for side in seen] if span != A_WEEK else weeks
     costs = [_maximum(compute_daily_maximum(settings, now), chosen) for settings in (found.old, found.new)]
-    runs = {} if span == A_WEEK else {"runs": _totals(spans), "span_s": span.total_seconds()}
-    return runs | {
-        "next": [
-            {
-                "name": _label(key),
-                "before": iso_utc(_next_run(before.get(names.get(key, key)), now)),
-                "after": iso_utc(_next_run(after.get(key), now)),
-                "runs_a_week": {"before": weeks[0].get(names.get(key, key), 0), "after": weeks[1].get(key, 0)},
-            }
-            | ({"runs": {"before": spans[0].get(names.get(key, key), 0), "after": spans[1].get(key, 0)}} if runs else {})
-            for key in moved
-        ],
-        "runs_a_week": _totals(weeks),
-        "usd_a_day": {"before": costs[0][0], "after": costs[1][0]} if costs[0][1] or costs[1][1] else None,
-    }
+    changes = []
+    for key in moved:
+        was = names.get(key, key)
+        change = ScheduleChange(
+            name=_label(key),
+            before=_next_run(before.get(was), now),
+            after=_next_run(after.get(key), now),
+            runs_a_week=RunsChange(before=weeks[0].get(was, 0), after=weeks[1].get(key, 0)),
+        )
+        if span != A_WEEK:
+            change.runs = RunsChange(before=spans[0].get(was, 0), after=spans[1].get(key, 0))
+        changes.append(change)
+    has_costs = costs[0][1] or costs[1][1]
+    forecasted = ConfigForecast(
+        next=changes,
+        runs_a_week=_totals(weeks),
+        usd_a_day=CostChange(before=costs[0][0], after=costs[1][0]) if has_costs else None,
+    )
+    if span != A_WEEK:
+        forecasted.runs, forecasted.span_s = _totals(spans), span.total_seconds()
+    return forecasted
 
 
-def _totals(counts: Sequence[Mapping[Key, int]]) -> dict[str, dict[str, int]]:
+def _totals(counts: Sequence[Mapping[Key, int]]) -> RunsOfKinds:
     """The runs of all agents and of all jobs, before and after."""
-    return {
-        word: {"before": _sum_of_kind(counts[0], kind), "after": _sum_of_kind(counts[1], kind)}
-        for word, kind in (("agents", Kind.HEARTBEAT), ("jobs", Kind.CRON))
-    }
+    agents, jobs = (
+        RunsChange(before=_sum_of_kind(counts[0], kind), after=_sum_of_kind(counts[1], kind))
+        for kind in (Kind.HEARTBEAT, Kind.CRON)
+    )
+    return RunsOfKinds(agents=agents, jobs=jobs)
 
 
 def _maximum(found: DailyMaximum, chosen: Collection[Key] | None) -> tuple[float | None, bool]:

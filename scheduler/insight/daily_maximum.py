@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
+from heartbeatd.answers import DailyMaximum, EntryMaximum
 from scheduler.engine.startup import MAX_CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage
@@ -20,33 +20,6 @@ from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings, WakeRate
 
 ONE_HOUR = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class EntryMaximum:
-    """The upper limits of one entry for one local day: scheduled and woken `runs`, and `attempts` including all retries.
-
-    `usd_per_attempt` is None if it is unknown, `usd_per_day` if there is no limit. `limited_by` is `budget`, or `runs` if the
-    number of runs is what limits the cost.
-    """
-
-    kind: Kind
-    name: str
-    zone: ZoneInfo
-    runs: int
-    attempts: int
-    usd_per_attempt: float | None
-    usd_per_day: float | None
-    limited_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class DailyMaximum:
-    """The limits of all entries that prompt an agent, and of all together for one day of the top-level zone."""
-
-    entries: tuple[EntryMaximum, ...]
-    usd_per_day: float | None
-    limited_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +40,15 @@ def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
     A limit by budget always holds. A limit by the number of runs holds as long as no user changes the system clock, stops the
     daemon during runs or starts jobs by hand.
     """
-    maximums = tuple(
-        _entry_maximum(settings, entry) for entry in (*_prompted_heartbeats(settings, now), *_prompted_jobs(settings, now))
-    )
+    prompted = (*_prompted_heartbeats(settings, now), *_prompted_jobs(settings, now))
+    maximums = [_entry_maximum(settings, entry) for entry in prompted]
     shares = [_share_of_total(settings, maximum) for maximum in maximums]
     known = [share for share in shares if share is not None]
     total = sum(known) if len(known) == len(shares) else None
     shared = settings.limits.budget.usd_per_day if settings.limits.budget else None
     if shared is not None and (total is None or shared < total):
-        return DailyMaximum(maximums, shared, "limits.budget")
-    return DailyMaximum(maximums, total, "entries")
-
-
-def maximum_as_data(found: DailyMaximum) -> dict[str, Any]:
-    """The JSON form."""
-    entries = [
-        {
-            "kind": each.kind.value,
-            "name": each.name,
-            "zone": each.zone.key,
-            "runs": each.runs,
-            "attempts": each.attempts,
-            "usd_per_attempt": each.usd_per_attempt,
-            "usd_per_day": each.usd_per_day,
-            "by": each.limited_by,
-        }
-        for each in found.entries
-    ]
-    return {"entries": entries, "usd_per_day": found.usd_per_day, "by": found.limited_by}
+        return DailyMaximum(entries=maximums, usd_per_day=shared, by="limits.budget")
+    return DailyMaximum(entries=maximums, usd_per_day=total, by="entries")
 
 
 def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
@@ -105,9 +59,17 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
     most = _max_usd_per_attempt(entry.attempt, found)
     usd = attempts * most if most is not None else None
     bound = own.usd_per_day if own else None
-    if bound is not None and (usd is None or bound < usd):
-        return EntryMaximum(entry.kind, entry.name, entry.zone, runs, attempts, most, bound, "budget")
-    return EntryMaximum(entry.kind, entry.name, entry.zone, runs, attempts, most, usd, "runs")
+    is_bound = bound is not None and (usd is None or bound < usd)
+    return EntryMaximum(
+        kind=entry.kind.value,
+        name=entry.name,
+        zone=entry.zone.key,
+        runs=runs,
+        attempts=attempts,
+        usd_per_attempt=most,
+        usd_per_day=bound if is_bound else usd,
+        by="budget" if is_bound else "runs",
+    )
 
 
 def _max_usd_per_attempt(attempt: AttemptUsage, found: Allowance | None) -> float | None:
@@ -119,7 +81,7 @@ def _max_usd_per_attempt(attempt: AttemptUsage, found: Allowance | None) -> floa
 
 def _share_of_total(settings: Settings, maximum: EntryMaximum) -> float | None:
     """What an entry can add to one day of the top-level zone, which may overlap two days of the entry's own zone."""
-    apart = maximum.usd_per_day is not None and maximum.zone.key != settings.zone.key
+    apart = maximum.usd_per_day is not None and maximum.zone != settings.zone.key
     return 2 * maximum.usd_per_day if apart and maximum.usd_per_day is not None else maximum.usd_per_day
 
 

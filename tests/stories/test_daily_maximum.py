@@ -9,7 +9,8 @@ from config_file import read
 from loops import loop_over
 from world import utc
 
-from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, maximum_as_data
+from heartbeatd.answers import DailyMaximum
+from scheduler.insight.daily_maximum import compute_daily_maximum
 
 NOW = utc("2027-02-20 12:00")
 PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"
@@ -62,22 +63,22 @@ def test_the_maximum_includes_every_run_that_a_wake_may_start(tmp_path: Path) ->
 
 def test_without_a_budget_the_number_of_attempts_limits_the_cost_of_a_day(tmp_path: Path) -> None:
     (ops,) = maximum(tmp_path, "budget: unlimited, interval: 24h").entries
-    assert (ops.runs, ops.attempts, ops.limited_by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
+    assert (ops.runs, ops.attempts, ops.by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
     assert ops.usd_per_day == pytest.approx(24 * MAX_COST)
 
 
 def test_the_lower_of_budget_and_attempts_is_the_maximum_cost(tmp_path: Path) -> None:
     assert maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").entries[0].usd_per_day == 0.5
     seldom = maximum(tmp_path, "interval: 24h, budget: {usd_per_day: 100}").entries[0]
-    assert (seldom.usd_per_day, seldom.limited_by) == (pytest.approx(4 * 6 * MAX_COST), "runs")
+    assert (seldom.usd_per_day, seldom.by) == (pytest.approx(4 * 6 * MAX_COST), "runs")
     few = maximum(tmp_path, "interval: 30m, budget: {runs_per_day: 2}").entries[0]
     assert (few.runs, few.usd_per_day) == (2, pytest.approx(2 * 6 * MAX_COST))
 
 
-def test_the_total_is_limited_by_the_budget_of_all_entries(tmp_path: Path) -> None:
+def test_the_total_is_by_the_budget_of_all_entries(tmp_path: Path) -> None:
     assert maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}").usd_per_day == 0.5
     total = maximum(tmp_path, "interval: 30m, budget: {usd_per_day: 0.50}", limits="budget: {usd_per_day: 0.30}")
-    assert (total.usd_per_day, total.limited_by) == (0.3, "limits.budget")
+    assert (total.usd_per_day, total.by) == (0.3, "limits.budget")
 
 
 def test_the_daily_budget_of_an_agent_in_another_zone_counts_twice_in_the_total(tmp_path: Path) -> None:
@@ -107,4 +108,4 @@ def test_usd_per_run_of_a_program_limits_the_cost_of_a_day_without_another_budge
 def test_a_job_with_a_prompt_counts_and_a_job_with_a_command_does_not(tmp_path: Path) -> None:
     more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
     total = maximum(tmp_path, "interval: none", more=more)
-    assert [(each["name"], each["runs"], each["attempts"]) for each in maximum_as_data(total)["entries"][1:]] == [("ask", 2, 2)]
+    assert [(each.name, each.runs, each.attempts) for each in total.entries[1:]] == [("ask", 2, 2)]

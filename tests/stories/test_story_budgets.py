@@ -263,8 +263,8 @@ def test_an_agent_whose_budget_is_spent_is_not_called_failing(make_world: MakeWo
     world = make_world(program_agent("{runs_per_day: 1}"))
     world.run(hours=5)
     entries = read_entries(world.store.connection, world.clock.now)
-    (state,) = fleet.read_states(entries, world.engine.plan.settings, world.clock.now)
-    assert (state.label, state.word, fleet.Group.PROBLEMS in state.groups) == ("problem", "budget", True)
+    (state,) = fleet.read_states(entries)
+    assert (state.label, fleet.Group.PROBLEMS in state.groups) == ("problem", True)
     world.stop()
     assert main(["status", "-c", str(world.config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -142,7 +142,7 @@ def test_status_shows_a_mute_until_it_is_over(make_world: MakeWorld) -> None:
     mute(world, hours=2.75)
     world.run(hours=2)
     expected = {"since": "2026-03-02T08:30:00Z", "by": "cli", "until": "2026-03-02T11:15:00Z", "until_changed": False, "held": 2}
-    assert shown(world) == expected
+    assert shown(world) == expected | {"says": "muted by cli until 11:15"}
     world.run(minutes=50)
     assert shown(world) is None
 

@@ -219,7 +219,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
         (entry,) = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.CRON, name="party")
         (seen,) = (
             each
-            for each in forecast.forecast_entries(world.store.connection, found.plan, world.clock.now)
+            for each in forecast.forecast_entries(world.store.connection, found.records.plan, world.clock.now)
             if each.course.name == "party"
         )
         (metric,) = (line.split('state="')[1].split('"')[0] for line in party_gauge(world, "entry_state"))
@@ -235,7 +235,7 @@ def test_a_finished_one_time_job_is_shown_as_done_everywhere(make_world: MakeWor
     assert not explanation.explain_now(explained_entry(world, "party")).as_data()["now"]["would_run"]
     assert "cron/party  done" in says("status")
     output = says("explain", "party")
-    assert output.startswith("cron/party: done at 2026-03-02 18:00:00 CET, once, at ")
+    assert output.startswith("cron/party: done at Mon 2026-03-02 18:00 (UTC+01:00), once, at")
     assert "now        done: a one-time job that has already run" in output
     assert "nothing blocks it" not in output
     assert "done: cron/party" in says("plan")

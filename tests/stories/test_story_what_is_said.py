@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from page_user import PageUser
+from test_story_silence import MIDNIGHT, ZONE, daemon_lock, run_until_now, speaks
 from web_daemon import WebDaemon
-from world import MakeWorld, utc
+from world import Delayed, MakeWorld, World, utc
 
-from heartbeatd.verbs import Ack, Mute
+from heartbeatd.verbs import Ack, HoldLane, Mute, Pause
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.effects import Sender, VerbRequest
@@ -103,6 +105,112 @@ def test_an_alert_that_has_not_arrived_is_called_undelivered_everywhere(
             with daemon_with(folder, answer, state) as daemon:
                 found[state, answer] = list(false_statements(daemon, says, capsys))
     assert {case: places for case, places in found.items() if places} == {}
+
+
+CAUSES = f"""
+timezone: {ZONE}
+server: {{listen: "127.0.0.1:0"}}
+channels: {{dead: {{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}}}
+limits: {{wake_flood: 1 per 20h, wake_gap: 1m}}
+defaults:
+  agent: {{runner: {{kind: command, argv: [agent]}}}}
+  heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 0}}
+agents:
+  paused: {{}}
+  muted: {{}}
+  closed: {{heartbeat: {{active_hours: "20:00-22:00"}}}}
+  missing: {{heartbeat: {{checklist: HEARTBEAT.md}}}}
+  failing: {{}}
+  limited: {{heartbeat: {{budget: {{runs_per_day: 1}}}}}}
+  held: {{}}
+  undelivered: {{heartbeat: {{deliver: dead}}}}
+  unaddressed: {{heartbeat: {{deliver: none}}}}
+  unshown: {{heartbeat: {{show_ok: false, show_alerts: false}}}}
+  disabled: {{heartbeat: {{enabled: false}}}}
+  woken: {{}}
+  quiet: {{}}
+cron:
+  backup: {{every: 30m, command: backup}}
+  fails: {{every: 30m, command: fails, on_failure: none}}
+  silenced: {{every: 30m, command: silenced}}
+  late: {{every: 30m, command: late, timeout: 20h}}
+"""
+EXPECTED = {
+    "paused": "paused since",
+    "muted": "muted by Mary until something changes",
+    "closed": "outside its active hours 20:00-22:00",
+    "missing": "no checklist: agents/missing/HEARTBEAT.md",
+    "failing": "runs failed: exit code 1",
+    "limited": "the budget is used up",
+    "held": "busy: the agent's lane",
+    "undelivered": "accepted for dead, not delivered (given up after 1 try, connection refused)",
+    "unaddressed": "alerts sent to no one: it has no `deliver`, or `deliver: none`",
+    "unshown": "no answer would be sent (show_ok, show_alerts: false)",
+    "disabled": "disabled in the config",
+    "woken": "1 wake waits",
+    "quiet": "answers not sent: nothing needs attention",
+    "backup": "ran ",
+    "fails": "runs failed: exit code 1",
+    "silenced": "muted by Mary until unmuted",
+    "late": "is still in progress",
+}
+
+
+def bring_about(world: World) -> None:
+    """Let every cause of CAUSES happen, until now."""
+    late = Delayed("", timedelta(hours=20))
+    world.scripts |= {
+        "failing": lambda _: 1,
+        "fails": lambda _: 1,
+        "undelivered": speaks,
+        "unaddressed": speaks,
+        "late": lambda _: late,
+    }
+    world.send = lambda sent: DeliveryResult("dead", REFUSED) if sent.channel.name == "dead" else DeliveryResult("delivered")
+    agent, job = Kind.HEARTBEAT, Kind.CRON
+    world.run(minutes=75)
+    world.request(VerbRequest(Pause(), (agent, "paused"), Sender(by="chat")))
+    world.request(VerbRequest(Mute(until_changed=True), (agent, "muted"), Sender("Mary")))
+    world.request(VerbRequest(Mute(), (job, "silenced"), Sender("Mary")))
+    world.request(VerbRequest(HoldLane(for_=timedelta(hours=1), id="telegram"), (agent, "held")))
+    run_until_now(world)
+    for text in ("first", "second"):
+        world.wake("woken", text, sender="mailbot")
+        world.settle()
+
+
+def test_every_place_says_the_same_of_each_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*words: str) -> str:
+        capsys.readouterr()
+        assert main(["-c", str(daemon.config), *words]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    start = f"{MIDNIGHT + timedelta(hours=12):%Y-%m-%d %H:%M}"
+    with WebDaemon(tmp_path, CAUSES, start=start) as daemon, daemon_lock(daemon.world):
+        daemon.do(lambda: bring_about(daemon.world))
+        user = PageUser(daemon)
+        user.log_in(daemon.token)
+        overview = {each["name"]: each for each in daemon.get("/api/v1/explain", daemon.token).data["entries"]}
+        states = {each["name"]: each for each in daemon.get("/api/v1/status", daemon.token).data["entries"]}
+        assert overview.keys() == states.keys() == EXPECTED.keys()
+        status, all_of_today = printed("status"), printed("explain", "--format", "json")
+        for name, why in overview.items():
+            says, folder = why["says"], "agents" if why["kind"] == "heartbeat" else "jobs"
+            assert EXPECTED[name] in says, (name, says)
+            one = daemon.get(f"/api/v1/explain/{name}", daemon.token).data
+            assert (one["why"], one["says"]) == (why, states[name]["says"])
+            assert json.dumps(says) in all_of_today and says in printed("explain", name), (name, says)
+            assert says in user.get(f"/page/{folder}/{name}").text, (name, says)
+            if folder == "agents":
+                assert says in user.get(f"/page/cards/{name}").text, (name, says)
+        for kind, label, says in (
+            ("paused", "agent/paused", states["paused"]["says"]),
+            ("muted", "agent/muted", states["muted"]["muted"]["says"]),
+            ("muted", "cron/silenced", states["silenced"]["muted"]["says"]),
+            ("undelivered", "agent/undelivered", states["undelivered"]["undelivered"]["says"]),
+        ):
+            assert says in overview[label.partition("/")[2]]["says"]
+            assert f"{kind}: {label} {says.removeprefix(f'{kind} ')}" in status
 
 
 def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make_world: MakeWorld) -> None:
