@@ -108,7 +108,7 @@ if __name__ == "__main__":
             for worker in crew:
                 worker.start()
             executor: RemoteExecutor[str, str] = RemoteExecutor(
-                lambda dsn=dsn, queue=queue: JobQueue(Secret(dsn), queue),
+                JobQueue(Secret(dsn), queue),
                 TextCodec(queue),
                 finished.release,
                 WorkerLoop(BootClock()),

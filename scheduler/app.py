@@ -297,7 +297,7 @@ class Daemon:
             self._traces.end_queueing,
         )
         return RemoteExecutor(
-            lambda: JobQueue(remote.dsn, remote.name),
+            JobQueue(remote.dsn, remote.name),
             self._codec,
             self._wakeup.notify,
             self._workers,

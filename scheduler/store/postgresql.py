@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -382,18 +382,11 @@ class ServerStore(Store):
         if self._is_ready:
             return
         try:
-            connection = ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)
+            with _closed_after_errors(ServerConnection(self.url, WRITER_SETTINGS, WRITER_CONNECTION)) as connection:
+                _check_server(self.url, connection)
+                apply_schema(cast("sqlite3.Connection", connection), schema_of(self.url), describe_server(self.url))
         except ServerError as error:
             raise _startup_error(self.url, error) from error
-        try:
-            _check_server(self.url, connection)
-            apply_schema(cast("sqlite3.Connection", connection), schema_of(self.url), describe_server(self.url))
-        except ServerError as error:
-            connection.close()
-            raise _startup_error(self.url, error) from error
-        except BaseException:
-            connection.close()
-            raise
         self._use(connection, read_server_identity(connection))
         self._is_ready = True
 
@@ -456,9 +449,7 @@ class ServerStore(Store):
             raise self._translate_server_error(error) from error
         if row["status"] == "in progress":
             raise DatabaseUnavailable("the server has not finished the last commit yet")
-        if self.epoch is not None and row["epoch"] != self.epoch:
-            self.is_fenced = True
-            raise LeadershipLost(f"{row['host'] or 'another daemon'} leads since this one was cut off or frozen")
+        self._check_epoch(row)
         return bool(row["status"] == "committed") and has_rows
 
     def _check_leadership(self) -> str:
@@ -469,10 +460,13 @@ class ServerStore(Store):
             "select epoch, host, pg_current_xact_id()::text as number, pg_advisory_xact_lock_shared(728410, tableoid::int)"
             " from _leader for key share"
         ).fetchone()
-        if self.epoch is not None and row["epoch"] != self.epoch:
-            self.is_fenced = True
-            raise LeadershipLost(f"{row['host'] or 'another daemon'} leads since this one was cut off or frozen")
+        self._check_epoch(row)
         return str(row["number"])
+
+    def _check_epoch(self, leader: Row) -> None:
+        if self.epoch is not None and leader["epoch"] != self.epoch:
+            self.is_fenced = True
+            raise LeadershipLost(f"{leader['host'] or 'another daemon'} leads since this one was cut off or frozen")
 
     def _commit(self, number: str) -> None:
         try:
@@ -510,11 +504,7 @@ class ServerStore(Store):
 
 def open_server_read_only(url: str) -> sqlite3.Connection:
     """A connection to the server that only reads. Raises StoreError if there is nothing to read."""
-    try:
-        connection = ServerConnection(url, READER_SETTINGS)
-    except ServerError as error:
-        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
-    try:
+    with _connect_reader(url) as connection:
         reader = cast("sqlite3.Connection", connection)
         unknown, missing = unknown_migrations(reader, schema_of(url), describe_server(url))
         if missing:
@@ -522,26 +512,32 @@ def open_server_read_only(url: str) -> sqlite3.Connection:
             raise StoreError(
                 f"{describe_server(url)}: " + ("no tables yet; heartbeatd run makes them" if unknown is None else old)
             )
-    except ServerError as error:
-        connection.close()
-        raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
-    except StoreError:
-        connection.close()
-        raise
     return reader
 
 
 def has_tables(url: str) -> bool:
     """Whether the schema that the address names has tables of heartbeatd. Raises StoreError if the server cannot be reached."""
+    with _connect_reader(url) as connection, closing(connection):
+        query = "select 1 from pg_tables where tablename = '_migration' and schemaname = ?"
+        return connection.execute(query, (schema_of(url),)).fetchone() is not None
+
+
+@contextmanager
+def _connect_reader(url: str) -> Iterator[ServerConnection]:
     try:
-        connection = ServerConnection(url, READER_SETTINGS)
-        try:
-            query = "select 1 from pg_tables where tablename = '_migration' and schemaname = ?"
-            return connection.execute(query, (schema_of(url),)).fetchone() is not None
-        finally:
-            connection.close()
+        with _closed_after_errors(ServerConnection(url, READER_SETTINGS)) as connection:
+            yield connection
     except ServerError as error:
         raise StoreError(f"cannot use {describe_server(url)} just now: {error}") from error
+
+
+@contextmanager
+def _closed_after_errors(connection: ServerConnection) -> Iterator[ServerConnection]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _check_server(url: str, connection: ServerConnection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,6 @@ APPLIED = "select name from _migration order by name"
 UPGRADE_LOCK = 0x48425444  # of all heartbeatds that create or upgrade tables
 # ServerStore.transaction relies on it: only a change of a column with a unique index conflicts with `for key share`.
 LEADER_EPOCH = "create unique index if not exists leader_epoch on _leader (epoch)"
-
-OWN_STEPS: Mapping[str, Callable[[sqlite3.Connection], None]] = {}
-"""Migrations that need statements of their own in PostgreSQL: they do more than add or remove tables, columns and indexes, and
-change rows by standard SQL."""
 
 # Functions of SQLite that PostgreSQL does not have, or has with another meaning.
 FUNCTIONS = """
@@ -251,15 +247,12 @@ def _migrate(db: sqlite3.Connection, missing: list[str], steps: Migrations) -> N
             before, recorder = read_schema(twin), _Recorder(twin)
             step.fn(recorder)
             after = read_schema(twin)
-            if step.name in OWN_STEPS:
-                OWN_STEPS[step.name](db)
-            else:
-                for statement in (
-                    *creation(after, before),
-                    *recorder.changes,
-                    *removal(after, before),
-                    *index_creation(after, before),
-                ):
-                    db.execute(statement)
+            for statement in (
+                *creation(after, before),
+                *recorder.changes,
+                *removal(after, before),
+                *index_creation(after, before),
+            ):
+                db.execute(statement)
             db.execute("insert into _migration (name) values (?)", (step.name,))
     db.execute(LEADER_EPOCH)

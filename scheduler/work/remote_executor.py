@@ -57,7 +57,7 @@ class RemoteExecutor(Generic[T, R]):
 
     def __init__(
         self,
-        open_queue: Callable[[], JobQueue],
+        queue: JobQueue,
         codec: Codec[T, R],
         notify: Callable[[], None],
         loop: WorkerLoop,
@@ -67,7 +67,7 @@ class RemoteExecutor(Generic[T, R]):
         report_state: Callable[[QueueState], None] = lambda _: None,
         report_workers: Callable[[Sequence[tuple[T, str]]], None] = lambda _: None,
     ) -> None:
-        self._open_queue = open_queue
+        self._queue = queue
         self._may_submit = may_submit
         self._codec = codec
         self._notify = notify
@@ -87,9 +87,8 @@ class RemoteExecutor(Generic[T, R]):
         self._to_delete: list[str] = []
         self._problems: dict[str, str | None] = {}  # of sending and of receiving
         self._problem: str | None = None
-        self._queue: JobQueue | None = None
-        self._to_send: asyncio.Event | None = None  # of the loop; None until it has started
-        self._to_receive: asyncio.Event | None = None
+        self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
+        self._has_started = False
         self._side_tasks: list[asyncio.Task[None]] = []
         self._looked_at = float("-inf")  # at the workers, by the clock of the loop
 
@@ -203,12 +202,11 @@ class RemoteExecutor(Generic[T, R]):
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        if self._queue is not None:
-            with suppress(QueueUnavailable, TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._send()
-            with suppress(QueueUnavailable):
-                await self._queue.close()
+        with suppress(QueueUnavailable, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._send()
+        with suppress(QueueUnavailable):
+            await self._queue.close()
         closed.set_result(None)
 
     # In the thread of the loop.
@@ -218,9 +216,8 @@ class RemoteExecutor(Generic[T, R]):
             self._loop.call_soon(self._wake_in_loop)
 
     def _wake_in_loop(self) -> None:
-        if self._to_send is None or self._to_receive is None:
-            self._to_send, self._to_receive = asyncio.Event(), asyncio.Event()
-            self._queue = self._open_queue()
+        if not self._has_started:
+            self._has_started = True
             listen = partial(self._queue.listen_for_results, self._on_announcement)
             for work in (self._keep_sending, self._keep_receiving, listen):
                 self._start_side_task(run_again_after_errors(work))
@@ -232,7 +229,6 @@ class RemoteExecutor(Generic[T, R]):
 
     async def _keep_sending(self) -> None:
         """Send whenever there is something to send. It may wait for the server, and results are received in the meantime."""
-        assert self._to_send is not None and self._to_receive is not None and self._queue is not None
         while True:
             await wait_for_event(self._to_send, None if self.is_flushed() else RETRY_SECONDS)
             try:
@@ -250,7 +246,6 @@ class RemoteExecutor(Generic[T, R]):
 
     async def _keep_receiving(self) -> None:
         """Receive results whenever one has been announced, end the attempts of lost workers, and look at the workers."""
-        assert self._to_receive is not None and self._queue is not None
         loop = asyncio.get_running_loop()
         connected_at = reaped_at = loop.time()
         while True:
@@ -276,7 +271,6 @@ class RemoteExecutor(Generic[T, R]):
                 self._report_problem("receive", None)
 
     async def _look_at_workers(self) -> None:
-        assert self._queue is not None
         workers = await self._queue.find_workers(self._lease)
         state = QueueState(None, tuple(workers), await self._queue.longest_wait())
         if self._problems.get("send") is None:
@@ -296,13 +290,11 @@ class RemoteExecutor(Generic[T, R]):
             self._report_workers([(remote.task, worker) for remote, worker in new])
 
     def _on_announcement(self, owner: str) -> None:
-        assert self._to_receive is not None
         if owner in self._owners:
             self._to_receive.set()
 
     async def _send(self) -> None:
         """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
-        assert self._queue is not None
         while self._may_submit():
             with self._lock:
                 self._new = [remote for remote in self._new if self._is_wanted(remote)]
@@ -341,7 +333,6 @@ class RemoteExecutor(Generic[T, R]):
             return None
 
     async def _send_cancellations(self) -> None:
-        assert self._queue is not None
         with self._lock:
             ends = dict(self._cancellations)
         for why in set(ends.values()):
@@ -361,7 +352,6 @@ class RemoteExecutor(Generic[T, R]):
                 self._notify()
 
     async def _receive(self) -> None:
-        assert self._queue is not None
         with self._lock:
             known = [*self._keys_of_results.values(), *self._to_delete]
         received = await self._queue.results(self._owners, known)
@@ -376,15 +366,12 @@ class RemoteExecutor(Generic[T, R]):
                     self._keys_of_results[remote.number] = end.key
         if received:
             self._notify()
-            assert self._to_send is not None and self._to_receive is not None
             self._to_send.set()  # to forget those of unknown keys
             self._to_receive.set()  # there may be more
 
     async def _reap(self) -> None:
-        assert self._queue is not None
         for key in await self._queue.reap(self._owners, self._lease, self._lost_payload):
             log_event(logging.WARNING, "worker_lost", attempt=key)
-        assert self._to_receive is not None
         self._to_receive.set()
 
     def _lost_payload(self, worker: str) -> str:
@@ -399,7 +386,6 @@ class RemoteExecutor(Generic[T, R]):
         found: Future[dict[str, T]],
     ) -> None:
         self._wake_in_loop()
-        assert self._queue is not None
         while not found.cancelled():
             try:
                 await self._queue.open()

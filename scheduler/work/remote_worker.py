@@ -125,9 +125,6 @@ class RemoteWorker(Generic[T, R]):
         self._lanes_on_record: Collection[str] = ()
         self.counts = WorkerCounts()
         self.problem: str | None = None  # of the queue
-        self._local: LocalExecutor[_Job[T], R] = LocalExecutor(
-            self._carry_job, lambda job: mark(job.task), self._on_result, loop, process_id
-        )
         self._attempts: dict[int, _Attempt] = {}
         self._unwritten: dict[int, str] = {}  # results that are not written yet, by attempt
         self._numbers = itertools.count(1)  # of attempts
@@ -141,6 +138,9 @@ class RemoteWorker(Generic[T, R]):
         self._results_ready = asyncio.Event()
         self._cancellation_announced = asyncio.Event()
         self._stop_wanted = asyncio.Event()
+        self._local: LocalExecutor[_Job[T], R] = LocalExecutor(
+            self._carry_job, lambda job: mark(job.task), partial(self._set_event, self._results_ready), loop, process_id
+        )
 
     @property
     def in_progress(self) -> int:
@@ -170,9 +170,12 @@ class RemoteWorker(Generic[T, R]):
 
     def stop(self) -> None:
         """Fetch no more tasks. From any thread."""
+        self._set_event(self._stop_wanted)
+
+    def _set_event(self, event: asyncio.Event) -> None:
         if self._main is not None:
             with suppress(RuntimeError):  # its loop is closed, so it has stopped
-                self._main.call_soon_threadsafe(self._stop_wanted.set)
+                self._main.call_soon_threadsafe(event.set)
 
     async def run(self, grace: float, hurry: asyncio.Event | None = None) -> None:
         """Work until `stop`. Then wait for the tasks in progress, at most `grace` seconds or until `hurry`, and end the rest.
@@ -333,7 +336,7 @@ class RemoteWorker(Generic[T, R]):
             log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
             self._set_result(attempt, Done(None, None, NotTaken(TOO_LATE)))
             return
-        attempt.timer = self._loop_now().call_later(fetched.seconds_left, self._end_overdue, attempt)
+        attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end_overdue, attempt)
         try:
             self._begin(attempt, self._read_task(fetched))
         except Exception as problem:  # noqa: BLE001 (the job, and the next ones, would stay in progress)
@@ -401,7 +404,7 @@ class RemoteWorker(Generic[T, R]):
             self._give_up_later(attempt)
 
     def _give_up_later(self, attempt: _Attempt) -> None:
-        self._loop_now().call_later(STUCK_SECONDS, self._give_up, attempt)
+        asyncio.get_running_loop().call_later(STUCK_SECONDS, self._give_up, attempt)
 
     def _give_up(self, attempt: _Attempt) -> None:
         """Forget a task that does not end, even after it was cancelled."""
@@ -439,11 +442,6 @@ class RemoteWorker(Generic[T, R]):
             self._jobs_announced.set()
 
     # Results.
-
-    def _on_result(self) -> None:
-        """A task has ended. Called in the thread of the tasks."""
-        with suppress(RuntimeError):  # the worker has stopped
-            self._loop_now().call_soon_threadsafe(self._results_ready.set)
 
     def _set_result(self, attempt: _Attempt, done: Done[Any, R], *, counted: bool = False) -> None:
         """Keep the result of a task until it is written."""
@@ -493,11 +491,6 @@ class RemoteWorker(Generic[T, R]):
                     self.counts.stale += 1
                     log_event(logging.WARNING, "result_too_late", attempt=attempt.claimed.key)
             self._jobs_announced.set()
-
-    def _loop_now(self) -> asyncio.AbstractEventLoop:
-        if self._main is None:
-            raise RuntimeError("the worker has not started")
-        return self._main
 
     def _report_problem(self, problem: str | None) -> None:
         log_availability(problem, self.problem)

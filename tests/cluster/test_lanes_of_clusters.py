@@ -24,8 +24,7 @@ from scheduler.model.settings import RemoteQueue
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 PATIENCE = 60
-# The lease is long, so that none ends while this machine is busy with something else.
-QUEUE = 'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 20s}}'
+QUEUE = 'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: {lease}}}'
 CONFIG = """\
 state: {state}
 server: {{listen: "127.0.0.1:0"}}
@@ -46,9 +45,10 @@ def wait_until(is_true: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True) -> Cluster:
+def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True, lease: str = "1h") -> Cluster:
+    """The lease is long, so that none ends while this machine is busy with something else."""
     state = "state/h.db" if workers else dsn
-    executor = QUEUE.format() if workers else ""
+    executor = QUEUE.format(lease=lease) if workers else ""
     return Cluster(folder, CONFIG.format(state=state, executor=executor, script=script.format(folder=folder)), dsn)
 
 
@@ -162,7 +162,7 @@ def test_a_run_that_calls_busy_for_its_own_agent_does_not_wait_for_itself(tmp_pa
 
 def test_a_program_that_a_run_leaves_behind_blocks_the_agent_on_other_hosts(tmp_path: Path, postgres: PostgresServer) -> None:
     script = "(while [ ! -e '{folder}/gate' ]; do sleep 0.05; done) >/dev/null 2>&1 & echo HEARTBEAT_OK"
-    with make_cluster(tmp_path, postgres.database(), script=script) as cluster:
+    with make_cluster(tmp_path, postgres.database(), script=script, lease="20s") as cluster:
         cluster.start("run")
         cluster.start("worker", "--name", "b-1", folder=tmp_path / "b")
         wait_until(lambda: cluster.outcomes() == ["ok"])

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from scheduler.store.job_queue import (
 )
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
+from scheduler.system.worker_guard import HEADER
 from scheduler.work.executor import Done, Interrupted, NeverBegun
 from scheduler.work.payloads import AttemptRefused
 from scheduler.work.remote_worker import GuardedHttp, guard_start
@@ -1015,6 +1017,7 @@ def test_a_run_survives_a_kill_of_the_scheduler_and_is_not_repeated(cluster: Clu
     wait_until(lambda: marks(cluster) == 1)
     scheduler.send_signal(signal.SIGKILL)
     scheduler.wait(timeout=PATIENCE)
+    cluster.query("update heartbeatd._leader set until_at = clock_timestamp()")  # if there is one
     cluster.start("run")
     (cluster.folder / "gate").touch()
     wait_until(lambda: cluster.outcomes() == ["ok"])
@@ -1035,15 +1038,17 @@ def test_a_stopped_scheduler_does_not_wait_for_runs_of_workers(cluster: Cluster)
     assert marks(cluster) == 1
 
 
-def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster) -> None:
-    cluster.start("run")
+def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster, clock: SimulatedClock) -> None:
     worker = cluster.start("worker", "--name", "w1")
-    wait_until(lambda: marks(cluster) == 1)
-    worker.send_signal(signal.SIGKILL)
-    worker.wait(timeout=PATIENCE)
-    (cluster.folder / "gate").touch()  # ends the program of the killed worker, which holds the lane
-    cluster.start("worker", "--name", "w2")
-    wait_until(lambda: cluster.outcomes() == ["ok"])
+    with crashing_daemon(cluster, clock) as daemon, clock.passing():
+        run_until(daemon, lambda: len(daemon.runs.inflight()) == 1)
+        wait_until(lambda: marks(cluster) == 1)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait(timeout=PATIENCE)
+        cluster.query("update procrastinate_workers set last_heartbeat = last_heartbeat - interval '1 hour'")
+        (cluster.folder / "gate").touch()  # ends the program of the killed worker, which holds the lane
+        cluster.start("worker", "--name", "w2")
+        run_until(daemon, lambda: cluster.outcomes() == ["ok"])
     assert marks(cluster) == 2
     assert re.search(r"^worker +w2$", cluster.call("show", "1"), re.MULTILINE)
     assert " ok heartbeat_ok on w2, took " in cluster.call("explain", "ops")
@@ -1062,14 +1067,20 @@ NAMED = "echo $HEARTBEATD_AGENT >>{marks}; while [ ! -e {gate} ]; do sleep 0.05;
 
 
 @contextmanager
-def crashing_daemon(cluster: Cluster) -> Iterator[Daemon]:
-    """The daemon in this process, without its HTTP interface. It ends as after a crash: its boot stays open."""
-    daemon = Daemon(cluster.folder / "config.yaml", {**os.environ, "DSN": cluster.dsn}, listen=False)
+def crashing_daemon(cluster: Cluster, clock: SimulatedClock, *, listen: bool = False) -> Iterator[Daemon]:
+    """The daemon in this process. It ends as after a crash: its boot stays open."""
+    daemon = Daemon(cluster.folder / "config.yaml", {**os.environ, "DSN": cluster.dsn}, listen=listen, clock=clock)
     try:
-        daemon._start_engine(at_once=False)
+        if daemon._server is not None:
+            daemon._server.start()
+        with clock.passing():
+            daemon._start_engine(at_once=False)
         yield daemon
     finally:
-        daemon._close_connections()
+        if daemon._server is not None:
+            daemon._server.stop()
+        with clock.passing():
+            daemon._close_connections()
 
 
 def run_until(daemon: Daemon, is_over: Callable[[], bool]) -> None:
@@ -1084,17 +1095,19 @@ def workers_of_runs(daemon: Daemon, state: str) -> list[str]:
     return [row["worker"] for row in daemon.store.connection.execute(query, (state,))]
 
 
-def test_a_daemon_names_the_workers_of_the_runs_that_went_on_during_its_restart(tmp_path: Path, postgres: PostgresServer) -> None:
+def test_a_daemon_names_the_workers_of_the_runs_that_went_on_during_its_restart(
+    tmp_path: Path, postgres: PostgresServer, clock: SimulatedClock
+) -> None:
     marks, gate = tmp_path / "marks", tmp_path / "gate"
     yaml = OF_TWO.format(script=NAMED.format(marks=f"'{marks}'", gate=f"'{gate}'"))
     with Cluster(tmp_path, yaml, postgres.database()) as cluster:
         for name in ("w1", "w2"):
             cluster.start("worker", "--name", name, "--concurrency", "1")
-        with crashing_daemon(cluster) as daemon:
+        with crashing_daemon(cluster, clock) as daemon, clock.passing():
             run_until(daemon, lambda: len(daemon.runs.inflight()) == 2)
             wait_until(lambda: marks.exists() and len(marks.read_text("utf-8").split()) == 2)
         cluster.query("update heartbeatd_attempt set started_at = started_at - interval '1 minute'")  # as after a long time
-        with crashing_daemon(cluster) as daemon:
+        with crashing_daemon(cluster, clock) as daemon, clock.passing():
             assert len(daemon.runs.inflight()) == 2
             run_until(daemon, lambda: workers_of_runs(daemon, "running") == ["w1", "w2"])
             gate.touch()
@@ -1121,14 +1134,27 @@ def test_the_programs_of_a_killed_worker_are_ended_at_once(cluster: Cluster) -> 
     wait_until(lambda: not list((cluster.folder / "state" / "workers").iterdir()))
 
 
-def test_the_programs_of_a_frozen_worker_are_ended_before_another_worker_can_repeat_its_run(cluster: Cluster) -> None:
+def test_the_programs_of_a_frozen_worker_are_ended_when_its_lease_is_over(cluster: Cluster) -> None:
     cluster.start("run")
     worker = cluster.start("worker")
     wait_until(lambda: marks(cluster) == 1)
     worker.send_signal(signal.SIGSTOP)
+    assert find_programs(cluster)
+    (file,) = (cluster.folder / "state" / "workers").iterdir()
+    with file.open("r+b") as lease_end:
+        lease_end.write(f"{0:{HEADER - 1}}\n".encode())
     wait_until(lambda: not find_programs(cluster))
-    assert cluster.query("select count(*) from heartbeatd_attempt where result is null") == "1"  # not given away yet
     worker.send_signal(signal.SIGCONT)
+
+
+def test_the_programs_of_a_worker_end_before_another_worker_can_repeat_its_runs(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    """The guard ends them if the worker is frozen. Another worker may repeat the runs when the lease is over."""
+    ends: list[tuple[float, float]] = []
+    bench.start_worker("guarded", shout, lease=LEASE, note_lease=lambda end: ends.append((clock.now, end)))
+    clock.wait_until(lambda: len(ends) > 2)
+    assert all(noted_at < end < noted_at + LEASE for noted_at, end in ends)
 
 
 def test_a_worker_ends_the_programs_of_one_that_was_killed_with_its_guard(cluster: Cluster) -> None:
@@ -1168,33 +1194,56 @@ def test_a_worker_reports_its_health_and_what_it_cannot_run(cluster: Cluster) ->
     assert "heartbeatd_worker_ready 1\n" in get(url[1] + "/metrics")
 
 
-def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: Path) -> None:
+@contextmanager
+def listening_daemon(cluster: Cluster, clock: SimulatedClock) -> Iterator[str]:
+    """The daemon in a thread of this process. Yields its URL."""
+    started: list[Daemon] = []
+    is_over = threading.Event()
+
+    def run() -> None:
+        with crashing_daemon(cluster, clock, listen=True) as daemon:
+            started.append(daemon)
+            daemon._run_ticks(is_over.is_set, None)
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run)
+        wait_until(lambda: started or running.done())
+        try:
+            yield str(started[0]._server.url) if started and started[0]._server else ""
+        finally:
+            is_over.set()
+            for daemon in started:
+                daemon._wakeup.notify()
+            running.result(PATIENCE)
+
+
+def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: Path, clock: SimulatedClock) -> None:
     server = PostgresServer().start()
     yaml = AGENT.format(script="echo HEARTBEAT_OK", state="state/h.db")
     try:
-        with Cluster(tmp_path, yaml, server.database()) as cluster:
-            cluster.start("run")
-            log = tmp_path / "run.log"
-            wait_until(lambda: log.exists() and "listen=" in log.read_text())
-            url = re.search(r"listen=(\S+)", log.read_text())
-            assert url is not None
-            metrics = lambda: get(f"{url[1]}/metrics")  # noqa: E731
+        with (
+            Cluster(tmp_path, yaml, server.database()) as cluster,
+            listening_daemon(cluster, clock) as url,
+            clock.passing(),
+        ):
+            metrics = lambda: get(f"{url}/metrics")  # noqa: E731
             wait_until(lambda: "heartbeatd_queue_oldest_timestamp_seconds " in metrics())
             assert "heartbeatd_queue_available 1\nheartbeatd_workers 0" in without_comments(metrics())
             assert "workers: no worker is running; start `heartbeatd worker`" in cluster.call("status")
-            assert get(f"{url[1]}/readyz") == '{"ok":true}'  # the daemon does its own part
+            assert get(f"{url}/readyz") == '{"ok":true}'  # the daemon does its own part
             cluster.start("worker", "--name", "b-1")
             wait_until(lambda: "heartbeatd_workers 1" in metrics())
             assert "workers: " not in cluster.call("status")
             assert re.search(r"ok +queue +1 worker: b-1\n", cluster.call("doctor"))
             server.kill()
-            wait_until(lambda: "the queue of the workers cannot be used: " in get(f"{url[1]}/readyz"))
+            clock.server_hangs = True
+            wait_until(lambda: "the queue of the workers cannot be used: " in get(f"{url}/readyz"))
             assert "heartbeatd_queue_available 0" in metrics()
             assert "heartbeatd_workers " not in without_comments(metrics())
             assert "workers: the queue of the workers cannot be used" in cluster.call("status")
             assert re.search(r"bad +queue +the queue of the workers cannot be used", cluster.call("doctor"))
             server.start()
-            wait_until(lambda: get(f"{url[1]}/readyz") == '{"ok":true}')
+            wait_until(lambda: get(f"{url}/readyz") == '{"ok":true}')
     finally:
         server.close()
 

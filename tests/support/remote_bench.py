@@ -108,7 +108,7 @@ class RemoteBench:
         loop = WorkerLoop(self._clock, "scheduler")
         name = owner or queue
         executor: RemoteExecutor[str, str] = RemoteExecutor(
-            lambda: kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit, report_state
+            kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit, report_state
         )
         self._closers += [loop.close, executor.close]  # called in reverse
         return executor
@@ -125,6 +125,7 @@ class RemoteBench:
         codec: TextCodec | None = None,
         kind: type[JobQueue] = JobQueue,
         locked_lanes: Callable[[], Collection[str]] = tuple,
+        note_lease: Callable[[float], None] = lambda _: None,
         grace: float = 0.0,
         hurry: asyncio.Event | None = None,
     ) -> RemoteWorker[str, str]:
@@ -136,7 +137,7 @@ class RemoteBench:
 
         worker: RemoteWorker[str, str] = RemoteWorker(
             kind(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
-            clock=lambda: self._clock.read() + offset(), locked_lanes=locked_lanes,
+            clock=lambda: self._clock.read() + offset(), locked_lanes=locked_lanes, note_lease=note_lease,
         )  # fmt: skip
 
         def run() -> None:

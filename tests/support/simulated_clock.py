@@ -23,6 +23,7 @@ class SimulatedClock(BootClock):
     def __init__(self) -> None:
         self.now = 1000.0
         self.server_hangs = False  # then time passes although something waits for an answer of the database
+        self._moving = threading.Lock()  # held by one of the threads that let time pass
         self._loops: list[_Loop] = []
         self._waits: dict[threading.Thread, float | None] = {}  # until when; None: it does something else at the moment
 
@@ -75,8 +76,9 @@ class SimulatedClock(BootClock):
 
     def _pass_time(self, over: threading.Event) -> None:
         while not over.wait(LOOK_EVERY):
-            if (until := self._next_end()) is not None:
-                self.advance(max(until - self.now, 0.0))
+            with self._moving:
+                if (until := self._next_end()) is not None:
+                    self.advance(max(until - self.now, 0.0))
 
     def _next_end(self) -> float | None:
         """The next time at which a wait ends; None if something is in progress, or nothing waits."""
