@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from test_fleet import states
 from test_story_silence import status_lines
 from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
@@ -159,7 +158,6 @@ def test_a_run_in_progress_names_its_worker(make_world: MakeWorld) -> None:
     assert [(row["state"], row["worker"]) for row in world.records()] == [("running", "w1")]
     assert [line.split()[3:6] for line in status_lines(world) if line.startswith("agent/ops")] == [["running", "on", "w1"]]
     assert "a run is in progress: run 1 on w1;" in CliRunner().invoke(explain, ["ops", "-c", str(world.config)]).output
-    assert states(world)["ops"].text == "running on w1"
 
 
 def test_a_late_note_does_not_name_the_worker_of_an_earlier_attempt(make_world: MakeWorld) -> None:
