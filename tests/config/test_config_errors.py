@@ -115,7 +115,7 @@ FAULTS = [
     ('{kind: webhook, url: "https://example.org/x"}', 'canary', "config.yaml:5:9: channels.hook: this is not a URL; write tgram://TOKEN/CHAT, discord://ID/TOKEN or an Apprise URL"),
     ('{kind: webhook, url: "https://example.org/x"}', "''", 'config.yaml:5:9: channels.hook: the string is empty; write a value'),
     ('{kind: webhook, url: "https://example.org/x"}', '{kind: apprise, url: "ntfy://topic", allow_private: true}', 'config.yaml:5:61: channels.hook.allow_private: Apprise opens its own connections and may always reach private addresses; remove allow_private'),
-    ('/x"}', '/x", base_url: "http://a"}', 'config.yaml:5:65: channels.hook.base_url: only telegram and discord use base_url; remove it, because url has the whole address of a webhook channel'),
+    ('/x"}', '/x", base_url: "http://a"}', 'config.yaml:5:65: channels.hook.base_url: only telegram and discord use base_url; remove base_url'),
     ('{kind: webhook, url: "https://example.org/x"}', '{url: "tgram://1/2", base_url: canary}', 'config.yaml:5:40: channels.hook.base_url: this is not the address of a server; write http:// or https:// with a host'),
     ('/x"}', '/x", uncertain: perhaps}', "config.yaml:5:66: channels.hook.uncertain: 'perhaps' is not allowed here; write resend or hold"),
     ('retries: 2', 'deliver: tgram://1:canary/2', 'config.yaml:16:16: agents.ops.heartbeat.deliver: this is a URL and not a declared channel; declare it and write its name here'),

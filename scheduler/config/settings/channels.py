@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from heartbeatd.secret import Secret
 from scheduler.channels import registry
@@ -17,6 +18,14 @@ from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 LEAST_SECRET = 16  # characters
 LOG = Channel(LOG_CHANNEL, LOG_CHANNEL, None, allow_private=False, uncertain="resend")
 
+# The keys that only some kinds have: the key, the fact about the kind, and what these kinds do.
+FEATURES = (
+    ("base_url", "has_base_url", "use base_url"),
+    ("secret", "is_signed", "can be signed"),
+    ("buttons", "has_buttons", "has buttons"),
+    ("links", "has_links", "has links"),
+)
+
 # Recipients as services write them; one of them must be valid in the URL.
 SAMPLE_TARGETS = ("123456789", "someone@example.org", "+15551234567", "#general")
 
@@ -28,112 +37,90 @@ def build_channels(
 
     `host` is the name of this machine in messages. Links in messages begin with `public_url`.
     """
-    made = {name: _build_channel(name, part, host, node, used=name in used) for name, part in parts.items()}
-    made = {name: each if each is LOG else replace(each, public_url=public_url or "") for name, each in made.items()}
+    made = {LOG_CHANNEL: LOG}
     for name, part in parts.items():
-        if part.links and made[name] is not LOG:
-            made[name] = _with_links(made[name], part, node)
-    for name, channel in made.items():
-        if channel.needs_target and LAST_TARGET not in used:
-            node.add_warning(
-                f"its URL contains {PLACEHOLDER}, so only `deliver: last` uses it, and no entry has that", name, "url"
-            )
-    return {LOG_CHANNEL: LOG, **made}
+        keys = node.below(name)
+        channel = _build_channel(name, part, keys, used=name in used)
+        if channel is not None:
+            made[name] = replace(channel, host=host, public_url=public_url or "")
+        if channel and channel.links and not public_url:
+            keys.add_error('links need the address of the daemon; write server: {public_url: "https://..."}', "links")
+        if channel and channel.needs_target and LAST_TARGET not in used:
+            keys.add_warning(f"its URL contains {PLACEHOLDER}, so only `deliver: last` uses it, and no entry has that", "url")
+    return made
 
 
-def _build_channel(name: str, part: models.Channel, host: str, node: ConfigNode, *, used: bool) -> Channel:
-    if part.kind and registry.kind_for(part.kind, "").runs_program:
-        return _build_program_channel(name, part.kind, part, host, node)
-    if part.argv:
-        node.add_error("only channels of kind command use argv; write kind: command, or remove it", name, "argv")
+def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: bool) -> Channel | None:
+    """The channel; None if it has neither a URL nor a program."""
+    runs_program = bool(part.kind) and registry.kind_for(part.kind, "").runs_program
+    if runs_program:
+        for key in ("url", "base_url", "allow_private"):
+            if getattr(part, key):
+                node.add_error(f"a command channel has no address; remove {key}", key)
+    elif part.argv:
+        node.add_error("only channels of kind command use argv; write kind: command, or remove it", "argv")
     elif part.url is None:
-        node.add_error('is missing; write url: "https://..."', name, "url")
-    if part.url is None:
-        return LOG  # not used, because there is an error
-    url = node.resolve_secret(part.url, name, "url", used=used)
-    base = node.resolve_secret(part.base_url, name, "base_url", used=used) if part.base_url else None
+        node.add_error('is missing; write url: "https://..."', "url")
+    if runs_program and not part.argv:
+        node.add_error("is missing; write argv: [program, argument]", "argv")
+    if part.url is None and not runs_program:
+        return None
+    url, base, secret = (
+        node.resolve_secret(text, key, used=used) if text and not runs_program else None
+        for key, text in (("url", part.url), ("base_url", part.base_url), ("secret", part.secret))
+    )
     known = url.reveal() if url and not node.context.secrets.is_disabled else ""
-    scheme = url_scheme(known or part.url)
+    scheme = url_scheme(known or part.url or "")
     kind = registry.kind_for(part.kind, scheme)
     limit = None
     if known:
         try:
-            _check_placeholder_is_written(part.url, known)
+            _check_placeholder_is_written(part.url or "", known)
             limit = _check_url_or_template(kind, known, is_named=part.kind is not None)
         except ValueError as error:
-            node.add_error(str(error), name, "url")
-    secret = node.resolve_secret(part.secret, name, "secret", used=used) if part.secret else None
+            node.add_error(str(error), "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
-        _check_other_keys(name, part, kind, base, node)
-        _check_signature(name, part, kind, secret, node)
-        _check_buttons(name, part, kind, node)
-    prefix = ("" if kind.names_sender else DEFAULT_PREFIX) if part.prefix is None else part.prefix
+        _check_other_keys(part, kind, base, secret, node)
     return Channel(
         name,
         kind.name,
         url if secret or not part.secret else None,  # without its secret, nothing is sent
-        part.allow_private,
+        part.allow_private and not runs_program,
         part.uncertain,
         base,
         limit,
-        needs_target=PLACEHOLDER in part.url,
-        prefix=prefix,
-        host=host,
+        argv=part.argv if runs_program else (),
+        folder=node.context.folder if runs_program else Path(),
+        needs_target=PLACEHOLDER in (part.url or ""),
+        prefix=("" if kind.names_sender else DEFAULT_PREFIX) if part.prefix is None else part.prefix,
         signing_secret=secret,
         signature_header=part.signature_header,
         buttons=part.buttons and kind.has_buttons,
+        links=part.links and kind.has_links,
     )
 
 
-def _build_program_channel(name: str, kind: str, part: models.Channel, host: str, node: ConfigNode) -> Channel:
-    for key, is_written in (("url", part.url), ("base_url", part.base_url), ("allow_private", part.allow_private)):
-        if is_written:
-            node.add_error(f"a command channel has no address; remove {key}", name, key)
-    if not part.argv:
-        node.add_error("is missing; write argv: [program, argument]", name, "argv")
-    _check_signature(name, part, registry.kind_for(kind, ""), None, node)
-    _check_buttons(name, part, registry.kind_for(kind, ""), node)
-    return Channel(
-        name,
-        kind,
-        None,
-        allow_private=False,
-        uncertain=part.uncertain,
-        argv=part.argv,
-        folder=node.context.folder,
-        prefix=DEFAULT_PREFIX if part.prefix is None else part.prefix,
-        host=host,
-    )
-
-
-def _with_links(channel: Channel, part: models.Channel, node: ConfigNode) -> Channel:
-    """The channel with links in its messages, if it can have links."""
-    if not registry.kind_of(channel).has_links:
-        others = " and ".join(each.name for each in registry.KINDS if each.has_links)
-        node.add_error(f"only {others} has links; remove links", channel.name, "links")
-        return channel
-    if not part.secret:
-        node.add_error("links are signed; write a secret for this channel", channel.name, "links")
-    if not channel.public_url:
-        node.add_error('links need the address of the daemon; write server: {public_url: "https://..."}', channel.name, "links")
-    return replace(channel, links=True)
-
-
-def _check_buttons(name: str, part: models.Channel, kind: ChannelKind, node: ConfigNode) -> None:
-    if part.buttons and not kind.has_buttons:
-        others = " and ".join(each.name for each in registry.KINDS if each.has_buttons)
-        node.add_error(f"only {others} has buttons; remove buttons", name, "buttons")
-
-
-def _check_signature(name: str, part: models.Channel, kind: ChannelKind, secret: Secret | None, node: ConfigNode) -> None:
-    if part.secret and not kind.is_signed:
-        others = " and ".join(each.name for each in registry.KINDS if each.is_signed)
-        node.add_error(f"only {others} can be signed; remove secret", name, "secret")
-    elif secret and not node.context.secrets.is_disabled and len(secret.reveal()) < LEAST_SECRET:
+def _check_other_keys(
+    part: models.Channel, kind: ChannelKind, base: Secret | None, secret: Secret | None, node: ConfigNode
+) -> None:
+    """Check the keys that only some kinds of channels have."""
+    for key, feature, verb in FEATURES:
+        if getattr(part, key) and not getattr(kind, feature) and not (kind.runs_program and key == "base_url"):
+            others = " and ".join(each.name for each in registry.KINDS if getattr(each, feature))
+            node.add_error(f"only {others} {verb}; remove {key}", key)
+    are_known = not node.context.secrets.is_disabled
+    if base and kind.has_base_url and are_known and not is_web_address(base.reveal()):
+        node.add_error("this is not the address of a server; write http:// or https:// with a host", "base_url")
+    if secret and kind.is_signed and are_known and len(secret.reveal()) < LEAST_SECRET:
         problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
-        node.add_error(problem, name, "secret")
-    else:
-        node.warn_of_plain_secret(part.secret, name, "secret")
+        node.add_error(problem, "secret")
+    elif kind.is_signed:
+        node.warn_of_plain_secret(part.secret, "secret")
+    if part.links and kind.has_links and not part.secret:
+        node.add_error("links are signed; write a secret for this channel", "links")
+    if part.allow_private and kind.own_connections and not kind.runs_program:
+        problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
+        node.add_error(f"{problem}; remove allow_private", "allow_private")
 
 
 def _check_placeholder_is_written(written: str, known: str) -> None:
@@ -167,15 +154,3 @@ def _check_url(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
         forms = ", ".join(each.url_form for each in registry.kinds_with_own_scheme())
         raise ValueError(f"this is not a URL; write {forms} or an Apprise URL")
     return kind.check_url(url)
-
-
-def _check_other_keys(name: str, part: models.Channel, kind: ChannelKind, base: Secret | None, node: ConfigNode) -> None:
-    if part.base_url and not kind.has_base_url:
-        others = " and ".join(each.name for each in registry.KINDS if each.has_base_url)
-        problem, advice = f"only {others} use base_url", f"remove it, because url has the whole address of a {kind.name} channel"
-        node.add_error(f"{problem}; {advice}", name, "base_url")
-    elif base and not node.context.secrets.is_disabled and not is_web_address(base.reveal()):
-        node.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
-    if part.allow_private and kind.own_connections:
-        problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
-        node.add_error(f"{problem}; remove allow_private", name, "allow_private")
