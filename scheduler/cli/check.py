@@ -14,7 +14,7 @@ from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli.colours import Meaning, paint
-from scheduler.cli.output import format_table, print_answer, shorten_to_line, utc_now
+from scheduler.cli.output import format_table, print_answer, print_warnings, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
@@ -51,8 +51,7 @@ def _show_diff(path: Path, state: Path | None, loaded: LoadedConfig, form: str) 
 
     preview = config_preview.preview_file(path, state)
     if form == "text":
-        for warning in loaded.warnings:
-            click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
+        print_warnings(loaded.warnings)
     else:
         preview.data["warnings"] = [each.as_json() for each in loaded.warnings]
     config_preview.print_preview(preview, form)
@@ -73,8 +72,7 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
         found = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
-    for warning in loaded.warnings:
-        click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
+    print_warnings(loaded.warnings)
     click.echo(f"{path} is {paint('valid', Meaning.GOOD)}: {_count_entries(loaded.settings)}")
     for agent, tools in _agents_with_tools(loaded.settings):
         click.echo(f"agent/{agent} may use {_list_tools(tools)}")
@@ -88,8 +86,7 @@ def _print_faults(error: ConfigError, form: str) -> int:
         errors, warnings = ([each.as_json() for each in notes] for notes in (error.errors, error.warnings))
         click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
         return 2
-    for warning in error.warnings:
-        click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
+    print_warnings(error.warnings)
     for complaint in error.errors:
         place, colon, wrong = str(complaint).partition(": ")
         click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)

@@ -156,8 +156,7 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after)
     proof = _verify_jobs(new, entries, loaded.settings.jobs)
     write_config(path, before, after)
-    for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    output.print_warnings(loaded.warnings)
     if inherits := _find_section(root, "defaults", "cron"):
         click.echo(f"hint: the new jobs inherit from defaults.cron: {', '.join(inherits)}", err=True)
     click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} already there" if there else ""))

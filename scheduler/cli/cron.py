@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 
-import click
-
 from cron.job_schedules import CronSchedule, ScheduleError, is_reboot, parse_schedule
 from scheduler.cli import output
 from scheduler.cli.options import parse_time
@@ -20,8 +18,7 @@ def print_fire_times(expression: str, timezone: str, after: str | None, count: i
     """Print the next times of an expression."""
     schedule = _parse_expression(expression, timezone)
     found = list(islice(_fire_times(schedule, _parse_after(after, schedule)), count))
-    for warning in schedule.warnings:
-        click.echo(f"warning: {warning}", err=True)
+    output.print_warnings(schedule.warnings)
     columns: tuple[Column[datetime], ...] = (
         Column(f"LOCAL ({schedule.zone})", lambda instant: f"{instant.astimezone(schedule.zone):%a %Y-%m-%d %H:%M %Z}"),
         Column("UTC", _format_utc),

@@ -126,8 +126,7 @@ class _Report:
             click.echo(line, err=written is None)
         for problem in self._problems:
             click.echo(str(problem), err=True)
-        for warning in self._warnings:
-            click.echo(f"warning: {warning}", err=True)
+        output.print_warnings(self._warnings)
         if self._draft.variables:
             names = ", ".join(f"{name} (was {one_line(key)})" if key else name for name, key in self._draft.variables.items())
             click.echo(f"set these environment variables: {names}", err=written is None)

@@ -21,7 +21,7 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from heartbeat.words import format_count, format_usd, one_line
-from scheduler.cli.colours import Meaning, paint_label
+from scheduler.cli.colours import Meaning, paint, paint_label
 from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
 
@@ -104,6 +104,12 @@ def format_list(
 def print_answer(data: object, form: str, lines: Iterable[str]) -> None:
     """Print data as JSON, or these lines."""
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n".join(lines))
+
+
+def print_warnings(warnings: Iterable[object]) -> None:
+    """Print warnings on standard error."""
+    for warning in warnings:
+        click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
 
 
 def print_list(

@@ -14,6 +14,7 @@ from heartbeatd.verbs import Reload
 from scheduler.cli import config_preview, daemon_files
 from scheduler.cli.daemon_client import connect_to_daemon
 from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.output import print_warnings
 from scheduler.config.file.diagnostics import Diagnostic
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history
@@ -57,8 +58,7 @@ def _show_changes(path: Path, state: Path | None, form: str) -> int:
 
 
 def _print_notes(answer: dict[str, Any], path: Path) -> None:
-    for warning in answer.get("warnings", []):
-        click.echo(f"warning: {_format_note(warning, path)}", err=True)
+    print_warnings(_format_note(warning, path) for warning in answer.get("warnings", []))
     for fault in answer.get("errors", []):
         click.echo(_format_note(fault, path), err=True)
 

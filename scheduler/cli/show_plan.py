@@ -16,7 +16,7 @@ from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanFore
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
-from scheduler.cli.output import entry_label, format_table, print_answer, round_up_usd, utc_now, wrap_text
+from scheduler.cli.output import Column, entry_label, format_list, format_table, print_answer, round_up_usd, utc_now, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -26,7 +26,6 @@ from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 
 COLUMNS = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
-WORST_COLUMNS = ("NAME", "RUNS", "ATTEMPTS", "USD EACH", "USD A DAY", "BY")
 NO_LIMIT = "no limit"
 DAY_COLUMNS = 5
 NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of further ones
@@ -209,22 +208,26 @@ def _print_worst_day(path: Path, form: str) -> None:
     print_answer(found.as_data(), form, _worst_day_lines(found))
 
 
+WORST_COLUMNS: list[Column[EntryMaximum]] = [
+    Column("NAME", lambda each: entry_label(each.kind, each.name)),
+    Column("RUNS", lambda each: str(each.runs)),
+    Column("ATTEMPTS", lambda each: str(each.attempts)),
+    Column("USD EACH", lambda each: "not known" if each.usd_per_attempt is None else round_up_usd(each.usd_per_attempt)),
+    Column(
+        "USD A DAY",
+        lambda each: NO_LIMIT if each.usd_per_day is None else round_up_usd(each.usd_per_day),
+        meaning=lambda each: Meaning.WORRYING if each.usd_per_day is None else None,
+    ),
+    Column("BY", lambda each: each.by),
+]
+
+
 def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
     if not found.entries:
         yield "no entry calls an agent"
         return
-    yield format_table(
-        WORST_COLUMNS,
-        [_worst_day_row(ceiling) for ceiling in found.entries],
-        meanings=[{4: None if ceiling.usd_per_day is not None else Meaning.WORRYING} for ceiling in found.entries],
-    )
+    yield format_list(found.entries, WORST_COLUMNS)
     total = NO_LIMIT if found.usd_per_day is None else f"at most {round_up_usd(found.usd_per_day)} USD a day"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"
-
-
-def _worst_day_row(ceiling: EntryMaximum) -> list[str]:
-    each = "not known" if ceiling.usd_per_attempt is None else round_up_usd(ceiling.usd_per_attempt)
-    usd = NO_LIMIT if ceiling.usd_per_day is None else round_up_usd(ceiling.usd_per_day)
-    return [entry_label(ceiling.kind, ceiling.name), str(ceiling.runs), str(ceiling.attempts), each, usd, ceiling.by]
