@@ -16,7 +16,17 @@ from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanFore
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import load_declared_plan
-from scheduler.cli.output import Column, entry_label, format_list, format_table, print_answer, round_up_usd, utc_now, wrap_text
+from scheduler.cli.output import (
+    LINE_WIDTH,
+    Column,
+    entry_label,
+    format_list,
+    format_table,
+    print_answer,
+    round_up_usd,
+    utc_now,
+    wrap_text,
+)
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -181,8 +191,9 @@ STATE_NOTES = {"active": "nothing in this period", "paused": "paused", "done": "
 
 def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[str]:
     """The names of some entries after a label: as many as fit into a line, and at least one."""
-    if found:
-        yield from wrap_text(f"{words}{then}{list_names(found, width=NAMES_WIDTH - len(words))}", 2)
+    fits = len(f"{words}{then}{', '.join(found)}") <= LINE_WIDTH
+    names = list_names(found, width=None if fits else NAMES_WIDTH - len(words))
+    yield from wrap_text(f"{words}{then}{names}", 2) if found else ()
 
 
 def _label(entry: PlannedEntry) -> str:
