@@ -83,7 +83,7 @@ def _make(verb: type[Verb[Any]], keys: dict[str, Any], **more: Any) -> Verb[Any]
     """The verb with the values of its options, and with `more` keys. Raises InputError."""
     from heartbeatd.operations import parse_operation
 
-    given = {name.rstrip("_"): value for name, value in (keys | more).items() if value not in (None, False)}
+    given = {name.rstrip("_"): value for name, value in (keys | more).items() if value is not None and value is not False}
     try:
         return parse_operation(verb, given, is_query=True)
     except ValueError as error:
