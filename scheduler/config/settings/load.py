@@ -58,6 +58,19 @@ class LoadedConfig:
     data: ConfigData
 
 
+@contextmanager
+def pause_garbage_collection() -> Iterator[None]:
+    """Switch the garbage collector off: loading makes many objects and no cycles, and collecting would take half the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@pause_garbage_collection()
 def load_config(
     path: Path,
     environ: Mapping[str, str],
@@ -79,40 +92,28 @@ def load_config(
     config without agents and jobs is valid, because they are about to be added.
     """
     diagnostics = Diagnostics(str(path))
-    with pause_garbage_collection():
-        source = read_config_data(path, environ, diagnostics, content, root, may_be_empty=may_be_empty)
-        settings = _build_settings(
-            path,
-            source,
-            environ,
-            diagnostics,
-            time_check,
-            look=check_files,
-            for_worker=for_worker,
-            resolve_secrets=resolve_secrets,
-            may_be_empty=may_be_empty,
-        )
+    source = read_config_data(path, environ, diagnostics, content, root, may_be_empty=may_be_empty)
+    context, settings = _build_settings(path, source, environ if resolve_secrets else None, diagnostics, for_worker=for_worker)
+    if not (settings.heartbeats or settings.jobs or may_be_empty):
+        diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
+    if time_check is not None:
+        diagnostics.raise_errors()  # other errors come first
+        _check_times(settings, time_check, source, context)
+    if check_files:
+        diagnostics.raise_errors()
+        _check_files(settings, source, context)
     diagnostics.raise_errors()
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
 
 
 def _build_settings(
-    path: Path,
-    source: ConfigData,
-    environ: Mapping[str, str],
-    diagnostics: Diagnostics,
-    today: TimeCheck | None,
-    *,
-    look: bool,
-    for_worker: bool,
-    resolve_secrets: bool,
-    may_be_empty: bool,
-) -> Settings:
+    path: Path, source: ConfigData, environ: Mapping[str, str] | None, diagnostics: Diagnostics, *, for_worker: bool
+) -> tuple[ConfigContext, Settings]:
+    """The settings, and what was used to build them. Without `environ`, secrets are not resolved."""
     root = source.root
     config = check_values(source.merged, diagnostics)
     folder = config_folder(path)
-    of_secrets = environ if resolve_secrets else None
-    variables = _with_env_file(root, config, folder, of_secrets, diagnostics, is_required=not for_worker)
+    variables = _with_env_file(root, config, folder, environ, diagnostics, is_required=not for_worker)
     vault = SecretResolver(folder, variables, for_worker=for_worker)
     context = _build_context(config, folder, vault, diagnostics)
     nodes = {
@@ -132,8 +133,6 @@ def _build_settings(
         section, warning = _warn_unlimited(kind, number)
         if number:
             diagnostics.add_warning(root.marks[section][0], section, warning)
-    if not (heartbeats or found_jobs or may_be_empty):
-        diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
     server = daemon_settings.build_server(config.server, nodes["server"])
     state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))
@@ -164,13 +163,7 @@ def _build_settings(
     if settings.traces and not daemon_settings.is_installed(TRACES_PACKAGE):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
         diagnostics.add_warning(place, "telemetry.traces", f"{TRACES_PACKAGE} is not installed; install heartbeatd[otel]")
-    if today is not None:
-        diagnostics.raise_errors()  # other errors come first
-        _check_times(settings, today, source, context)
-    if look:
-        diagnostics.raise_errors()
-        _check_files(settings, source, context)
-    return settings
+    return context, settings
 
 
 def _build_context(config: models.Config, folder: Path, vault: SecretResolver, diagnostics: Diagnostics) -> ConfigContext:
@@ -298,15 +291,3 @@ def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
     lacking = "calls a model and has no budget" if number == 1 else "call a model and have no budget"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
     return section, f"{format_count(number, noun)} {lacking}; write {line}, or budget: unlimited if that is intended"
-
-
-@contextmanager
-def pause_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off: loading makes many objects and no cycles, and collecting would take half the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
