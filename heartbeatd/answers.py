@@ -281,9 +281,7 @@ class SpendToday(ResponseBody):
     untold_usd: float
 
 
-class BudgetShare(EntryBody):
-    kind: EntryKind
-    name: str
+class BudgetShare(EntryName):
     usd: float
     tokens: int
     runs: int
@@ -1109,15 +1107,13 @@ class TestedChannels(ResponseBody):
     channels: list[TestedChannel]
 
 
-class EntryMaximum(EntryBody):
+class EntryMaximum(EntryName):
     """The upper limits of one entry for one local day: scheduled and woken `runs`, and `attempts` including all retries.
 
     `usd_per_attempt` is null if it is unknown, `usd_per_day` if there is no limit. `by` is `budget`, or `runs` if the number of
     runs is what limits the cost.
     """
 
-    kind: EntryKind
-    name: str
     zone: str
     runs: int
     attempts: int
@@ -1170,3 +1166,166 @@ class ConfigForecast(ResponseBody):
     usd_a_day: CostChange | None
     runs: RunsOfKinds | None = None
     span_s: float | None = None
+
+
+class TokenSums(EntryPart):
+    """`input` includes the tokens that were read from and written to a cache."""
+
+    input: int
+    output: int
+
+
+class CacheSums(EntryPart):
+    read: int
+    write: int
+
+
+class ExpensiveRun(EntryPart):
+    id: int
+    cost_usd: float
+
+
+class ReportTotals(ResponseBody):
+    """Runs and costs. `cost_usd` is null if no cost is known. `untold_usd` is charged for usage that was not reported."""
+
+    runs: int
+    said: int
+    failed: int
+    skipped: int
+    missed: int
+    cost_usd: float | None
+    runs_without_price: int
+    untold_usd: float
+    tokens: TokenSums
+    cache: CacheSums
+    dearest_run: ExpensiveRun | None
+
+
+class EntryTotals(ReportTotals, EntryName):
+    previous_cost_usd: float | None
+
+
+class ModelTotals(ReportTotals):
+    """The runs of a model. Tokens and costs are those of its own `calls`."""
+
+    model: str | None
+    calls: int
+
+
+class AgentModelTotals(EntryName):
+    model: str | None
+    calls: int
+    tokens: TokenSums
+    cache: CacheSums
+    cost_usd: float | None
+    runs_without_price: int
+
+
+class RunsOfCause(EntryName):
+    runs: int
+    cost_usd: float | None
+
+
+class CauseTotals(ResponseBody):
+    """What started runs: the schedule, late results, or a sender of wakes."""
+
+    source: str
+    sender: str | None
+    runs: int
+    cost_usd: float | None
+    runs_without_price: int
+    untold_usd: float
+    tokens: TokenSums
+    entries: Shared[list[RunsOfCause]]
+
+
+class CharsOfEntry(EntryName):
+    runs: int
+    chars: int
+
+
+class PromptPartTotals(ResponseBody):
+    part: str
+    runs: int
+    chars: int
+    share: float
+    entries: Shared[list[CharsOfEntry]]
+
+
+class TimeStepTotals(ResponseBody):
+    since: Time
+    until: Time
+    runs: int
+    alerts: int
+    failed: int
+    cost_usd: float | None
+
+
+class CountOfEntry(EntryName):
+    count: int
+
+
+class WordCount(ResponseBody):
+    """How many runs or slots had a `reason` or a `suppression`. Only one of both keys is there."""
+
+    reason: str | None = None
+    suppression: str | None = None
+    count: int
+    entries: Shared[list[CountOfEntry]]
+
+
+class ConditionTotals(EntryBody):
+    """`duplicates` are the answers without news."""
+
+    name: str
+    opened: int
+    resolved: int
+    reminders: int
+    duplicates: int
+
+
+class ChannelTotals(ResponseBody):
+    """The messages of a channel by state. `uncertain` of them may have arrived twice, or not at all."""
+
+    channel: str
+    delivered: int
+    held: int
+    dead: int
+    dropped: int
+    pending: int
+    uncertain: int
+
+
+class PreviousPeriod(ResponseBody):
+    """The totals of the period of the same length before. They are too low if records of `incomplete` entries were deleted.
+
+    `comparable`: the run records of the whole period are there. `first_record_at` is when the first run on record ended.
+    """
+
+    since: Shared[Time]
+    until: Shared[Time]
+    first_record_at: Time | None
+    totals: ReportTotals
+    incomplete: Shared[list[EntryName]]
+    comparable: bool
+
+
+class Report(ResponseBody):
+    """The runs, skips, costs and deliveries of a period. The most expensive and the most frequent come first."""
+
+    since: Shared[Time]
+    until: Shared[Time]
+    totals: ReportTotals
+    previous: Shared[PreviousPeriod]
+    entries: Shared[list[EntryTotals]]
+    models: list[ModelTotals]
+    agent_models: Shared[list[AgentModelTotals]]
+    causes: Shared[list[CauseTotals]]
+    prompt: Shared[list[PromptPartTotals]]
+    by_time: list[TimeStepTotals]
+    skipped: Shared[list[WordCount]]
+    suppressed: Shared[list[WordCount]]
+    failed: Shared[list[WordCount]]
+    conditions: Shared[list[ConditionTotals]]
+    deliveries: list[ChannelTotals]
+    downs: Shared[list[Downtime]]

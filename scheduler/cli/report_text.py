@@ -28,8 +28,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.insight.cost_breakdown import sum_costs
-from scheduler.insight.report_data import build_report, is_comparable
+from scheduler.insight.report_data import build_report, sum_costs
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.system.files import write_output_file
@@ -55,7 +54,8 @@ def print_report(span: timedelta, by: str, form: str, out: Path | None, path: Pa
     files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
     with daemon_files.open_for_reading(files) as db:
         running = daemon_files.find_running_daemon(files) is not None
-        data = build_report(db, until - span, until, running=running, zone=display_zone() or host_zone()) if db else None
+        zone = display_zone() or host_zone()
+        data = build_report(db, until - span, until, running=running, zone=zone).as_data() if db else None
     if data is None and form != "json":
         click.echo(f"there is no database yet: {files.shown}")
         return
@@ -87,7 +87,7 @@ def _report_parts(data: Data, by: str) -> Iterator[str]:
     yield f"{since} to {until}, {zone_name()} ({abbreviate_duration(_elapsed_time(data))})"
     yield "\n".join(wrap_text(" ".join(summary_sentences(data)), 0))
     if data["entries"] and by == "entry":
-        yield _entries_table(data["entries"], with_change=is_comparable(data))
+        yield _entries_table(data["entries"], with_change=data["previous"]["comparable"])
     if data["models"] and by == "model":
         yield _models_table(data["models"])
     if any(each["model"] for each in data["agent_models"]):
@@ -155,7 +155,7 @@ def _trend_sentences(data: Data) -> Iterator[str]:
     yield f"The {abbreviate_duration(_elapsed_time(data['previous']))} before: {format_count(before['runs'], 'run')}{known}."
     if data["previous"]["incomplete"]:
         yield "Some run records of that time were deleted, so it cannot be compared."
-    elif not is_comparable(data):
+    elif not data["previous"]["comparable"]:
         yield f"The first run record is of {format_time(data['previous']['first_record_at'])[:16]}."
     elif cost and before["cost_usd"]:
         percent = round(100 * (cost - before["cost_usd"]) / before["cost_usd"])

@@ -46,20 +46,6 @@ NORMAL_SKIPS = frozenset(
 )
 BY_SCHEDULE = (Skip.ACTIVE_HOURS, Skip.CALENDAR)  # explain a silence only if nothing else does
 
-NO_SLOT = "no_slot"
-NO_SCHEDULE = "no_schedule"
-NOT_ADOPTED = "not_adopted"
-FROZEN = "frozen"
-NO_CAPACITY = "no_capacity"
-RENAMED = "renamed"
-DELIVER_NONE = "deliver_none"
-NO_TARGET = "no_target"
-WAKES_WAIT = "wakes_wait"
-WAKE_REJECTED = "wake_rejected"
-LOG_ONLY = "log_only"
-DONE = "done"
-
-
 Status = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
 STATUSES: tuple[Status, ...] = get_args(Status)  # how the day of an entry went, the worst first
 
@@ -138,7 +124,7 @@ class _EntryDay(ExplainedEntry):
                 return self._with_mute(explained)
         if self.delivered and all(each.channel == LOG_CHANNEL for each in self._messages):
             says = f"{self._normal_text()}, only to the log"
-            return self._overview("quiet", LOG_ONLY, says, self._effective_command(), is_expected=True)
+            return self._overview("quiet", "log_only", says, self._effective_command(), is_expected=True)
         return self._overview("normal", "ran", self._normal_text(), is_expected=True)
 
     def _overview(
@@ -164,7 +150,7 @@ class _EntryDay(ExplainedEntry):
         if self.row.id != NEW_ENTRY:
             return None
         says = "in the config file, but not yet applied by the daemon"
-        return self._overview("silent", NOT_ADOPTED, says, self._adopt_command())
+        return self._overview("silent", "not_adopted", says, self._adopt_command())
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -183,11 +169,14 @@ class _EntryDay(ExplainedEntry):
         number, run_id = self.records.unaddressed[self.key]
         alerts = f"{format_count(number, 'alert')} sent to no one"
         if self.entry and not self.entry.deliver:
-            says, code = f"{alerts}: it has no `deliver`, or `deliver: none`", DELIVER_NONE
+            says, code = f"{alerts}: it has no `deliver`, or `deliver: none`", "deliver_none"
         elif self.entry and LAST_TARGET in self.entry.deliver:
-            says, code = f"{alerts}: no target is known for `deliver: last`, because no conversation was reported yet", NO_TARGET
+            says, code = (
+                f"{alerts}: no target is known for `deliver: last`, because no conversation was reported yet",
+                "no_target",
+            )
         else:
-            says, code = f"{alerts}: no target was known", NO_TARGET
+            says, code = f"{alerts}: no target was known", "no_target"
         return self._overview("undelivered", code, says, f"heartbeatd show {run_id}", run_id)
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -206,7 +195,7 @@ class _EntryDay(ExplainedEntry):
         if renamed and self.records.may_see(self.row.kind, renamed.partition("/")[2]):
             why = "" if reload else f": it is gone, and {renamed} was added with the same schedule"
             says = f"renamed to {renamed}{when}{why}"
-            return self._overview("silent", RENAMED, says, f"heartbeatd explain {renamed}")
+            return self._overview("silent", "renamed", says, f"heartbeatd explain {renamed}")
         return self._overview("silent", Skip.REMOVED, f"no longer in the config{when}", self._explain_command())
 
     def _disabling_key(self) -> str:
@@ -257,7 +246,7 @@ class _EntryDay(ExplainedEntry):
             says = "the config file has other settings than the daemon: " + _changes_text(found)
         else:
             return None
-        return self._overview("unusual", NOT_ADOPTED, says, self._adopt_command())
+        return self._overview("unusual", "not_adopted", says, self._adopt_command())
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -287,7 +276,7 @@ class _EntryDay(ExplainedEntry):
             return self._overview("silent", reason_texts.DAEMON_DOWN, says, "heartbeatd run")
         if daemon.is_frozen:
             says = f"the daemon is frozen: {slots} did not run"
-            return self._overview("silent", FROZEN, says, "heartbeatd status")
+            return self._overview("silent", "frozen", says, "heartbeatd status")
         if any(each.state != "closed" for each in self._causes) or self.records.now - first - self.row.schedule.offset < SOON:
             return None
         running = self.records.in_progress
@@ -303,7 +292,9 @@ class _EntryDay(ExplainedEntry):
         if others := len(running) - len(names):
             names.append(f"{others} more" if names else format_count(others, "run"))
         says = f"limits.concurrency is reached by {' and '.join(names)}: {slots} did not start"
-        return self._overview("silent", NO_CAPACITY, says, f"heartbeatd show {run_id}" if shown else "heartbeatd status", run_id)
+        return self._overview(
+            "silent", "no_capacity", says, f"heartbeatd show {run_id}" if shown else "heartbeatd status", run_id
+        )
 
     def _open_run(self) -> EntryOverview | None:
         """A run waits, or has been in progress beyond the next slot."""
@@ -392,9 +383,9 @@ class _EntryDay(ExplainedEntry):
         """Slots that could not start: the daemon was down or frozen, the clock jumped, or all places were taken."""
         found = self.records.missed.cause(cause.last_slot + self.row.schedule.offset)
         if found.code == Skip.MISSED and data.error and self.records.agents is not None:  # it names other entries
-            return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {found.text}", cause)
+            return self._with_run(status, "no_capacity", f"{self._extent(cause)} did not start: {found.text}", cause)
         if found.code == Skip.MISSED and data.error:
-            return self._with_run(status, NO_CAPACITY, f"{self._extent(cause)} did not start: {data.error}", cause)
+            return self._with_run(status, "no_capacity", f"{self._extent(cause)} did not start: {data.error}", cause)
         return self._with_run(status, found.code, f"{self._extent(cause)}: {found.text}", cause)
 
     def _extent(self, cause: CauseCount) -> str:
@@ -486,17 +477,17 @@ class _EntryDay(ExplainedEntry):
             if row.kind is Kind.CRON:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = not self._schedule_change_text() and row.kind is Kind.CRON
-            return self._overview("silent", NO_SCHEDULE, says, self._effective_command(), is_expected=is_expected)
+            return self._overview("silent", "no_schedule", says, self._effective_command(), is_expected=is_expected)
         done = entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
         if done:
-            return self._overview("normal", DONE, f"done at {self.times.at(done)}", is_expected=True)
+            return self._overview("normal", "done", f"done at {self.times.at(done)}", is_expected=True)
         is_ahead = row.due_at is not None and self.records.now <= row.due_at < self.records.period.end
         when = "no slot yet" if is_ahead else "no slot on this day"
         says = f"{when}, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"
         says += self._schedule_change_text() + self._override_text()
-        return self._overview("silent", NO_SLOT, says, f"heartbeatd plan {self.label}", is_expected=True)
+        return self._overview("silent", "no_slot", says, f"heartbeatd plan {self.label}", is_expected=True)
 
     # --- further facts -------------------------------------------------------------------------------------------------
 
@@ -506,7 +497,7 @@ class _EntryDay(ExplainedEntry):
         if wait is None or not self.records.is_today or wait.reason in QUIET_WAITS:
             return None
         says = reason_texts.waiting_wakes_text(number, wait.text, wait.until, self.times.at)
-        return self._overview("unusual", WAKES_WAIT, says, self._explain_command(), wait.run_id)
+        return self._overview("unusual", "wakes_wait", says, self._explain_command(), wait.run_id)
 
     def _rejected_wakes(self) -> EntryOverview | None:
         """Wakes that reached no agent: those of a job, or those of people and programs to an agent."""
@@ -518,7 +509,7 @@ class _EntryDay(ExplainedEntry):
         whose = f"of agent/{last.agent}" if last.source == Trigger.CRON else f"by {last.sender or last.source}"
         says = reason_texts.rejected_wakes_text(number, whose, last.first_at, REJECTED_WAKE_TEXTS[last.why], self.times.at)
         command = f"heartbeatd explain agent/{last.agent}" if last.source == Trigger.CRON else self._explain_command()
-        return self._overview("unusual", WAKE_REJECTED, says, command)
+        return self._overview("unusual", "wake_rejected", says, command)
 
     def _something_skipped(self) -> EntryOverview | None:
         """Some slots of the day were skipped for a reason that is not part of normal work."""

@@ -28,6 +28,7 @@ from scheduler.model.condition import Condition, ReportKind
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
 from scheduler.store import breakers, conditions, lane_holds, run_history, runs
+from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.plan import Plan
@@ -51,19 +52,19 @@ def check_preconditions(
         lane = entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
         held = _lane_hold_detail(db, lanes, lane, entry_schedule.schedule_zone(entry_row.schedule_text), now)
         found = _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None)
-        found |= _check_open_run(db, entry_row)
-        return _conclude(found, held | _worker_detail(db, entry_row), is_done=is_done, is_complete=False)
+        found |= _check_open_run(open_run)
+        return _conclude(found, held | _worker_detail(open_run), is_done=is_done, is_complete=False)
     tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.hypothetical_claim(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
-    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now) | _worker_detail(db, entry_row)
+    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now) | _worker_detail(open_run)
     details |= {Skip.BUDGET: claim.over_budget} if claim.over_budget else {}
     excluded = schedule_texts.excluding_calendar(entry.schedule_text, now, plan.settings.calendars)
     details |= {Skip.CALENDAR: excluded} if excluded else {}
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
     details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
-    return _conclude(answers | _check_open_run(db, entry_row), details, is_done=is_done, is_complete=True)
+    return _conclude(answers | _check_open_run(open_run), details, is_done=is_done, is_complete=True)
 
 
 def _conclude(
@@ -109,9 +110,8 @@ def _lane_hold_detail(
     return {Skip.BUSY: holder} if holder else {}
 
 
-def _worker_detail(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, str]:
+def _worker_detail(run: OpenRun | None) -> dict[Skip, str]:
     """Which worker executes the run in progress."""
-    run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     return {Skip.ALREADY_RUNNING: f"run {run.run_id} on {run.worker}"} if run and run.state == "running" and run.worker else {}
 
 
@@ -121,9 +121,8 @@ def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
     return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry will probe it first'}"
 
 
-def _check_open_run(db: sqlite3.Connection, entry_row: EntryRow) -> dict[Skip, bool | None]:
+def _check_open_run(run: OpenRun | None) -> dict[Skip, bool | None]:
     """Whether a run of the entry is in progress. A run that waits for its lane only shows that the lane is locked."""
-    run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     in_the_way = planning.reason_of_open_run(run) if run else None
     answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}
     return answers | {Skip.BUSY: True} if in_the_way is Skip.BUSY else answers

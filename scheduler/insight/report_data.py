@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
-from scheduler.insight import cost_breakdown
-from scheduler.insight.cost_breakdown import Share
+from heartbeatd import answers
+from scheduler.model import local_days
 from scheduler.model.condition import Effect
-from scheduler.model.outcome import Kind, Suppression
-from scheduler.model.timestamps import iso_utc
+from scheduler.model.outcome import WOKEN, Kind, Suppression, Trigger
 from scheduler.store import boots, cost_history, run_history
+from scheduler.store.cost_history import CauseCost, ModelUsage, PromptPartSize, QuarterCount
 from scheduler.store.run_history import MessageCount, RunCount
 
-ReportTotals = dict[str, Any]
-
-
 UTC_ZONE = ZoneInfo("UTC")
+LONGEST_BY_HOUR = timedelta(days=2)  # a longer period is divided into days,
+LONGEST_BY_DAY = timedelta(days=92)  # and a still longer one into weeks
+
+Share = TypeVar("Share", RunCount, ModelUsage, CauseCost, PromptPartSize)  # numbers that belong to one entry
+Group = TypeVar("Group", bound=Hashable)
 
 
 def build_report(
@@ -31,12 +34,10 @@ def build_report(
     running: bool,
     zone: ZoneInfo = UTC_ZONE,
     agents: Collection[str] | None = None,
-) -> dict[str, Any]:
-    """The runs, skips, costs and deliveries from `since` until before `until`, as JSON data; `running`: a daemon runs now.
+) -> answers.Report:
+    """The runs, skips, costs and deliveries from `since` until before `until`; `running`: a daemon runs now.
 
-    Times are in UTC with Z. The most expensive entries and models and the most frequent reasons come first. A cost is None if it
-    is unknown. `previous` has the totals of the period of the same length before. `zone` is that of the days in `by_time`.
-    With `agents`, only the heartbeats of these agents count.
+    `zone` is that of the days in `by_time`. With `agents`, only the heartbeats of these agents count.
     """
 
     def choose(records: list[Share]) -> list[Share]:
@@ -46,152 +47,281 @@ def build_report(
     before = choose(run_history.count_runs(db, since - (until - since), since))
     usage = choose(cost_history.usage_by_model(db, since, until))
     effects = run_history.count_effects(db, since, until)
-    models = _totals_by_key([each for each in tallies if each.ran], _model_key)
-    return {
-        "since": iso_utc(since),
-        "until": iso_utc(until),
-        "totals": _sum_totals(tallies),
-        "previous": _previous_data(db, since - (until - since), since, before, agents),
-        "entries": _with_previous_cost(_totals_by_key(tallies, _entry_key), before),
-        "models": cost_breakdown.with_usage(models, usage, {"model": None} | _sum_totals([])),
-        "agent_models": cost_breakdown.agent_model_data(usage),
-        "causes": cost_breakdown.cause_data(choose(cost_history.cost_by_cause(db, since, until))),
-        "prompt": cost_breakdown.prompt_data(choose(cost_history.prompt_sizes(db, since, until))),
-        "by_time": cost_breakdown.time_data(cost_history.count_by_quarter(db, since, until, agents), since, until, zone),
-        "skipped": _counts_by_word(tallies, "reason", lambda each: each.skipped),
-        "suppressed": _counts_by_word([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
-        "failed": _counts_by_word(tallies, "reason", lambda each: each.failed),
-        "conditions": _condition_data(
-            tallies, {name: each for name, each in effects.items() if agents is None or name in agents}
-        ),
-        "deliveries": [_channel_data(channel, posts) for channel in sorted({post.channel for post in posts})],
-        "downs": _downtime_data(db, since, until, running=running),
-    }
+    models = [
+        answers.ModelTotals(**dict(_sum_totals(group)), model=model, calls=0)
+        for model, group in _grouped([each for each in tallies if each.ran], lambda each: each.model)
+    ]
+    return answers.Report(
+        since=since,
+        until=until,
+        totals=_sum_totals(tallies),
+        previous=_previous_period(db, since - (until - since), since, before, agents),
+        entries=_entry_totals(tallies, before),
+        models=_with_usage(models, usage, _sum_totals([])),
+        agent_models=_agent_models(usage),
+        causes=_cause_totals(choose(cost_history.cost_by_cause(db, since, until))),
+        prompt=_prompt_totals(choose(cost_history.prompt_sizes(db, since, until))),
+        by_time=_time_totals(cost_history.count_by_quarter(db, since, until, agents), since, until, zone),
+        skipped=_count_words(tallies, "reason", lambda each: each.skipped),
+        suppressed=_count_words([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
+        failed=_count_words(tallies, "reason", lambda each: each.failed),
+        conditions=_condition_totals(tallies, {name: each for name, each in effects.items() if agents is None or name in agents}),
+        deliveries=[_channel_totals(channel, posts) for channel in sorted({post.channel for post in posts})],
+        downs=_downtimes(db, since, until, running=running),
+    )
 
 
-def is_comparable(report: Mapping[str, Any]) -> bool:
-    """Whether there are run records of the whole previous period."""
-    previous = report["previous"]
-    return not previous["incomplete"] and (previous["first_record_at"] or previous["since"]) <= previous["since"]
-
-
-def _entry_key(each: RunCount) -> dict[str, Any]:
-    return {"kind": each.kind.value, "name": each.name}
-
-
-def _model_key(each: RunCount) -> dict[str, Any]:
-    return {"model": each.model}
-
-
-def _previous_data(
+def _previous_period(
     db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount], agents: Collection[str] | None
-) -> dict[str, Any]:
-    """The totals of the previous period. They are too low if run records of some entries were deleted (`incomplete`).
-
-    `first_record_at` is when the first run that is on record ended.
-    """
+) -> answers.PreviousPeriod:
     deleted = cost_history.entries_with_deleted_records(db, since)
-    return {
-        "since": iso_utc(since),
-        "until": iso_utc(until),
-        "first_record_at": iso_utc(cost_history.first_record_at(db)),
-        "totals": _sum_totals(tallies),
-        "incomplete": [
-            {"kind": kind.value, "name": name}
-            for kind, name in deleted
-            if agents is None or (kind is Kind.HEARTBEAT and name in agents)
-        ],
-    }
+    incomplete = [
+        answers.EntryName(kind=kind.value, name=name)
+        for kind, name in deleted
+        if agents is None or (kind is Kind.HEARTBEAT and name in agents)
+    ]
+    first = cost_history.first_record_at(db)
+    return answers.PreviousPeriod(
+        since=since,
+        until=until,
+        first_record_at=first,
+        totals=_sum_totals(tallies),
+        incomplete=incomplete,
+        comparable=not incomplete and (first or since) <= since,
+    )
 
 
-def _with_previous_cost(entries: list[ReportTotals], before: list[RunCount]) -> list[ReportTotals]:
+def _entry_totals(tallies: list[RunCount], before: list[RunCount]) -> list[answers.EntryTotals]:
     """The entries, each with its cost in the previous period; None if it is not known or the entry had no runs."""
-    costs = {(each["kind"], each["name"]): each["cost_usd"] for each in _totals_by_key(before, _entry_key)}
-    return [each | {"previous_cost_usd": costs.get((each["kind"], each["name"]))} for each in entries]
+    costs = {key: run_history.total_cost(group) for key, group in _grouped(before, _entry_key)}
+    found = [
+        answers.EntryTotals(**dict(_sum_totals(group)), kind=key[0].value, name=key[1], previous_cost_usd=costs.get(key))
+        for key, group in _grouped(tallies, _entry_key)
+    ]
+    return sorted(found, key=lambda each: (-(each.cost_usd or 0.0), -each.said, -each.runs))
 
 
-def _sum_totals(tallies: Iterable[RunCount]) -> ReportTotals:
-    tallies = list(tallies)
-    return {
-        "runs": sum(each.ran for each in tallies),
-        "said": sum(each.said for each in tallies),
-        "failed": sum(each.failed for each in tallies),
-        "skipped": sum(each.skipped for each in tallies),
-        "missed": sum(each.missed for each in tallies),
-        "cost_usd": run_history.total_cost(tallies),
-        "runs_without_price": sum(each.unpriced for each in tallies),
-        "untold_usd": round(sum(each.untold_usd for each in tallies), 6),
-        "tokens": {"input": sum(each.tokens_in for each in tallies), "output": sum(each.tokens_out for each in tallies)},
-        "cache": {"read": sum(each.cache_read for each in tallies), "write": sum(each.cache_write for each in tallies)},
-        "dearest_run": _most_expensive_run(tallies),
-    }
+def _entry_key(each: RunCount) -> tuple[Kind, str]:
+    return each.kind, each.name
 
 
-def _most_expensive_run(tallies: list[RunCount]) -> dict[str, Any] | None:
-    cost_usd, run = max(((each.most_expensive_usd or 0.0, each.most_expensive_run) for each in tallies), default=(0.0, 0))
-    return {"id": run, "cost_usd": cost_usd} if cost_usd else None
+def _sum_totals(tallies: list[RunCount]) -> answers.ReportTotals:
+    return answers.ReportTotals(
+        runs=sum(each.ran for each in tallies),
+        said=sum(each.said for each in tallies),
+        failed=sum(each.failed for each in tallies),
+        skipped=sum(each.skipped for each in tallies),
+        missed=sum(each.missed for each in tallies),
+        cost_usd=run_history.total_cost(tallies),
+        runs_without_price=sum(each.unpriced for each in tallies),
+        untold_usd=round(sum(each.untold_usd for each in tallies), 6),
+        tokens=answers.TokenSums(input=sum(each.tokens_in for each in tallies), output=sum(each.tokens_out for each in tallies)),
+        cache=answers.CacheSums(read=sum(each.cache_read for each in tallies), write=sum(each.cache_write for each in tallies)),
+        dearest_run=_most_expensive_run(tallies),
+    )
 
 
-def _group_counts(
-    tallies: Iterable[RunCount], key: Callable[[RunCount], dict[str, Any]]
-) -> list[tuple[dict[str, Any], list[RunCount]]]:
-    groups: dict[tuple[Any, ...], list[RunCount]] = {}
-    for each in tallies:
-        groups.setdefault(tuple(key(each).values()), []).append(each)
-    return [(key(group[0]), group) for group in groups.values()]
+def _most_expensive_run(tallies: list[RunCount]) -> answers.ExpensiveRun | None:
+    cost_usd, run = max(((each.most_expensive_usd or 0.0, each.most_expensive_run or 0) for each in tallies), default=(0.0, 0))
+    return answers.ExpensiveRun(id=run, cost_usd=cost_usd) if cost_usd else None
 
 
-def _totals_by_key(tallies: list[RunCount], key: Callable[[RunCount], dict[str, Any]]) -> list[ReportTotals]:
-    totals = [named | _sum_totals(group) for named, group in _group_counts(tallies, key)]
-    return sorted(totals, key=lambda each: (-(each["cost_usd"] or 0.0), -each["said"], -each["runs"]))
-
-
-def _counts_by_word(tallies: Iterable[RunCount], word: str, count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
+def _count_words(
+    tallies: list[RunCount], word: Literal["reason", "suppression"], count: Callable[[RunCount], int]
+) -> list[answers.WordCount]:
     """The number of runs for each reason or suppression, in all and by entry."""
     counted = [each for each in tallies if count(each)]
     counts = [
-        {word: getattr(group[0], word), "count": sum(map(count, group)), "entries": _counts_by_entry(group, count)}
-        for _, group in _group_counts(counted, lambda each: {word: getattr(each, word)})
+        answers.WordCount(**{word: value}, count=sum(map(count, group)), entries=_count_by_entry(group, count))
+        for value, group in _grouped(counted, lambda each: getattr(each, word))
     ]
-    return sorted(counts, key=lambda each: -each["count"])
+    return sorted(counts, key=lambda each: -each.count)
 
 
-def _counts_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[dict[str, Any]]:
-    groups = _group_counts(tallies, lambda each: {"kind": each.kind.value, "name": each.name})
-    shares = [named | {"count": sum(map(count, group))} for named, group in groups]
-    return sorted(shares, key=lambda each: -each["count"])
+def _count_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[answers.CountOfEntry]:
+    shares = [
+        answers.CountOfEntry(kind=kind.value, name=name, count=sum(map(count, group)))
+        for (kind, name), group in _grouped(tallies, _entry_key)
+    ]
+    return sorted(shares, key=lambda each: -each.count)
 
 
-def _condition_data(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+def _condition_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[answers.ConditionTotals]:
     """By agent: conditions that were opened and that ended, reminders, and answers without news. Most opened come first."""
     duplicates: Counter[str] = Counter()
     for each in tallies:
         if each.kind is Kind.HEARTBEAT and each.suppression == Suppression.DUPLICATE:
             duplicates[each.name] += each.count
     found = [
-        {
-            "name": name,
-            "opened": counts.get(Effect.OPENED, 0),
-            "resolved": counts.get(Effect.RESOLVED, 0) + counts.get(Effect.CLEARED, 0),
-            "reminders": counts.get(Effect.REMINDED, 0),
-            "duplicates": duplicates[name],
-        }
+        answers.ConditionTotals(
+            name=name,
+            opened=counts.get(Effect.OPENED, 0),
+            resolved=counts.get(Effect.RESOLVED, 0) + counts.get(Effect.CLEARED, 0),
+            reminders=counts.get(Effect.REMINDED, 0),
+            duplicates=duplicates[name],
+        )
         for name, counts in sorted(effects.items())
     ]
-    return sorted(found, key=lambda each: -each["opened"])
+    return sorted(found, key=lambda each: -each.opened)
 
 
-def _channel_data(channel: str, posts: list[MessageCount]) -> dict[str, Any]:
-    """The messages of a channel by state; `uncertain` of them may have arrived twice, or not at all."""
+def _channel_totals(channel: str, posts: list[MessageCount]) -> answers.ChannelTotals:
     own = [post for post in posts if post.channel == channel]
-    states = {post.state: post.messages for post in own}
-    waiting = sum(states.get(state, 0) for state in ("pending", "sending", "uncertain"))
-    counted = {state: states.get(state, 0) for state in ("delivered", "held", "dead", "dropped")}
-    return {"channel": channel, **counted, "pending": waiting, "uncertain": sum(post.doubted for post in own)}
+    states = Counter({post.state: post.messages for post in own})
+    return answers.ChannelTotals(
+        channel=channel,
+        delivered=states["delivered"],
+        held=states["held"],
+        dead=states["dead"],
+        dropped=states["dropped"],
+        pending=states["pending"] + states["sending"] + states["uncertain"],
+        uncertain=sum(post.doubted for post in own),
+    )
 
 
-def _downtime_data(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[dict[str, Any]]:
+def _downtimes(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[answers.Downtime]:
     downs = [down for down in boots.downtimes_since(db, since) if down.since < until and not (running and down.until is None)]
-    return [
-        {"since": iso_utc(down.since), "until": iso_utc(min(down.until or until, until)), "clean": down.clean} for down in downs
+    return [answers.Downtime(since=down.since, until=min(down.until or until, until), clean=down.clean) for down in downs]
+
+
+def _with_usage(
+    models: list[answers.ModelTotals], usage: list[ModelUsage], empty: answers.ReportTotals
+) -> list[answers.ModelTotals]:
+    """The totals of each model, with the tokens and costs of its own calls. A run may have called several models.
+
+    `empty` has the totals of a model that only decided about runs.
+    """
+    known = {each.model: each for each in models}
+    used = dict(_grouped(usage, lambda each: each.model or None))
+    merged = [
+        (known.get(model) or answers.ModelTotals(**dict(empty), model=model, calls=0)).model_copy(
+            update=_sum_usage(used.get(model, []))
+        )
+        for model in {**known, **used}
     ]
+    return sorted(merged, key=lambda each: (-(each.cost_usd or 0.0), -each.calls, -each.runs))
+
+
+def _agent_models(usage: list[ModelUsage]) -> list[answers.AgentModelTotals]:
+    """The usage of each entry by model, the most expensive first."""
+    rows = [
+        answers.AgentModelTotals(kind=each.kind.value, name=each.name, model=each.model or None, **_sum_usage([each]))
+        for each in usage
+    ]
+    return sorted(rows, key=lambda each: (-(each.cost_usd or 0.0), -each.tokens.input))
+
+
+def _sum_usage(usage: list[ModelUsage]) -> dict[str, Any]:
+    """The fields of the calls of a model; none without calls."""
+    if not usage:
+        return {}
+    return {
+        "calls": sum(each.calls for each in usage),
+        "tokens": answers.TokenSums(input=sum(each.tokens_in for each in usage), output=sum(each.tokens_out for each in usage)),
+        "cache": answers.CacheSums(read=sum(each.cache_read for each in usage), write=sum(each.cache_write for each in usage)),
+        "cost_usd": sum_costs(each.cost_usd for each in usage),
+        "runs_without_price": sum(each.unpriced for each in usage),
+    }
+
+
+def _cause_totals(costs: list[CauseCost]) -> list[answers.CauseTotals]:
+    """What started the runs and what these cost, the most expensive first: the schedule, or a sender of wakes."""
+    rows = [
+        answers.CauseTotals(
+            source=source,
+            sender=sender,
+            runs=sum(each.runs for each in group),
+            cost_usd=sum_costs(each.cost_usd for each in group),
+            runs_without_price=sum(each.unpriced for each in group),
+            untold_usd=round(sum(each.untold_usd for each in group), 6),
+            tokens=answers.TokenSums(input=sum(each.tokens_in for each in group), output=sum(each.tokens_out for each in group)),
+            entries=_runs_of_cause(group),
+        )
+        for (source, sender), group in _grouped(costs, _cause_of)
+    ]
+    return sorted(rows, key=lambda each: (-(each.cost_usd or 0.0), -each.runs))
+
+
+def _cause_of(cost: CauseCost) -> tuple[str, str | None]:
+    """The source of a run, and the sender of its wake. A slot has the source `schedule`, and a late result `result`."""
+    if cost.trigger in WOKEN:
+        return cost.trigger.value, cost.sender or None
+    return ("result" if cost.trigger is Trigger.RESULT else "schedule"), None
+
+
+def _runs_of_cause(group: list[CauseCost]) -> list[answers.RunsOfCause]:
+    rows = [
+        answers.RunsOfCause(
+            kind=kind.value,
+            name=name,
+            runs=sum(each.runs for each in shares),
+            cost_usd=sum_costs(each.cost_usd for each in shares),
+        )
+        for (kind, name), shares in _grouped(group, lambda each: (each.kind, each.name))
+    ]
+    return sorted(rows, key=lambda each: (-(each.cost_usd or 0.0), -each.runs))
+
+
+def _prompt_totals(sizes: list[PromptPartSize]) -> list[answers.PromptPartTotals]:
+    """Each part of the prompts with its characters and its share of all of them, the largest first."""
+    whole = sum(each.chars for each in sizes)
+    rows = [
+        answers.PromptPartTotals(
+            part=part,
+            runs=sum(each.runs for each in group),
+            chars=(chars := sum(each.chars for each in group)),
+            share=round(chars / whole, 4) if whole else 0.0,
+            entries=[
+                answers.CharsOfEntry(kind=each.kind.value, name=each.name, runs=each.runs, chars=each.chars)
+                for each in sorted(group, key=lambda each: -each.chars)
+            ],
+        )
+        for part, group in _grouped(sizes, lambda each: each.part)
+    ]
+    return sorted(rows, key=lambda each: -each.chars)
+
+
+def _time_totals(counts: list[QuarterCount], since: datetime, until: datetime, zone: ZoneInfo) -> list[answers.TimeStepTotals]:
+    """The runs and costs by hour, local day or week, according to the length of the period."""
+    quarters = [each.begins for each in counts]
+    return [
+        answers.TimeStepTotals(
+            since=max(begins, since),
+            until=min(ends, until),
+            runs=sum(each.runs for each in group),
+            alerts=sum(each.alerts for each in group),
+            failed=sum(each.failed for each in group),
+            cost_usd=sum_costs(each.cost_usd for each in group),
+        )
+        for begins, ends in _time_steps(since, until, zone)
+        for group in [counts[bisect_left(quarters, begins) : bisect_left(quarters, ends)]]
+    ]
+
+
+def _time_steps(since: datetime, until: datetime, zone: ZoneInfo) -> Iterator[tuple[datetime, datetime]]:
+    """The hours, days or weeks of a period. The first and the last one may reach beyond it."""
+    if until - since <= LONGEST_BY_HOUR:
+        begins = since.astimezone(zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
+        while begins < until:
+            yield begins, begins + timedelta(hours=1)
+            begins += timedelta(hours=1)
+        return
+    length = 1 if until - since <= LONGEST_BY_DAY else 7
+    first: date = since.astimezone(zone).date()
+    while (begins := local_days.whole_day(first, zone).begins) < until:
+        yield begins, local_days.whole_day(first + timedelta(days=length - 1), zone).ends
+        first += timedelta(days=length)
+
+
+def sum_costs(costs: Iterable[float | None]) -> float | None:
+    """The sum of the known costs; None if none is known."""
+    known = [each for each in costs if each is not None]
+    return sum(known) if known else None
+
+
+def _grouped(shares: Iterable[Share], key: Callable[[Share], Group]) -> list[tuple[Group, list[Share]]]:
+    """The shares that have equal keys together."""
+    groups: dict[Group, list[Share]] = {}
+    for each in shares:
+        groups.setdefault(key(each), []).append(each)
+    return list(groups.items())

@@ -41,7 +41,7 @@ def usage(**models: float | None) -> str:
 
 
 def report_of_week(store: Store, zone: str = "UTC", span: timedelta = WEEK) -> dict[str, Any]:
-    data = build_report(store.connection, NOON - span, NOON, running=True, zone=ZoneInfo(zone))
+    data = build_report(store.connection, NOON - span, NOON, running=True, zone=ZoneInfo(zone)).as_data()
     assert json.loads(json.dumps(data)) == data
     return data
 
