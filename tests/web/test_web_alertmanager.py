@@ -59,7 +59,7 @@ def wake_by(body: dict[str, Any]) -> Wake:
 
 def test_a_firing_alert_starts_a_run_with_the_alert_in_its_prompt(daemon: WebDaemon) -> None:
     reply = daemon.post(WAKE, notification(alert()), WAKER)
-    assert (reply.status, list(reply.data)) == (200, ["wake"])
+    assert (reply.status, list(reply.data)) == (200, ["says", "wake"])
     (run,) = [row for row in daemon.do(lambda: daemon.world.records("ops")) if row["trigger"] == "webhook"]
     assert run["outcome"] == "alert"
     prompt = daemon.world.calls[-1].stdin
