@@ -35,7 +35,7 @@ class VerbCommand(click.Command):
         self._verb = verb
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return _read_docstrings()[self._verb].partition(". ")[0].rstrip(".") + "."
+        return _split(_read_docstrings()[self._verb])[0]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -48,17 +48,17 @@ class VerbCommand(click.Command):
 
         verb = getattr(heartbeatd.verbs, self._verb)
         shape = _shape_of(verb)
-        summary, _, details = " ".join((verb.__doc__ or "").split()).partition(". ")
-        help_parts = (f"{summary.rstrip('.')}.", shape.help, details)
+        summary, details = _split(verb.__doc__)
+        named = {parameter.name for parameter in shape.parameters}
+        own = [_option_of(name, field) for name, field in verb.model_fields.items() if field.title and name not in named]
 
         def work(**given: Any) -> object:
-            keys = {name: given.pop(name) for name in verb.model_fields if name in given and name not in named}
+            keys = {str(option.name): given.pop(str(option.name)) for option in own}
             call: Callable[..., object] = options.import_place(shape.work)
             return call(partial(_make, verb, keys), **given)
 
-        named = {parameter.name for parameter in shape.parameters}
-        made = click.command(self.name, help="\n\n".join(filter(None, help_parts)))(options.config_option(work))
-        own = [_option_of(name, field) for name, field in verb.model_fields.items() if field.title and name not in named]
+        help_text = "\n\n".join(filter(None, (summary, shape.help, details)))
+        made = click.command(self.name, help=help_text)(options.config_option(work))
         made.params[:0] = [*shape.parameters, *own]
         return made
 
@@ -69,7 +69,13 @@ def _read_docstrings() -> dict[str, str]:
     spec = find_spec(VERBS)
     assert spec is not None and spec.origin is not None
     classes = (node for node in ast.parse(Path(spec.origin).read_text("utf-8")).body if isinstance(node, ast.ClassDef))
-    return {each.name: " ".join((ast.get_docstring(each) or "").split()) for each in classes}
+    return {each.name: ast.get_docstring(each) or "" for each in classes}
+
+
+def _split(docstring: str) -> tuple[str, str]:
+    """The first sentence of a docstring, and the others."""
+    summary, _, details = " ".join(docstring.split()).partition(". ")
+    return f"{summary.rstrip('.')}.", details
 
 
 def _option_of(name: str, field: Any) -> click.Option:
