@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import unified_diff
@@ -159,16 +159,13 @@ def _write_new_file(path: Path, text: str) -> None:
 
 def add_agent(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
     """Add an agent from a template."""
-    before, old = _read_config(path)
-    _check_is_new(name, "agents", old.data.file, path)
-    shared, comment = _shared_keys(old)
-    inherits = interval is None and _sets_one_of(map_at(old.data.agent, "heartbeat"), HEARTBEAT_SCHEDULE_KEYS)
-    try:
+
+    def make_entry(old: LoadedConfig, inherits: bool) -> NewEntry:
+        shared, comment = _shared_keys(old)
         keys = templates.agent_keys(template, target, _as_text(interval), shared, has_interval=inherits)
-    except templates.NoTarget as error:
-        raise InputError(str(error)) from None
-    after, loaded = _insert_entry(path, before, "agents", NewEntry(name, keys, comment))
-    _write_config(path, before, after, dry_run=dry_run)
+        return NewEntry(name, keys, comment)
+
+    loaded, inherits = _add_entry(path, "agents", name, make_entry, interval, dry_run=dry_run)
     beat = loaded.settings.heartbeats[name]
     schedule = entry_schedule.heartbeat_schedule_text(beat)
     _print_effect(name, schedule, inherits=inherits, what="messages go to", targets=beat.deliver)
@@ -181,15 +178,11 @@ def add_agent(name: str, template: str, target: str | None, interval: timedelta 
 
 def add_job(name: str, template: str, target: str | None, interval: timedelta | None, dry_run: bool, path: Path) -> None:
     """Add a job from a template."""
-    before, old = _read_config(path)
-    _check_is_new(name, "cron", old.data.file, path)
-    inherits = interval is None and _sets_one_of(old.data.job, JOB_SCHEDULE_KEYS)
-    try:
-        keys = templates.job_keys(template, target, _as_text(interval), has_interval=inherits)
-    except templates.NoTarget as error:
-        raise InputError(str(error)) from None
-    after, loaded = _insert_entry(path, before, "cron", NewEntry(name, keys))
-    _write_config(path, before, after, dry_run=dry_run)
+
+    def make_entry(_: LoadedConfig, inherits: bool) -> NewEntry:
+        return NewEntry(name, templates.job_keys(template, target, _as_text(interval), has_interval=inherits))
+
+    loaded, inherits = _add_entry(path, "cron", name, make_entry, interval, dry_run=dry_run)
     added = loaded.settings.jobs[name]
     schedule = entry_schedule.job_schedule_text(added)
     targets = (added.on_failure_deliver or added.deliver) if added.on_failure_after else ()
@@ -198,30 +191,47 @@ def add_job(name: str, template: str, target: str | None, interval: timedelta | 
         click.echo(f"next: heartbeatd check; heartbeatd cron run {name} --wait; heartbeatd logs {name}")
 
 
+def _add_entry(
+    path: Path,
+    section: str,
+    name: str,
+    make_entry: Callable[[LoadedConfig, bool], NewEntry],
+    interval: timedelta | None,
+    *,
+    dry_run: bool,
+) -> tuple[LoadedConfig, bool]:
+    """Add an entry to the config. Returns what the new config loads to, and whether the entry inherits its schedule.
+
+    Raises ConfigError if one of the configs is invalid, and InputError.
+    """
+    before = read_config(path)
+    old = load.load_config(path, os.environ, resolve_secrets=False, content=before, may_be_empty=True)
+    is_agent = section == "agents"
+    if name in (old.data.file.get(section) or {}):
+        raise InputError(f"{path} already has {'an agent' if is_agent else 'a job'} {name!r}; choose another name")
+    defaults = map_at(old.data.agent, "heartbeat") if is_agent else old.data.job
+    keys = HEARTBEAT_SCHEDULE_KEYS if is_agent else JOB_SCHEDULE_KEYS
+    inherits = interval is None and any(defaults.get(key) is not None for key in keys)
+    try:
+        entry = make_entry(old, inherits)
+    except templates.NoTarget as error:
+        raise InputError(str(error)) from None
+    with report_refusal(path, before):
+        after = add_entries(before.decode(), section, [entry]).encode()
+    check = TimeCheck(utc_now(), entries.has_seen_one_time_job)
+    loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after, time_check=check)
+    _write_config(path, before, after, dry_run=dry_run)
+    return loaded, inherits
+
+
 def _as_text(interval: timedelta | None) -> str | None:
     return format_duration(interval) if interval else None
-
-
-def _sets_one_of(keys: Mapping[str, Any], wanted: tuple[str, ...]) -> bool:
-    return any(keys.get(key) is not None for key in wanted)
 
 
 def _print_effect(name: str, schedule: str, *, inherits: bool, what: str, targets: tuple[str, ...]) -> None:
     """Say what the config makes of the new entry: when it runs, and where its messages go."""
     origin = " (set in defaults)" if inherits else ""
     click.echo(f"{name} runs {schedule_text(schedule)}{origin}, {what} {', '.join(targets) or 'nobody'}")
-
-
-def _read_config(path: Path) -> tuple[bytes, LoadedConfig]:
-    """The content of the config and what it loads to. Raises InputError, and ConfigError if it is invalid."""
-    before = read_config(path)
-    return before, load.load_config(path, os.environ, resolve_secrets=False, content=before, may_be_empty=True)
-
-
-def _check_is_new(name: str, section: str, root: Mapping[str, Any], path: Path) -> None:
-    if name in (root.get(section) or {}):
-        noun = "an agent" if section == "agents" else "a job"
-        raise InputError(f"{path} already has {noun} {name!r}; choose another name")
 
 
 def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -244,14 +254,6 @@ def _shared_keys(config: LoadedConfig) -> tuple[dict[str, object], tuple[str, ..
         if deliver is not None and not (deliver in LOGS and len(config.settings.channels) == 2):
             shared["heartbeat"] = {"deliver": deliver}
     return shared, comment
-
-
-def _insert_entry(path: Path, before: bytes, section: str, entry: NewEntry) -> tuple[bytes, LoadedConfig]:
-    """The new content of the config, and what it loads to. Raises ConfigError and InputError."""
-    with report_refusal(path, before):
-        after = add_entries(before.decode(), section, [entry]).encode()
-    check = TimeCheck(utc_now(), entries.has_seen_one_time_job)
-    return after, load.load_config(path, os.environ, resolve_secrets=False, content=after, time_check=check)
 
 
 def _write_config(path: Path, before: bytes, after: bytes, *, dry_run: bool) -> None:
