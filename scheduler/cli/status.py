@@ -108,7 +108,7 @@ def _wrap_fact(fact: str | Fact) -> list[str]:
 
 
 def _problem_lines(data: Status) -> Iterator[str | Fact]:
-    """Problems of the daemon: a rejected config, failing pings, open circuit breakers, outages, flapping entries."""
+    """Problems of the daemon: a rejected config, failing pings, open circuit breakers, failing providers, unstable entries."""
     refused = data.config_refused
     if refused:
         by = f" by {refused.by}" if refused.by else ""
@@ -128,7 +128,7 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
     for outage in data.outages:
         yield Fact(_format_outage(outage), Meaning.BAD if outage.failing else Meaning.WORRYING)
     for entry in data.flapping:
-        yield Fact(f"flapping: {entry_label(entry.kind, entry.name)} fails and recovers repeatedly", Meaning.WORRYING)
+        yield Fact(f"unstable: {entry_label(entry.kind, entry.name)} fails and recovers repeatedly", Meaning.WORRYING)
 
 
 def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _format_breaker(breaker: BreakerStatus) -> str:
 
 def _format_outage(outage: OutageStatus) -> str:
     state = "failing" if outage.failing else "works again"
-    flapping = " and flapping" if outage.flapping else ""
+    flapping = " and unstable" if outage.flapping else ""
     report = f"reported {format_time(outage.told_at)}" if outage.told_at else "not reported yet"
     return f"{state}{flapping}: {_circuit_name(outage)} ({outage.reason}) since {format_time(outage.since)}, {report}"
 

@@ -1,4 +1,4 @@
-"""Records the model calls of an attempt: usage and cost, budgets, circuit breakers and outages."""
+"""Records the model calls of an attempt: usage and cost, budgets, circuit breakers and problems of providers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from heartbeat.runners import Tokens
-from scheduler.engine import budget_reservations, outage_notices, wake_starts
+from scheduler.engine import budget_reservations, provider_problems, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model.budget import Price, call_cost
 from scheduler.model.circuit import is_answered
@@ -24,7 +24,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
 
     1. The usage is added to the run, and replaces the reservation in the budgets.
     2. Each call is reported as events, for log and metrics.
-    3. Circuit breakers open and close by the calls, and outages begin and end.
+    3. Circuit breakers open and close by the calls, and problems of providers end.
     4. Probes that the attempt was allowed to make and did not make are returned.
     5. If a breaker closed or a probe was returned, waiting runs and wakes are reconsidered.
     """
@@ -42,13 +42,13 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     closed = [
         circuit
         for call in relevant
-        for circuit in breakers.record_call(tick.tx, claim, call, outage_notices.refusal_text(call.provider, result))
+        for circuit in breakers.record_call(tick.tx, claim, call, provider_problems.refusal_text(call.provider, result))
     ]
     for circuit in closed:
-        outage_notices.record_closed_breaker(tick, claim, circuit)
+        provider_problems.record_closed_breaker(tick, claim, circuit)
     for call in relevant:
         if is_answered(call):
-            outage_notices.record_answer(tick, claim, call)
+            provider_problems.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:

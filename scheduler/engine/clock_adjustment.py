@@ -16,11 +16,9 @@ from scheduler.store import (
     conditions,
     config_history,
     entries,
-    flapping,
-    incidents,
     lane_holds,
-    outages,
     outbox,
+    problems,
     rejected_wakes,
     runs,
     slot_records,
@@ -46,7 +44,7 @@ def follow_clock_change(
     """Adjust everything to a clock that was changed by `by`. `slept` is for how long of it the machine was suspended."""
     entries.save_changed_entries(tx)
     clock_changes.record_clock_change(tx, by, slept=slept)
-    for store in (conditions, incidents, outages):
+    for store in (conditions, problems):
         store.move_beginnings(tx, by - slept)
     if by < timedelta():
         _follow_set_back(tx, plan, -by, since_start)
@@ -124,9 +122,7 @@ def _limit_future_times(tx: Transaction, plan: Plan) -> None:
     outbox.clamp_future_times(tx)
     lane_holds.clamp_future_times(tx)
     breakers.clamp_future_times(tx)
-    incidents.clamp_future_times(tx)
-    outages.clamp_future_times(tx)
-    flapping.clamp_future_times(tx)
+    problems.clamp_future_times(tx)
     entries.clamp_future_times(tx)
     conditions.clamp_future_times(tx)
     for entry in plan.entries.values():

@@ -1,4 +1,4 @@
-"""Holds a failure notification of a cron job back while an agent that the job has woken can report the failure itself.
+"""Holds a message about a failed cron job back while an agent that the job has woken can report the failure itself.
 
 A delayed notification is a row of the outbox like any other, with a later time. If everything else fails, it is sent at
 that time. So it cannot be lost, neither by a crash nor by a fault in these rules.
@@ -6,19 +6,19 @@ that time. So it cannot be lost, neither by a crash nor by a fault in these rule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.spec import Heartbeat
-from scheduler.engine import budget_reservations, job_conditions, notices, planning
-from scheduler.engine.notices import Notice
+from scheduler.engine import budget_reservations, job_conditions, notices, planning, problem_notices
+from scheduler.engine.problems import Change, News
 from scheduler.engine.tick import Tick
 from scheduler.model.condition import Condition
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
 from scheduler.model.settings import Target
-from scheduler.store import breakers, conditions, entries, incidents, outbox, wakes
+from scheduler.store import breakers, conditions, entries, outbox, problems, wakes
 from scheduler.store.outbox import HeldNotice, Hold
 from scheduler.store.transaction import Transaction
 from scheduler.store.wakes import JobWake
@@ -30,37 +30,40 @@ Woken = Sequence[tuple[str, int]]
 """The agents that a run has woken, each with the id of the wake."""
 
 
-def send_or_hold_notice(
-    tick: Tick, claim: Claim, notice: Notice, text: str, woken: Woken, covered: frozenset[Target] = frozenset()
+def send_or_hold_news(
+    tick: Tick,
+    claim: Claim,
+    news: Sequence[News],
+    text_of: Callable[[News], str],
+    woken: Woken,
+    covered: frozenset[Target] = frozenset(),
 ) -> None:
-    """Queue a notification for each recipient of an entry.
+    """Send each recipient of an entry what is new to it.
 
-    1. A target in `covered` knows already. It gets nothing.
-    2. A recovery that follows a failure of which the target was not notified yet: both stay delayed, in one message.
+    1. A target in `covered` knows already that the entry works again. It gets nothing.
+    2. The end of a failure of which the target was not notified yet: both stay delayed, in one message.
     3. An agent that is woken by this failure reports to the target: the message is delayed.
     4. A reminder, and the target knows an open condition about the job: it gets nothing. The condition has its own reminders.
     5. Otherwise the message is sent at once.
 
-    In each case it replaces an earlier notification that is delayed for the same target.
+    In each case it replaces an earlier message about the problem that is delayed for the same target.
     """
-    entry, settings = claim.entry, tick.plan.settings
-    held = {each.target: each for each in _held_notices_of(tick.tx, entry)}
-    expected = _expected_reports(tick, woken)
-    for target in notices.notice_targets(tick, entry):
-        before = held.get(target)
-        hold = _hold_for(tick, target, expected)
-        message = text
-        if before is not None and notice is Notice.RECOVERED and target not in covered:
-            hold, message = before.hold, f"{before.text}\n{text}"
+    held = {(each.problem_id, each.target): each for each in _held_notices_of(tick.tx, claim.entry)} if news else {}
+    expected = _expected_reports(tick, woken) if news else {}
+    for each in news:
+        before = held.get((each.problem.id, each.target))
+        hold = _hold_for(tick, each.target, expected)
+        is_covered = each.change is Change.OVER and each.target in covered
+        is_known = hold is None and each.change is Change.REMINDER and _knows_condition(tick, claim.entry.name, each.target)
+        text = "" if each.change is None or is_covered or is_known else text_of(each)
+        if before is not None and text and each.change is Change.OVER:
+            hold, text = before.hold, f"{before.text}\n{text}"
         elif before is not None and hold is not None:
             agents = dict.fromkeys((*before.hold.agents, *hold.agents))
             hold = Hold(tuple(agents), min(before.hold.until, hold.until))
         if before is not None:
             outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run_id}")
-        is_known = hold is None and notice is Notice.REMINDER and _knows_condition(tick, entry.name, target)
-        if target not in covered and not is_known:
-            origin = outbox.origin_of_claim(claim)
-            outbox.queue_notice(tick.tx, settings.channels, origin, notice, message, (target,), hold=hold)
+        problem_notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold=hold)
 
 
 def _held_notices_of(tx: Transaction, entry: Entry) -> list[HeldNotice]:
@@ -208,6 +211,4 @@ def _stop_waiting_for(tx: Transaction, held: HeldNotice, reasons: dict[str, str 
         outbox.change_hold(tx, held, replace(held.hold, agents=left), note)
         return
     outbox.release_notice(tx, held, note)
-    incident = incidents.find_incident(tx.db, Kind.CRON, held.name)
-    if incident is not None:
-        incidents.save_incident(tx, Kind.CRON, held.name, replace(incident, notified_at=tx.now))
+    problems.renew_notice(tx, held)

@@ -14,10 +14,10 @@ from typing import TypeVar
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine import (
     budget_reservations,
+    channel_problems,
     clock_adjustment,
     delivery,
     held_notices,
-    incident_notices,
     maintenance,
     plan_sync,
     planning,
@@ -243,7 +243,7 @@ class Engine:
             startup.recover_runs(tick, survivors, seen, adopted)
             with self._parts.careful():
                 delivery.recover_deliveries(tick, self._parts)
-                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(incident_notices.note_dead_messages, tick), None)
+                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
             wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
@@ -316,7 +316,7 @@ class Engine:
                 self._parts.run(tick, TickPart.HELD_NOTICES, partial(held_notices.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, self._parts, self._deliveries.inflight().values())
                 deliveries = self._parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
-                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(incident_notices.note_dead_messages, tick), None)
+                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
                 entries.save_changed_entries(tick.tx)
                 again_at = tick.now if is_work_left else self._next_tick_time(tick, len(claims), deliveries)
                 has_written = db.total_changes > before

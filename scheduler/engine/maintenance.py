@@ -19,9 +19,9 @@ from scheduler.store import (
     conditions,
     config_history,
     entries,
-    flapping,
     lane_holds,
     outbox,
+    problems,
     rejected_wakes,
     runs,
     sessions,
@@ -111,8 +111,8 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     sessions.delete_old_messages(tick.tx, tick.plan.settings.history.keep)
     used_buttons.delete_old_uses(tick.tx, buttons.LIFETIME * 2)
     conditions.delete_old_conditions(tick.tx, tick.plan.settings.history.keep)
+    problems.delete_old_problems(tick.tx, tick.plan.settings.history.keep)
     spend.delete_old_days(tick.tx)
-    flapping.delete_old_changes(tick.tx)
     config_history.delete_old_config_events(tick.tx, tick.plan.settings.history.keep)
     entries.delete_old_history(tick.tx, keep)
     clock_changes.delete_old_clock_changes(tick.tx, keep)

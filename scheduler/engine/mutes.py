@@ -11,16 +11,15 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MuteChanged
 from scheduler.model.mute import KnownState, Mute, parse_mute
 from scheduler.model.outcome import AttemptResult
-from scheduler.store import conditions, incidents, outbox, runs
+from scheduler.store import conditions, outbox, problems, runs
 from scheduler.store.transaction import Transaction
 
 
 def start_mute(tx: Transaction, entry: Entry, entry_row: EntryRow, until: datetime, by: str, *, until_changed: bool) -> EntryRow:
     """The row of an entry whose messages are suppressed from now on. A further mute of a muted entry replaces the first."""
     known = _state_now(tx, entry, entry_row) if until_changed else None
-    before = parse_mute(entry_row.mute) if entry_row.mute else None
-    kept = (before.held if entry_row.is_muted(tx.now) else 0, before.recovery) if before else (0, "")
-    mute = Mute(tx.now, by, kept[0], known, kept[1])
+    held = parse_mute(entry_row.mute).held if entry_row.mute and entry_row.is_muted(tx.now) else 0
+    mute = Mute(tx.now, by, held, known)
     tx.report(MuteChanged(entry_row.kind, entry_row.name, True, by, until))
     return entry_row._replace(muted_until=until, mute=mute.to_text())
 
@@ -36,12 +35,6 @@ def count_held(entry_row: EntryRow) -> EntryRow:
     assert entry_row.mute is not None
     mute = parse_mute(entry_row.mute)
     return entry_row._replace(mute=replace(mute, held=mute.held + 1).to_text())
-
-
-def keep_recovery(entry_row: EntryRow, text: str) -> EntryRow:
-    """The row of a muted entry that works again. The recipients, who know of the failure, are notified after the mute."""
-    assert entry_row.mute is not None
-    return entry_row._replace(mute=replace(parse_mute(entry_row.mute), recovery=text).to_text())
 
 
 def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
@@ -64,10 +57,10 @@ def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState
     open_ones = {each.key: each.severity.rank for each in conditions.open_conditions_of(tx.db, entry_row.name)}
     last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
     texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
-    incident = incidents.find_incident(tx.db, entry_row.kind, entry_row.name) if entry_row.troubles else None
+    failing = problems.present_problem(problems.problems_of(tx.db, *entry.key)) if entry_row.troubles else None
     is_agent = entry_row.kind == "heartbeat"
     return KnownState(
         open_ones if is_agent else {},
         (*texts, entry.message_digest(last.strip())) if last else tuple(texts),
-        incident.reason if incident else None,
+        failing.found.reason if failing else None,
     )

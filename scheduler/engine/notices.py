@@ -1,23 +1,24 @@
-"""The texts and the recipients of failure notifications and recoveries."""
+"""The texts and the recipients of messages about problems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from zoneinfo import ZoneInfo
 
+from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, format_count, format_duration, list_names, squeeze
 from scheduler.channels import target_urls
+from scheduler.engine.problems import Change, News
 from scheduler.engine.tick import Tick
+from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Outcome, Skip
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip
+from scheduler.model.problem import UNSTABLE_OPENINGS, Problem
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
-from scheduler.store import incidents, targets
+from scheduler.store import problems, targets
 from scheduler.store.breakers import PROBE_EVERY
-from scheduler.store.outages import Outage
 from scheduler.store.outbox import OutboxMessage
 
 MAX_ERROR_LENGTH = 500  # characters of an error
@@ -36,100 +37,64 @@ SKIP_EXPLANATIONS = {
     Skip.PROMPT_TOO_LARGE: "its prompt is too long",
 }
 
-ALTERNATED = "flaps: it alternated between failing and working within 24 hours."
-UNTIL_STABLE = "Single changes are not reported until it has been stable for an hour."
+
+def problem_text(news: News, says: str, details: Iterable[str], zone: ZoneInfo) -> str:
+    """The message about a problem. The first line has how bad, where, what, whether it is new, and the number of the problem.
+
+    `says` is what is wrong now; further lines of it follow the first line, and the `details` follow them.
+    """
+    problem, what = news.problem, f"{news.problem.subject} {news.problem.key}"
+    first, _, more = says.partition("\n")
+    if problem.over_at is not None:
+        lasted = abbreviate_duration(problem.over_at - problem.since)
+        return _join_lines(f"{'over':<8} {what}: after {lasted}   p{problem.id}", f"It was: {first}", *details)
+    severity = problem.found.severity
+    word = severity.value.upper() if severity is Severity.CRITICAL else severity.value
+    state = ", ".join(_state_of_news(news, zone))
+    return _join_lines(f"{word:<8} {what}: {first} ({state})   p{problem.id}", more, *details)
 
 
-class Notice(StrEnum):
-    """What a notification reports."""
-
-    FAILING = "failing"
-    CHANGED = "changed"
-    REMINDER = "reminder"
-    RECOVERED = "recovered"
-    FLAPPING = "flapping"
-    STEADY = "steady"  # it flapped before, and now fails all the time
-    REPLACED = "replaced"  # the last affected entry was switched to another model
-
-
-@dataclass(frozen=True, slots=True)
-class FailureHistory:
-    """The number of failures in a row, and the time of the first one. As text, times are local times of `zone`."""
-
-    count: int
-    since: datetime
-    now: datetime
-    zone: ZoneInfo
-
-    def __str__(self) -> str:
-        if self.count == 1:
-            return f"at {_local_time(self.since, self.zone)}"
-        lasted = abbreviate_duration(self.now - self.since)
-        return f"{self.count} times in a row, since {_local_time(self.since, self.zone)} ({lasted})"
+def _state_of_news(news: News, zone: ZoneInfo) -> Iterator[str]:
+    """Whether the problem is new to the recipient, since when it lasts, and how often it was seen in a row."""
+    problem = news.problem
+    match news.change:
+        case Change.UNSTABLE:
+            yield f"unstable: it opened {UNSTABLE_OPENINGS} times within 24 hours, and only gets a message again if it gets worse"
+        case Change.WORSE:
+            yield f"was {problem.notices[news.target].severity}"
+        case Change.OTHER:
+            yield "another error"
+        case Change.REMINDER:
+            yield "reminder"
+    is_of_runs = problem.subject.kind in tuple(Kind)  # of others, it counts the failures of several agents
+    often = f"{problem.count} times in a row " if problem.count > 1 and is_of_runs else ""
+    yield f"{often}since {_local_time(problem.since, zone)}"
 
 
-def failure_text(notice: Notice, claim: Claim, result: AttemptResult, history: FailureHistory) -> str:
-    """The notification that an entry fails: how often, since when, the error, and the command for details."""
-    who, verb = _entry_label(claim), _failure_verb(result)
-    first = {
-        Notice.CHANGED: f"{who} has a different problem now: it {verb} {history}.",
-        Notice.REMINDER: f"{who} still has the same problem: it {verb} {history}.",
-        Notice.STEADY: f"{who} no longer flaps but fails all the time: it {verb} {history}.",
-        Notice.FLAPPING: f"{who} {ALTERNATED} It currently fails. {UNTIL_STABLE}",
-    }.get(notice, f"{who} {verb} {history}.")
-    lines = (first, _failure_reason(result), _job_output(claim, result), f"More: heartbeatd show {claim.run_id}")
+def _join_lines(*lines: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def recovery_text(claim: Claim, reason: str | None, history: FailureHistory) -> str:
-    """The notification that an entry works again. `reason` is the reason of its last failure."""
-    return f"{_entry_label(claim)} works again. Before that, {_what_failed(claim, reason)} {history}."
-
-
-def flapping_text(claim: Claim) -> str:
-    """The notification that an entry flaps and currently works."""
-    return f"{_entry_label(claim)} {ALTERNATED} It currently works. {UNTIL_STABLE}"
-
-
-def stable_text(claim: Claim) -> str:
-    """The notification that an entry flapped and has worked for an hour."""
-    return f"{_entry_label(claim)} works again and has been stable for an hour."
-
-
-def _entry_label(claim: Claim) -> str:
-    """The kind and name of an entry, to begin a sentence with."""
-    who = f"{claim.entry.kind.noun} {claim.entry.name}"
-    return who[0].upper() + who[1:]
-
-
-def _failure_verb(result: AttemptResult) -> str:
-    if result.outcome in ANSWERED:
-        return "was called although its precheck failed"
-    if result.outcome is Outcome.ABANDONED:
-        return "was interrupted"
-    return "failed" if result.outcome in FAILURES else "was not run"
-
-
-def _what_failed(claim: Claim, reason: str | None) -> str:
-    precheck = claim.entry.precheck
-    if reason == Skip.PRECHECK_FAILED and precheck and precheck.on_error == "run":
-        return "its precheck failed"
-    return "it was not run" if reason in SKIP_EXPLANATIONS else "it failed"
-
-
-def _failure_reason(result: AttemptResult) -> str:
+def failure_says(result: AttemptResult) -> str:
+    """Why a run failed or was not started: the class of the error, its explanation, and the error."""
     why = SKIP_EXPLANATIONS.get(result.reason) if isinstance(result.reason, Skip) else None
-    return ": ".join(part for part in (result.reason, why, _shorten(result.error or "")) if part)
+    how = "interrupted" if result.outcome is Outcome.ABANDONED else ""
+    return ": ".join(part for part in (how, result.reason, why, _shorten(result.error or "")) if part)
 
 
-def _job_output(claim: Claim, result: AttemptResult) -> str:
-    """The end of a job's output. The answer of an agent is not part of notifications."""
+def job_output(claim: Claim, result: AttemptResult) -> str:
+    """The end of a job's output. The answer of an agent is not part of messages about problems."""
     printed = (result.text or "").strip() if claim.entry.kind is Kind.CRON else ""
     return f"Output: {printed[-MAX_OUTPUT_LENGTH:]}" if printed else ""
 
 
+def place_of_run(claim: Claim) -> str:
+    """The command that shows the run which found a problem."""
+    return f"More: heartbeatd show {claim.run_id}"
+
+
 # What a failing provider does, by class of failure: (the provider as a whole, one of its models).
-OUTAGE_VERBS: Mapping[str, tuple[str, str]] = {
+PROVIDER_VERBS: Mapping[str, tuple[str, str]] = {
     Failure.AUTH: ("refuses the key", "does not allow the use of {model}"),
     Failure.PAYMENT: ("refuses calls until the account is paid", ""),
     Failure.NOT_FOUND: ("", "does not know {model}"),
@@ -158,75 +123,34 @@ REMEDIES: Mapping[str, tuple[str, str]] = {
     Failure.TLS: ("check providers.{provider}.base_url, `network.ca_file` and the clock of this machine.", ""),
 }
 
-# Failures that only a person can end. All others of a provider count as one kind.
-PERMANENT_FAILURES = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.TLS})
+
+def provider_says(problem: Problem) -> str:
+    """What a provider or model does, and what it said."""
+    circuit, reason = problem.subject.circuit, problem.found.reason
+    whole, model = PROVIDER_VERBS.get(reason, ("", ""))
+    said = whole if circuit.is_whole_provider else model
+    named = f"the model {circuit.model}" if circuit.model else "its only model"
+    return ": ".join(part for part in ((said or "fails").format(model=named), _shorten(problem.found.text)) if part)
 
 
-def outage_text(
-    notice: Notice,
-    outage: Outage,
-    affected: Sequence[tuple[str, str]],
-    is_open: bool,
-    run_id: int,
-    now: datetime,
-    zone: ZoneInfo,
-) -> str:
-    """The notification that a provider or model fails, flaps or answers again.
-
-    `affected` are entries by kind and name. `is_open`: its circuit breaker is open, so no calls are made.
-    """
-    since = f"{_local_time(outage.since, zone)} ({abbreviate_duration(now - outage.since)})"
-    failed = f"It failed since {since}: {_first_line(outage.error or outage.reason)}"
-    does = _outage_verb(outage)
-    flaps = f"{_outage_subject(outage)} flaps: it failed repeatedly within 24 hours"
-    names = f"Affected: {_list_entries(affected)}." if affected else ""
+def provider_details(problem: Problem, affected: Sequence[tuple[str, str]], *, is_open: bool) -> Iterator[str]:
+    """Which agents and jobs (by kind and name) a provider stops, and what to do. `is_open`: its circuit breaker is open."""
     minutes = PROBE_EVERY // timedelta(minutes=1)
-    probed = f" No calls are made except a probe every {minutes} minutes." if is_open else ""
-    match notice:
-        case Notice.RECOVERED if outage.failing:
-            return "\n".join(line for line in (f"{_outage_subject(outage)} answers again. {failed}", names) if line)
-        case Notice.RECOVERED:
-            return f"{_outage_subject(outage)} answers again and has been stable since {since}."
-        case Notice.FLAPPING if not outage.failing:
-            return f"{flaps}. It currently answers. {UNTIL_STABLE}"
-    first = {
-        Notice.CHANGED: f"Different failure: {does}, since {since}.",
-        Notice.REMINDER: f"Still failing: {does}, since {since}.",
-        Notice.STEADY: f"No longer flapping, but failing all the time: {does}, since {since}.",
-        Notice.FLAPPING: f"{flaps}. Currently, {does}. {UNTIL_STABLE}",
-    }.get(notice, f"{does[0].upper()}{does[1:]}, since {_local_time(outage.since, zone)}.")
-    remedy = f"What to do: {_outage_remedy(outage)}"
-    lines = (first, _shorten(outage.error), f"{names}{probed}".strip(), remedy, f"More: heartbeatd show {run_id}")
-    return "\n".join(line for line in lines if line)
+    stops = f"Stops {_list_entries(affected)}." if affected else ""
+    probed = f"No calls are made except a probe every {minutes} minutes." if is_open else ""
+    yield f"{stops} {probed}".strip()
+    circuit = problem.subject.circuit
+    whole, model = REMEDIES.get(problem.found.reason, (DEFAULT_REMEDY, DEFAULT_REMEDY))
+    said = whole if circuit.is_whole_provider else model
+    yield f"What to do: {(said or DEFAULT_REMEDY).format(provider=circuit.provider)}"
 
 
-def replaced_text(claim: Claim, outage: Outage) -> str:
-    """The notification that the last entry affected by a failing model was switched to another one, and works."""
-    return f"{_entry_label(claim)} uses another model now and works. No run waits for {outage.circuit} any longer."
-
-
-def outage_kind(outage: Outage) -> str:
-    """The kind of failure. Classes that alternate within one outage (overload, timeouts, ...) count as one kind."""
-    return outage.reason if outage.reason in PERMANENT_FAILURES else "unavailable"
-
-
-def _outage_subject(outage: Outage) -> str:
-    name = str(outage.circuit)
-    return name[0].upper() + name[1:]
-
-
-def _outage_verb(outage: Outage) -> str:
-    """The provider and what it does, as the beginning of a sentence."""
-    whole, model = OUTAGE_VERBS.get(outage.reason, ("", ""))
-    said = whole if outage.circuit.is_whole_provider else model
-    named = f"the model {outage.circuit.model}" if outage.circuit.model else "its only model"
-    return f"provider {outage.circuit.provider} {(said or 'fails').format(model=named)}"
-
-
-def _outage_remedy(outage: Outage) -> str:
-    whole, model = REMEDIES.get(outage.reason, (DEFAULT_REMEDY, DEFAULT_REMEDY))
-    said = whole if outage.circuit.is_whole_provider else model
-    return (said or DEFAULT_REMEDY).format(provider=outage.circuit.provider)
+def replaced_text(claim: Claim, circuit: Circuit) -> str:
+    """That the last entry affected by a failing model was switched to another one, and works."""
+    who = claim.entry.kind.noun
+    return (
+        f"{who[0].upper()}{who[1:]} {claim.entry.name} uses another model now and works. No run waits for {circuit} any longer."
+    )
 
 
 def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
@@ -234,19 +158,12 @@ def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
     return list_names([f"{Kind(kind).noun} {name}" for kind, name in entries], MAX_ENTRIES_LISTED)
 
 
-def undelivered_text(message: OutboxMessage, error: str) -> str:
-    """The notification that a message was given up. Its text is left out, because it was meant for other recipients."""
-    return (
-        f"A message from {Kind(message.kind).noun} {message.name} could not be delivered to {_describe_target(message)}"
-        " and is not sent any more.\n"
-        f"{_shorten(error)}\n"
-        f"Its text: heartbeatd show {message.run_id}\n"
-        f"Further undelivered messages are not reported until {message.channel} has accepted one. See: heartbeatd status"
-    )
-
-
-def _describe_target(message: OutboxMessage) -> str:
-    return f"{message.recipient} on the channel {message.channel}" if message.recipient else f"the channel {message.channel}"
+def undelivered_details(message: OutboxMessage, *, is_lost: bool) -> Iterator[str]:
+    """Which message a channel did not take. Its text is left out, because it was meant for other recipients."""
+    sender = f"A message from {Kind(message.kind).noun} {message.name}"
+    yield f"{sender} was given up." if is_lost else f"{sender} has waited for an hour. It is tried again for a day."
+    yield f"Its text: heartbeatd show {message.run_id}"
+    yield f"All of them: heartbeatd outbox. Nothing more is sent until {message.channel} takes a message, except reminders."
 
 
 def expired_wakes_text(wakes: tuple[Wake, ...], keep: timedelta) -> str:
@@ -269,10 +186,6 @@ def _local_time(instant: datetime, zone: ZoneInfo) -> str:
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
-def _first_line(text: str) -> str:
-    return _shorten(text.partition("\n")[0])
-
-
 def _shorten(text: str) -> str:
     half = MAX_ERROR_LENGTH // 2  # the end has what a program printed last
     return text if len(text) <= MAX_ERROR_LENGTH else f"{text[:half]}...{text[-half:]}"
@@ -280,14 +193,14 @@ def _shorten(text: str) -> str:
 
 def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """The recipients of an entry's notifications; a substitute if all of their channels are dead."""
-    wished, dead = entry.on_failure.deliver, incidents.dead_targets(tick.tx.db)
+    wished, dead = entry.on_failure.deliver, problems.failing_targets(tick.tx.db)
     alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
     return alive or (substitute_target(tick.plan.settings.channels, wished, dead),)
 
 
 def target_or_substitute(tick: Tick, target: Target) -> Target:
     """A target that was notified before; a substitute if its channel is dead or no longer declared."""
-    dead, declared = incidents.dead_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
+    dead, declared = problems.failing_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
     is_alive = target not in dead and target.channel in declared
     return target if is_alive else substitute_target(tick.plan.settings.channels, (), dead)
 

@@ -17,7 +17,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import breakers, entries, flapping, incidents, outages, runs, slot_records, wakes
+from scheduler.store import breakers, entries, problems, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 from scheduler.work.plan import Plan
@@ -29,7 +29,7 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     `before` are the entries of the previous plan, so that a removed entry can still send its last message. `at_once` makes new
     entries due now instead of at their first slot.
     """
-    incidents.close_undeclared_channels(tick.tx, tick.plan.settings.channels)
+    problems.delete_problems_of_undeclared_channels(tick.tx, tick.plan.settings.channels)
     breakers.close_unused_breakers(tick.tx, tick.plan.entries.values())
     entries.save_changed_entries(tick.tx)
     known = entries.states_and_schedules(tick.tx.db)
@@ -41,7 +41,7 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     for key in known.keys() - tick.plan.entries.keys():
         if known[key][0] != "removed":
             _retire_entry(tick, before.get(key), entries.get_entry(tick.tx, *key), "removed", Skip.REMOVED)
-    outages.delete_unused_outages(tick.tx, tick.plan.entries.values())
+    problems.delete_problems_of_unused_circuits(tick.tx, tick.plan.entries.values())
 
 
 def _planned_state(entry: Entry) -> Literal["active", "disabled"]:
@@ -150,12 +150,11 @@ def _retire_entry(
     if run is not None and run.state == "waiting":
         run_ends.give_up_waiting(tick, entry, retired, run)
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
-    incidents.close_incident(tick.tx, entry_row.kind, entry_row.name)
+    problems.delete_problems_of(tick.tx, entry_row.kind, entry_row.name)
     if entry_row.kind is Kind.CRON:
         job_conditions.forget_job(tick.tx, entry_row.name)
-    flapping.delete_changes(tick.tx, entry_row.kind, entry_row.name)
     current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
-    planning.save_with_next_due(tick.tx, current, current._replace(troubles=0, flapping=0))
+    planning.save_with_next_due(tick.tx, current, current._replace(troubles=0))
 
 
 def planned_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:

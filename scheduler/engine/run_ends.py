@@ -14,8 +14,8 @@ from scheduler.engine import (
     call_usage,
     claims,
     condition_updates,
+    entry_problems,
     held_notices,
-    incident_notices,
     job_conditions,
     mutes,
     notices,
@@ -156,7 +156,8 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     6. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
        for this run are dropped if it has reported the failure.
     7. The agents that this result wakes are woken. The conditions about a job end if it works again.
-    8. The incident of the entry is updated, and notifications are queued. They are delayed while a woken agent can report it.
+    8. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
+       report the failure.
     """
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
@@ -185,7 +186,7 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED
     covered = job_conditions.end_conditions_of_job(tick, entry.name, claim) if works else frozenset[Target]()
-    return incident_notices.update_incident(tick, claim, result, after, woken, covered)
+    return entry_problems.update_problems(tick, claim, result, after, woken, covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,7 @@ def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRe
     is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now)
     ends_mute = known is not None and (
-        mutes.has_news(claim, result, update, known)
-        or incident_notices.has_failure_changed(tick.tx, claim, result, before, known.failing)
+        mutes.has_news(claim, result, update, known) or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing)
     )
     is_held = is_muted and not ends_mute and bool(texts)
     if is_muted and not ends_mute:

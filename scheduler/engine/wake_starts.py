@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 
-from scheduler.engine import budget_reservations, incident_notices, planning
+from scheduler.engine import budget_reservations, entry_problems, planning
 from scheduler.engine.inbox import Refused
 from scheduler.engine.planning import NEAR_SLOT
 from scheduler.engine.tick import Tick
@@ -222,4 +222,4 @@ def expire_wakes(tick: Tick) -> None:
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.on_failure.after:
-            incident_notices.notify_expired_wakes(tick, entry, tuple(together))
+            entry_problems.notify_expired_wakes(tick, entry, tuple(together))

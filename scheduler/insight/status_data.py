@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -40,9 +40,10 @@ from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
 from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay
-from scheduler.model.circuit import Breaker, Circuit
+from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
+from scheduler.model.problem import PROVIDER, Problem, Told
 from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.store import (
     boots,
@@ -53,13 +54,12 @@ from scheduler.store import (
     cost_history,
     entries_view,
     lane_holds,
-    outages,
     outbox,
+    problems,
     run_history,
     spend,
     wakes,
 )
-from scheduler.store.outages import Outage
 from scheduler.store.outbox import Delivery, EntryMessages
 
 UTC_ZONE = ZoneInfo("UTC")
@@ -81,7 +81,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         config_hash=boot["config_hash"] if boot else None,
         reload=reload_history.reload_status(db),
         overrides=[Override(**asdict(each)) for each in config_history.overrides_in_force(db)],
-        flapping=entries_view.flapping_entries(db),
+        flapping=_unstable_entries(db, now),
         spend=_spend_today(db, now, zone),
         budgets=list(_budgets_in_force(db, now)),
         budget=_budget_usage(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
@@ -89,18 +89,18 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         queue=_count_queue(db, listed, now),
         wakes=wake_waits.waits_by_agent(db, now),
         reserve_bytes=reserve_bytes,
-        **read_problems(db),
+        **read_problems(db, now),
     )
 
 
-def read_problems(db: sqlite3.Connection) -> dict[str, Any]:
+def read_problems(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
     """The fields of the status that name problems of the daemon, of providers and of channels."""
     boot = boots.latest_boot(db)
     return {
         "config_refused": _refused_config(boot, config_history.last_refused_by(db)),
         "deadman_problem": boot["deadman_problem"] if boot else None,
         "workers_problem": boot["workers_problem"] if boot else None,
-        "outages": [_read_outage(outage, told_at) for outage, told_at in outages.all_outages(db)],
+        "outages": [_read_provider(problem, now) for problem in problems.unsettled_problems(db, PROVIDER)],
         "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
         "outbox": [each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     }
@@ -119,19 +119,31 @@ def _read_breaker(breaker: Breaker) -> BreakerStatus:
     )
 
 
-def _read_outage(outage: Outage, told_at: datetime | None) -> OutageStatus:
-    """An outage or flapping of a provider or of one of its models; a model of null means the whole provider."""
-    circuit = outage.circuit
+def _read_provider(problem: Problem, now: datetime) -> OutageStatus:
+    """A provider or one of its models that fails, or is unstable; a model of null means the whole provider."""
+    circuit = problem.subject.circuit
     return OutageStatus(
         provider=circuit.provider,
         model=None if circuit.is_whole_provider else circuit.model,
-        reason=outage.reason,
-        error=outage.error,
-        since=outage.since,
-        failing=outage.failing,
-        flapping=outage.flapping_at is not None,
-        told_at=told_at,
+        reason=problem.found.reason,
+        error=problem.found.text,
+        since=problem.over_at or problem.since,
+        failing=problem.over_at is None,
+        flapping=problem.is_unstable(now),
+        told_at=_told_at(problem),
     )
+
+
+def _told_at(problem: Problem) -> datetime | None:
+    """When the last message about a problem was delivered, as far as its recipients do not know that it is over."""
+    delivered = (last.delivered_at for last in problem.notices.values() if last.kind is not Told.OVER)
+    return max((at for at in delivered if at is not None), default=None)
+
+
+def _unstable_entries(db: sqlite3.Connection, now: datetime) -> list[EntryName]:
+    """Every agent and job that fails and recovers in quick succession, agents first."""
+    found = sorted(each.subject[:2] for each in problems.unsettled_problems(db) if each.is_unstable(now))
+    return [EntryName(kind=kind.value, name=name) for kind in Kind for known, name in dict.fromkeys(found) if known == kind]
 
 
 def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
@@ -159,7 +171,7 @@ def read_entries(
     open_counts, found = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
-    told = {outage.circuit: told_at for outage, told_at in outages.all_outages(db)}
+    unsettled = problems.unsettled_problems(db)
     return [
         EntryStatus(
             **dict(entry_states.entry_state(entry, times, is_open=row["last_state"] in ("running", "waiting"))),
@@ -170,7 +182,7 @@ def read_entries(
             consecutive_failures=entry.failures,
             consecutive_quiet=entry.quiet,
             alerting=bool(entry.alerting),
-            failing=_present_failures(entry, row, told),
+            failing=_present_failures(entry, row, unsettled),
             wakes_waiting=row["wakes"],
             undelivered=_undelivered_messages(undelivered.get((entry.kind, entry.name))),
             activity=_last_activity(entry),
@@ -260,21 +272,22 @@ def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus
     return WakeStatus(**known | {"run": run, "waits_for": wait.reason if wait else None, "until": wait.until if wait else None})
 
 
-def _present_failures(entry: EntryRow, row: sqlite3.Row, told: Mapping[Circuit, datetime | None]) -> Failing | None:
-    """The present failures: how many in a row, since when, and when the last notification was delivered.
+def _present_failures(entry: EntryRow, row: sqlite3.Row, unsettled: Sequence[Problem]) -> Failing | None:
+    """The present failures: how many in a row, since when, and when the last message was delivered.
 
-    If a provider is at fault, that is the notification of its outage (`told`). `held_back_for` is only there while the
-    notification is delayed, and names the agents that are to report the failure.
+    If a provider is at fault, that is the message about its problem. `held_back_for` is only there while the message is delayed,
+    and names the agents that are to report the failure.
     """
-    if row["failing_since"] is None or not entry.troubles:
+    problem = problems.present_problem(each for each in unsettled if each.subject[:2] == (entry.kind, entry.name))
+    if problem is None:
         return None
-    awaits, told_at = row["failing_awaits"], from_optional_millis(row["failing_told_at"])
-    if told_at is None and row["failing_provider"] is not None:
-        told_at = told.get(Circuit(row["failing_provider"], row["failing_model"]))
+    awaits, told_at = row["failing_awaits"], _told_at(problem)
+    if told_at is None and problem.found.cause_id is not None:
+        told_at = next((_told_at(each) for each in unsettled if each.id == problem.found.cause_id), None)
     return Failing(
-        times=entry.troubles,
-        reason=row["failing_reason"],
-        since=from_optional_millis(row["failing_since"]),
+        times=problem.count,
+        reason=problem.found.reason,
+        since=problem.since,
         told_at=None if awaits else told_at,
         **({"held_back_for": json.loads(awaits)} if awaits else {}),
     )

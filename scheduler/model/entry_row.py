@@ -18,11 +18,12 @@ class EntryRow(NamedTuple):
 
     `schedule_text` is the column `pace`.
 
+    `troubles` is the number of its problems that are not over, or whose end is yet to be sent.
     `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
     precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
     lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that
     are not final. `paused_by` is who paused it: command, or token NAME. `mute` is the mute until `muted_until`, as text
-    (`model/mute`). A mute that is over may still have a recovery to report. `expected_at` is when the first slot comes due that
+    (`model/mute`). `expected_at` is when the first slot comes due that
     is still to be answered, None if none is expected. `expected_before` is when the slot after it comes due.
 
     Functions return a changed row, and `store.entries` writes it once, at the end of the step. This is a named tuple because
@@ -52,7 +53,6 @@ class EntryRow(NamedTuple):
     queue: int | None = None
     approvals: int | None = None
     active_at: datetime | None = None
-    flapping: int = 0
     conditions: int = 0
     unconfirmed: str | None = None
     unconfirmed_answers: int = 0

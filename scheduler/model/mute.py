@@ -27,15 +27,13 @@ class KnownState:
 class Mute:
     """A mute that began at `since`, by a person or a program (`by`).
 
-    `held` counts the runs whose messages were suppressed. With `known`, the mute ends when something changes. `recovery` is the
-    text of a recovery that was suppressed; it is sent after the mute if the entry still works.
+    `held` counts the runs whose messages were suppressed. With `known`, the mute ends when something changes.
     """
 
     since: datetime
     by: str
     held: int = 0
     known: KnownState | None = None
-    recovery: str = ""
 
     def to_text(self) -> str:
         """The mute as the row of its entry stores it."""
@@ -47,4 +45,4 @@ def parse_mute(text: str) -> Mute:
     data = json.loads(text)
     known = data["known"]
     state = None if known is None else KnownState(known["conditions"], tuple(known["texts"]), known["failing"])
-    return Mute(from_millis(data["since"]), data["by"], data["held"], state, data["recovery"])
+    return Mute(from_millis(data["since"]), data["by"], data["held"], state)

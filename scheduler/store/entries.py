@@ -31,7 +31,7 @@ def entry_from_row(row: Sequence[Any]) -> EntryRow:
     (
         number, kind, name, state, schedule, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
         last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
-        flapping, conditions, unconfirmed, unconfirmed_answers, looked_at,
+        conditions, unconfirmed, unconfirmed_answers, looked_at,
         looked_lines, muted_until, mute, paused_at, paused_by, expected_at, expected_before,
     ) = row  # fmt: skip
     return EntryRow(
@@ -39,7 +39,7 @@ def entry_from_row(row: Sequence[Any]) -> EntryRow:
         from_optional_millis(slot), from_optional_millis(due_at), from_optional_millis(paused_until),
         from_optional_millis(last_slot), from_optional_millis(last_ended_at), from_optional_millis(last_woken_at),
         from_optional_millis(last_success_at), failures, quiet, alerting, troubles, precheck, queue, approvals,
-        from_optional_millis(active_at), flapping, conditions, unconfirmed, unconfirmed_answers, from_optional_millis(looked_at),
+        from_optional_millis(active_at), conditions, unconfirmed, unconfirmed_answers, from_optional_millis(looked_at),
         looked_lines, from_optional_millis(muted_until), mute, from_optional_millis(paused_at), paused_by,
         from_optional_millis(expected_at), from_optional_millis(expected_before),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reads entries together with their newest run, open incident and waiting wakes, for `status` and the metrics."""
+"""Reads entries together with their newest run and waiting wakes, for `status` and the metrics."""
 
 from __future__ import annotations
 
@@ -7,33 +7,23 @@ import sqlite3
 from collections.abc import Collection
 from datetime import datetime
 
-from heartbeatd.answers import EntryName
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import entries
 
-# Each entry with its newest run record (found by index), its open incident, and the number of its waiting wakes. A kind or name
-# of null means any.
+# Each entry with its newest run record (found by index), and the number of its waiting wakes. A kind or name of null means any.
 OVERVIEWS = f"""
 select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
   last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
   last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
   last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
   last.worker as last_worker, last.repeats as last_repeats,
-  incident.since as failing_since, incident.reason as failing_reason, incident.provider as failing_provider,
-  incident.model as failing_model,
-  case when incident.told_at is not null then (
-    select max(finished_at) from outbox as sent where sent.kind = entry.kind and sent.name = entry.name
-    and sent.state = 'delivered' and sent.notice in ('failing', 'changed', 'reminder', 'flapping', 'steady')
-    and sent.created_at >= min(incident.told_at, coalesce(min(incident.since, incident.flapping_at), incident.since))
-  ) end as failing_told_at,
   (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
     limit 1) as failing_awaits,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
 from entry left join run as last on last.id =
   (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
-left join incident on incident.kind = entry.kind and incident.name = entry.name
 where entry.state <> 'removed' and (cast(:kind as text) is null or entry.kind = :kind)
   and (cast(:name as text) is null or entry.name = :name)
 order by entry.kind desc, entry.name
@@ -68,11 +58,6 @@ def schedules_of_entries(db: sqlite3.Connection) -> dict[tuple[str, str], tuple[
     """The schedule text and the anchor of every active entry, by kind and name."""
     rows = db.execute("select kind, name, pace, anchor from entry where state = 'active'")
     return {(row["kind"], row["name"]): (row["pace"], from_millis(row["anchor"])) for row in rows}
-
-
-def flapping_entries(db: sqlite3.Connection) -> list[EntryName]:
-    """Every entry that fails and recovers in quick succession."""
-    return [EntryName(**row) for row in db.execute("select kind, name from entry where flapping <> 0 order by kind desc, name")]
 
 
 def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str, str]]:

@@ -697,6 +697,134 @@ def m023_repeated_runs(db: Any) -> None:
     db.conn.execute("create index outbox_of_entry on outbox (kind, name, channel, state, id)")
 
 
+@migrations()
+def m024_problems(db: Any) -> None:
+    """Problems replace incidents and outages. What was sent about open ones is kept, so that no message is repeated."""
+    for statement in PROBLEMS.split(";\n"):
+        db.conn.execute(statement)
+
+
+# problem.count: how often in a row it was seen. opened_at: null until it was seen often enough. openings: the latest, as JSON.
+# Three openings at the time at which an incident was found to flap keep it unstable for a day.
+PROBLEMS = """
+create table problem (
+  id integer primary key,
+  kind text not null,               -- heartbeat, cron, provider, channel
+  name text not null,
+  part text not null,               -- the model of a provider, the recipient on a channel, else empty
+  key text not null,
+  severity text not null,
+  text text not null,
+  reason text not null,             -- the class of the error
+  fault text not null,              -- what distinguishes one error from another
+  cause_id integer,                 -- the problem of which it is a consequence; null: none
+  count integer not null,
+  since integer not null,
+  last_seen_at integer not null,
+  opened_at integer,
+  over_at integer,
+  openings text not null,
+  unique (kind, name, part, key)
+) strict;
+
+create index problem_of_cause on problem (cause_id) where cause_id is not null;
+
+create table problem_notice (
+  problem_id integer not null,
+  channel text not null,
+  whom text not null,
+  kind text not null,               -- what the recipient last got: open, unstable, over
+  severity text not null,
+  told_at integer not null,
+  faults text not null,             -- the errors of which it was notified, as JSON
+  outbox_id integer,                -- the last part of the last message; null: nothing was sent
+  primary key (problem_id, channel, whom)
+) strict, without rowid;
+
+insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, opened_at, over_at,
+    openings)
+  select 'provider', provider, model, case when reason in ('auth', 'payment', 'not_found') then 'refused' else 'unreachable' end,
+    case when reason = 'payment' or (reason = 'auth' and model = '*') then 'critical' else 'warning' end, error, reason,
+    case when reason in ('auth', 'payment', 'not_found', 'tls') then reason else 'unavailable' end, 1, since, since,
+    case when reported = 1 or failing = 0 then since end, case when failing = 0 then since end,
+    case when flapping_at is not null then '[' || flapping_at || ', ' || flapping_at || ', ' || flapping_at || ']'
+      when reported = 1 then '[' || since || ']' else '[]' end
+  from outage;
+
+insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, outbox_id)
+  select problem.id, told.channel, told.whom, case when outage.flapping_at is null then 'open' else 'unstable' end,
+    problem.severity, told.told_at, told.faults, (select max(id) from outbox where outbox.channel = told.channel
+      and outbox.whom = told.whom and outbox.notice is not null and outbox.title = 'provider ' || told.provider ||
+      case when told.model = '*' then '' when told.model = '' then ', its only model' else ', model ' || told.model end)
+  from outage_notice as told join outage on outage.provider = told.provider and outage.model = told.model
+  join problem on problem.kind = 'provider' and problem.name = told.provider and problem.part = told.model;
+
+insert into problem (kind, name, part, key, severity, text, reason, fault, cause_id, count, since, last_seen_at, opened_at,
+    over_at, openings)
+  select incident.kind, incident.name, incident.whom, case when incident.kind = 'channel' then 'undelivered'
+      when incident.provider is not null then 'failed'
+      when reason = 'precheck_failed' and (select outcome from run where run.kind = incident.kind and run.name = incident.name
+        order by run.id desc limit 1) in ('ok', 'alert') then 'precheck'
+      when reason in ('breaker_open', 'budget', 'checklist_too_large', 'checklist_unreadable', 'precheck_failed',
+        'prompt_too_large') then 'stopped' else 'failed' end,
+    case when incident.kind = 'channel' then 'critical' when reason = 'budget' then 'info' else 'warning' end,
+    case when incident.kind = 'channel' then 'it takes no messages' else coalesce(reason, 'failed') end,
+    coalesce(reason, 'failed'), case when incident.kind = 'channel' then 'undelivered' else '' end,
+    (select id from problem where problem.kind = 'provider' and problem.name = incident.provider
+      and problem.part = incident.model),
+    max(1, coalesce(entry.troubles, 1)), since, since, case when incident.told_at is not null then since end,
+    case when entry.troubles = 0 then since end,
+    case when incident.flapping_at is not null
+      then '[' || incident.flapping_at || ', ' || incident.flapping_at || ', ' || incident.flapping_at || ']'
+      when incident.told_at is not null then '[' || incident.told_at || ']' else '[]' end
+  from incident left join entry on entry.kind = incident.kind and entry.name = incident.name;
+
+insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, outbox_id)
+  select problem.id, outbox.channel, outbox.whom, case when incident.flapping_at is null then 'open' else 'unstable' end,
+    problem.severity, incident.told_at, case when incident.kind = 'channel' then '["undelivered"]' else incident.faults end,
+    max(outbox.id)
+  from incident join problem on problem.kind = incident.kind and problem.name = incident.name and problem.part = incident.whom
+  join outbox on outbox.created_at >= incident.told_at and (
+    incident.kind = 'channel' and outbox.notice = 'undelivered ' || incident.name
+    or outbox.kind = incident.kind and outbox.name = incident.name
+      and outbox.notice in ('failing', 'changed', 'reminder', 'flapping', 'steady'))
+  group by problem.id, outbox.channel, outbox.whom, incident.flapping_at, problem.severity, incident.told_at, incident.kind,
+    incident.faults;
+
+insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, opened_at, over_at,
+    openings)
+  select kind, name, '', 'failed', 'warning', mute ->> 'recovery', 'failed', '', 1, cast(mute ->> 'since' as bigint),
+    cast(mute ->> 'since' as bigint), cast(mute ->> 'since' as bigint), cast(mute ->> 'since' as bigint),
+    '[' || (mute ->> 'since') || ']'
+  from entry where mute is not null and mute ->> 'recovery' <> ''
+    and not exists (select 1 from incident where incident.kind = entry.kind and incident.name = entry.name);
+
+insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, outbox_id)
+  select problem.id, outbox.channel, outbox.whom, 'open', 'warning', problem.since, '[]', max(outbox.id)
+  from problem join outbox on outbox.kind = problem.kind and outbox.name = problem.name
+  where outbox.notice in ('failing', 'changed', 'reminder', 'flapping', 'steady') and problem.kind in ('heartbeat', 'cron')
+    and not exists (select 1 from incident where incident.kind = problem.kind and incident.name = problem.name)
+  group by problem.id, outbox.channel, outbox.whom, problem.since;
+
+update outbox set notice = 'opened p' || (select max(id) from problem where problem.kind = outbox.kind
+    and problem.name = outbox.name)
+  where awaits is not null and state = 'pending'
+    and exists (select 1 from problem where problem.kind = outbox.kind and problem.name = outbox.name);
+
+update entry set troubles = (select count(*) from problem where problem.kind = entry.kind and problem.name = entry.name);
+
+drop table incident;
+
+drop table outage_notice;
+
+drop table outage;
+
+drop table change;
+
+alter table entry drop column flapping
+"""
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

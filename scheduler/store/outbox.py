@@ -103,6 +103,11 @@ class HeldNotice:
     hold: Hold
     note: str = ""
 
+    @property
+    def problem_id(self) -> int:
+        """The problem that it is about. Its notice has its number, such as `opened p12`."""
+        return int(self.notice.split(" ")[1].removeprefix("p"))
+
 
 def queue_run_messages(
     tx: Transaction, channels: Mapping[str, Channel], claim: Claim, messages: Mapping[Target, str]
@@ -145,14 +150,14 @@ def queue_notice(
     targets: tuple[Target, ...],
     title: str | None = None,
     hold: Hold | None = None,
-) -> bool:
+) -> dict[Target, int]:
     """Queue a notification about a run; there is one of each kind (`notice`) per run.
 
     The title is the entry's name unless `title` is given. With `hold` it is not sent before that time, unless it is released.
-    False if all of it was queued before.
+    Returns the id of the last part for each target, without targets that had it already.
     """
-    written = [_queue_parts(tx, channels, about, target, message, notice, title, hold) for target in targets]
-    return any(row is not None for row in written)
+    written = {target: _queue_parts(tx, channels, about, target, message, notice, title, hold) for target in targets}
+    return {target: row["id"] for target, row in written.items() if row}
 
 
 def _queue_parts(
@@ -352,6 +357,12 @@ def find_message(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage
     """A message and its state; None if there is none."""
     row = db.execute("select * from outbox where id = ?", (message_id,)).fetchone()
     return (_message_from_row(row), DeliveryState(row["state"])) if row else None
+
+
+def was_delivered_since(db: sqlite3.Connection, target: Target, since: datetime) -> bool:
+    """Whether a target has taken any message since this time."""
+    query = "select 1 from outbox where channel = ? and whom = ? and state = 'delivered' and finished_at > ? limit 1"
+    return db.execute(query, (target.channel, target.recipient, to_millis(since))).fetchone() is not None
 
 
 def interrupted_messages(db: sqlite3.Connection) -> list[OutboxMessage]:

@@ -47,7 +47,7 @@ def test_an_alert_names_its_agent_and_its_host(make_world: MakeWorld, phone: Tel
 
 def test_a_failure_notification_names_them_too(make_world: MakeWorld, phone: Telegram) -> None:
     begin(make_world, TELL.format(url=phone.url), 3).run(minutes=5)
-    assert phone.texts[0].startswith("[ops@web1] Agent ops failed")
+    assert phone.texts[0].startswith("[ops@web1] warning  ops failed")
 
 
 def test_a_notification_about_a_provider_names_the_provider_and_not_one_of_its_agents(
@@ -60,7 +60,9 @@ def test_a_notification_about_a_provider_names_the_provider_and_not_one_of_its_a
         world = make_world(yaml, environ=dict(ENVIRON), send=send_by_transport)
         world.write("ops/HEARTBEAT.md", "- look\n")
         world.run(minutes=1)
-    assert [text.splitlines()[0][:55] for text in phone.texts] == ["[provider anthropic@web1] Provider anthropic refuses th"]
+    assert [text.splitlines()[0][:63] for text in phone.texts] == [
+        "[provider anthropic@web1] CRITICAL provider anthropic refused: "
+    ]
 
 
 def test_the_prefix_is_a_template(make_world: MakeWorld, phone: Telegram) -> None:

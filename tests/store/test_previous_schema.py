@@ -104,10 +104,10 @@ def test_every_slot_still_has_exactly_one_run_record(world: World) -> None:
     assert on_the_grid[-4:] == ["12:15", "13:00", "13:45", "14:30"]
 
 
-def test_an_open_incident_ends_with_its_notification(world: World) -> None:
+def test_an_open_incident_is_a_problem_that_ends_with_its_message(world: World) -> None:
     world.run(hours=1)
     assert [text for _, name, text in world.delivered if name == "retried"] == [
-        "Cron job retried works again. Before that, it failed 14 times in a row, since 2026-03-02 08:00 UTC (5h)."
+        "over     cron/retried failed: after 5h   p2\nIt was: exit"
     ]
 
 

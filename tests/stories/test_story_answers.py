@@ -253,7 +253,7 @@ def test_an_agent_that_never_reports_causes_a_notification_after_two_runs(make_w
         world = make_world(http_agent(server.url))
         world.run(hours=5)
     [notice] = delivered_texts(world)
-    assert notice.startswith("Agent ops failed 2 times in a row")
+    assert notice.startswith("warning  ops no-answer: no_result: no result was reported for run 3")
     assert "no_result" in notice
 
 

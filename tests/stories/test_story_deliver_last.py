@@ -369,7 +369,9 @@ def test_failure_notifications_can_go_to_the_last_target(world: World, sent: lis
     report_activity(world, "7")
     failing(world, deliver="last")
     world.run(minutes=31)
-    assert [(url, text.splitlines()[0][:16]) for url, text in sent] == [("https://chat.example.org/to/7?x=1", "Agent ops failed")]
+    assert [(url, text.splitlines()[0][:19]) for url, text in sent] == [
+        ("https://chat.example.org/to/7?x=1", "warning  ops failed")
+    ]
 
 
 def test_failure_notifications_without_a_last_target_go_to_another_channel(world: World, sent: list[tuple[str, str]]) -> None:
@@ -394,9 +396,9 @@ def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World
     report_activity(world, "7")
     world.run(hours=6)
     assert [(url, text.splitlines()[0][:50]) for url, text in sent] == [
-        ("https://boss.example.org/", "A message from agent ops could not be delivered to"),
-        ("https://chat.example.org/to/8?x=1", "Agent ops still has the same problem: it failed 14"),
-        ("https://boss.example.org/", "Agent ops still has the same problem: it failed 26"),
+        ("https://boss.example.org/", "CRITICAL channel chat:7 undelivered: blocked (sinc"),
+        ("https://chat.example.org/to/8?x=1", "warning  ops failed: exit: exit code 1 (3 times in"),
+        ("https://boss.example.org/", "warning  ops failed: exit: exit code 1 (15 times i"),
     ]
 
 

@@ -350,7 +350,7 @@ def test_a_job_interrupted_by_a_crash_is_reported_and_not_repeated(make_world: M
     world.downtime(seconds=5)
     world.run(minutes=5)
     assert world.history("measure") == ["03-02 09:00 every abandoned exit"]
-    assert "was interrupted" in world.delivered[0][2]
+    assert "failed: interrupted: " in world.delivered[0][2]
 
 
 def test_a_job_whose_process_outlived_the_daemon_is_reported(make_world: MakeWorld) -> None:

@@ -300,7 +300,8 @@ def test_a_message_whose_result_cannot_be_stored_is_given_up_and_reported_and_th
     (lost, *_) = [each.as_data() for each in outbox.list_messages(world.store.connection)]
     assert (lost["state"], lost["error"]) == ("dead", "internal error (UnicodeEncodeError); see the log of the daemon")
     (notice,) = [text for _, _, text in world.delivered]
-    assert "from agent ops could not be delivered to the channel hook" in notice
+    assert notice.startswith("CRITICAL channel hook undelivered: internal error (UnicodeEncodeError)")
+    assert "A message from agent ops was given up." in notice
     assert caplog.text.count("message_broken") == 2  # the alert of each run
     assert counted_errors(world) == {TickPart.MESSAGE: 2}
     assert world.engine.health.why_not_working is None

@@ -76,7 +76,7 @@ def held_back(world: World) -> list[dict[str, Any]]:
 
 REPORT = "[job:nightly-backup] The backup failed: no space left."
 NIGHT = "2026-03-02 00:00"
-FAILURE = "Cron job nightly-backup failed at 2026-03-02 03:00 UTC."
+FAILURE = "warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p1"
 
 
 def test_the_example_of_the_readme_is_one_message_at_the_start_of_the_active_hours(make_world: MakeWorld) -> None:
@@ -84,7 +84,7 @@ def test_the_example_of_the_readme_is_one_message_at_the_start_of_the_active_hou
     world.run_until("2026-03-02 07:00")
     assert sent(world) == []
     (held,) = held_back(world)
-    assert (held["notice"], held["state"]) == ("failing", "pending")
+    assert (held["notice"], held["state"]) == ("opened p1", "pending")
     assert held["held_back"]["agents"] == ["ops"]
     assert utc("2026-03-02 08:15") <= utc(held["held_back"]["until"][:16].replace("T", " ")) <= utc("2026-03-02 10:00")
     world.run_until("2026-03-02 20:00")
@@ -153,8 +153,10 @@ def test_a_notification_that_was_held_back_is_tried_for_a_day_from_its_release(m
     works_from = utc("2026-03-03 06:00")  # 27 hours after the failure, 22 hours after the release
     world.send = lambda _: DeliveryResult("retry", "503") if world.clock.now < works_from else DeliveryResult("delivered")
     world.run_until("2026-03-03 12:00")
-    assert next(text.splitlines()[0] for _, name, text in world.delivered if name == "nightly-backup") == FAILURE
-    moves = [event for event in world.events_of(MessageMoved) if event.state == "delivered" and event.name == "nightly-backup"]
+    assert FAILURE in [text.splitlines()[0] for _, name, text in world.delivered if name == "nightly-backup"]
+    query = "select id from outbox where name = 'nightly-backup' and notice = 'opened p1'"
+    (failure,) = world.store.connection.execute(query).fetchone()
+    moves = [event for event in world.events_of(MessageMoved) if event.state == "delivered" and event.outbox_id == failure]
     assert timedelta(hours=22) <= moves[0].age < timedelta(hours=26)
 
 
@@ -241,7 +243,7 @@ def test_a_used_up_budget_does_not_hold_the_notification_back(make_world: MakeWo
         config('active_hours: "00:00-24:00", budget: {runs_per_day: 2}'), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)}
     )
     world.run_until("2026-03-02 03:01")
-    assert f"03-02 03:00 {FAILURE}" in sent(world)
+    assert f"03-02 03:00 {FAILURE}".replace("p1", "p2") in sent(world)
 
 
 OTHER_AGENT = """
@@ -297,7 +299,10 @@ def test_of_two_failed_jobs_the_one_that_the_agent_leaves_out_is_notified(make_w
     scripts = {"nightly-backup": in_turn(FAILED), "nightly-certs": in_turn(FAILED), "ops": by_wake(answer)}
     world = make_world(config(more=OTHER_JOB), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 08:20")
-    assert sorted(sent(world)) == ["03-02 08:00 Cron job nightly-certs failed at 2026-03-02 03:00 UTC.", f"03-02 08:00 {answer}"]
+    assert sorted(sent(world)) == [
+        f"03-02 08:00 {answer}",
+        "03-02 08:00 warning  cron/nightly-certs failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p2",
+    ]
 
 
 def test_an_answer_without_keys_is_a_report_too(make_world: MakeWorld) -> None:
@@ -319,9 +324,8 @@ def test_a_second_failure_with_the_same_answer_without_keys_is_notified(make_wor
         world.run(minutes=20)
     first, recovery, second = [text for _, _, text in world.delivered]
     assert first == "The backup failed."
-    assert "works again" in recovery
-    assert second.startswith("Cron job nightly-backup flaps: ")
-    assert "It currently fails." in second
+    assert recovery.startswith("over     cron/nightly-backup failed: after 20m   p1")
+    assert second.startswith("warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-02 01:40 UTC)   p1")
 
 
 def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(make_world: MakeWorld) -> None:
@@ -329,7 +333,10 @@ def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(
     answer = "[web:login] The catalog is slow."
     world = make_world(text, start=NIGHT, scripts={"log-rotate": in_turn(FAILED), "ops": by_wake(answer)})
     world.run_until("2026-03-02 08:20")
-    assert sorted(sent(world)) == ["03-02 08:00 Cron job log-rotate failed at 2026-03-02 03:00 UTC.", f"03-02 08:00 {answer}"]
+    assert sorted(sent(world)) == [
+        f"03-02 08:00 {answer}",
+        "03-02 08:00 warning  cron/log-rotate failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p1",
+    ]
 
 
 def test_a_job_that_fails_in_three_nights_is_one_condition(make_world: MakeWorld) -> None:
@@ -360,7 +367,7 @@ def test_a_failure_after_the_agent_has_closed_the_condition_is_reported_again(ma
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": answers})
     world.run_until("2026-03-03 08:20")
     assert [line[:11] for line in sent(world)] == ["03-02 08:00", "03-02 08:30", "03-03 08:00"]
-    assert "still has the same problem" in sent(world)[2]
+    assert "(reminder, 2 times in a row since 2026-03-02 03:00 UTC)" in sent(world)[2]
 
 
 def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: MakeWorld) -> None:
@@ -404,7 +411,7 @@ def test_the_end_after_a_report_without_keys_is_the_recovery_of_the_job(make_wor
     world.run_until("2026-03-04 12:00")
     assert [line[:45] for line in sent(world)] == [
         "03-02 08:00 The backup failed.",
-        "03-03 03:00 Cron job nightly-backup works aga",
+        "03-03 03:00 over     cron/nightly-backup fail",
     ]
 
 
@@ -416,7 +423,7 @@ def test_a_job_that_works_again_before_the_agent_looks_is_one_message(make_world
     ((at, _, text),) = world.delivered
     assert f"{at:%H:%M}" == "08:00"
     assert text.startswith(FAILURE)
-    assert "Cron job nightly-backup works again. Before that, it failed" in text
+    assert "over     cron/nightly-backup failed: after 1h   p1" in text
 
 
 def test_a_report_about_a_job_that_works_again_already_is_followed_by_its_end(make_world: MakeWorld) -> None:
@@ -441,7 +448,7 @@ def test_a_condition_about_two_jobs_ends_when_both_work_again(make_world: MakeWo
     world.run_until("2026-03-03 20:00")
     assert [line.partition(".")[0] for line in sent(world)] == [
         "03-02 08:00 [nightly] nightly-backup and nightly-sync failed",
-        "03-03 03:00 Cron job nightly-backup works again",
+        "03-03 03:00 over     cron/nightly-backup failed: after 1d   p1",
     ]
     world.run_until("2026-03-04 04:00")
     assert [line[:40] for line in sent(world)[2:]] == ["03-04 03:00 [nightly] resolved after 1d19h"[:40]]
@@ -459,8 +466,8 @@ def test_a_word_in_the_names_of_two_failed_jobs_is_no_report_of_either(make_worl
     world = make_world(config(more=SYNC), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 12:00")
     assert sorted(sent(world)) == [
-        "03-02 08:00 Cron job nightly-sync failed at 2026-03-02 03:00 UTC.",
         "03-02 08:00 [backup] The nightly backup failed.",
+        "03-02 08:00 warning  cron/nightly-sync failed: exit: exit code 1 (since 2026-03-02 03:00 UTC)   p2",
     ]
 
 
@@ -612,7 +619,7 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     world = make_world("timezone: UTC\n" + config(), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 05:00")
     job_run, until = str(world.records("nightly-backup")[-1]["id"]), "2026-03-02 08:45:00"
-    awaited = "failing: phone pending; delayed, because agent ops is to report it, until"
+    awaited = "opened p1: phone pending; delayed, because agent ops is to report it, until"
     assert f"notice {awaited} {until} UTC at most" in printed(capsys, world, "explain", "nightly-backup")
     assert f"notice {awaited}" in printed(capsys, world, "show", job_run)
     assert "since 2026-03-02 03:00:00, delayed, because agent ops is to report it" in printed(capsys, world, "status")
@@ -621,9 +628,9 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     world.run_until("2026-03-02 12:00")
     report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
     explained = printed(capsys, world, "explain", "nightly-backup")
-    assert f"notice failing: phone dropped; agent ops has reported it (run {report_run})" in explained
+    assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in explained
     assert "known agent ops has the condition job:nightly-backup since 2026-03-02 08:00:00 UTC: delivered to phone" in explained
-    assert f"notice failing: phone dropped; agent ops has reported it (run {report_run})" in printed(
+    assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in printed(
         capsys, world, "show", job_run
     )
 

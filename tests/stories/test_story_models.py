@@ -120,7 +120,7 @@ def test_an_agent_does_not_recover_before_its_provider_answers(make_world: MakeW
         world.run(minutes=65)
     whys = [row["reason"] for row in world.records("web")]
     assert {"breaker_open", "precheck"} == set(whys)
-    assert [text.splitlines()[0][:34] for _, _, text in world.delivered] == ["Provider anthropic refuses the key"]
+    assert [text.splitlines()[0][:35] for _, _, text in world.delivered] == ["CRITICAL provider anthropic refused"]
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "auth"), (402, "payment"), (403, "auth")])

@@ -168,7 +168,7 @@ def test_a_failure_within_the_mute_is_reported_after_it_if_it_lasts(make_world: 
     assert sent(world) == []
     world.run(hours=1)
     assert [text.splitlines()[0] for text in sent(world)] == [
-        "Agent ops failed 3 times in a row, since 2026-03-02 09:00 UTC (2h)."
+        "warning  ops failed: exit: exit code 3 (3 times in a row since 2026-03-02 09:00 UTC)   p1"
     ]
 
 
@@ -184,8 +184,8 @@ def test_the_recovery_from_a_reported_failure_is_reported_after_the_mute(make_wo
     mute(world, hours=2)
     world.run(hours=4)
     assert [text.splitlines()[0] for text in sent(world)] == [
-        "Agent ops failed at 2026-03-02 08:00 UTC.",
-        "Agent ops works again. Before that, it failed at 2026-03-02 08:00 UTC.",
+        "warning  ops failed: exit: exit code 3 (since 2026-03-02 08:00 UTC)   p1",
+        "over     ops failed: after 1h   p1",
     ]
 
 
@@ -195,7 +195,7 @@ def test_the_recovery_is_reported_after_a_second_mute_that_replaced_the_first(ma
     world.run(hours=1)
     mute(world, hours=3)
     world.run(hours=5)
-    assert sent(world)[1:] == ["Agent ops works again. Before that, it failed at 2026-03-02 08:00 UTC."]
+    assert sent(world)[1:] == ["over     ops failed: after 1h   p1\nIt was: exit: exit code 3"]
 
 
 def test_the_output_and_the_failures_of_a_muted_job_are_held_back(make_world: MakeWorld) -> None:
@@ -220,7 +220,9 @@ def test_a_job_reports_its_own_failure_while_the_agent_that_would_report_it_is_m
     world.run(minutes=30)
     mute(world, hours=2)
     world.run(hours=1)
-    assert [text.splitlines()[0] for text in sent(world)] == ["Cron job backup failed at 2026-03-02 09:00 UTC."]
+    assert [text.splitlines()[0] for text in sent(world)] == [
+        "warning  cron/backup failed: exit: exit code 3 (since 2026-03-02 09:00 UTC)   p1"
+    ]
 
 
 def test_the_end_of_a_condition_about_a_job_is_reported_after_the_mute(make_world: MakeWorld) -> None:

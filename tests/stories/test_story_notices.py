@@ -1,7 +1,8 @@
-"""Failure notifications end to end: sent once per incident, with reminders, on a new error, and on recovery."""
+"""Problems of agents, jobs and channels end to end: sent once, with reminders, on a new error, and when they are over."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +35,10 @@ channels:
 """
 REFUSED = DeliveryResult("dead", "127.0.0.1 answered 400 Bad Request")
 TAKEN = DeliveryResult("delivered")
+LOST = (
+    "other",
+    "CRITICAL channel hook undelivered: 127.0.0.1 answered 400 Bad Request (since 2026-03-02 08:00 UTC)   p1",
+)
 
 
 def process_result(code: int, errors: str = "", output: str = "") -> ProcessResult:
@@ -53,6 +58,12 @@ def notices(world: World) -> list[tuple[str, str, str]]:
     return [tuple(row) for row in rows]
 
 
+def notice_texts(world: World) -> list[str]:
+    """The lines of all failure notifications, oldest first."""
+    rows = world.store.connection.execute("select text from outbox where notice is not null order by id")
+    return [line for row in rows for line in row["text"].splitlines()]
+
+
 def fail_until(world: World, text: str, error: Callable[[int], str] | None) -> None:
     """Let time pass while each run fails with the error for its number; None: runs succeed."""
     world.scripts["ops"] = lambda call: process_result(1, error(len(world.calls))) if error else "HEARTBEAT_OK"
@@ -60,23 +71,30 @@ def fail_until(world: World, text: str, error: Callable[[int], str] | None) -> N
 
 
 def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
+    world = make_world(agent(retries="0", on_failure="{remind: 6h}"))
     fail_until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
     fail_until(world, "2026-03-03 12:00", None)
     assert sum(row["outcome"] == "failed" for row in world.records()) == 48
+
+    def numbers(count: int) -> str:
+        return f"exit: exit code 1: disk {count * 3 % 100} % full, {count} errors at 0x{count}"
+
     assert message_lines(world) == [
-        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 14:30 Agent ops still has the same problem: it failed 14 times in a row, since 2026-03-02 08:00 UTC (6h30m).",
-        "03-02 20:30 Agent ops still has the same problem: it failed 26 times in a row, since 2026-03-02 08:00 UTC (12h30m).",
-        "03-03 02:30 Agent ops still has the same problem: it failed 38 times in a row, since 2026-03-02 08:00 UTC (18h30m).",
-        "03-03 08:00 Agent ops works again. Before that, it failed 48 times in a row, since 2026-03-02 08:00 UTC (1d).",
+        f"03-02 08:30 warning  ops failed: {numbers(2)} (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        f"03-02 14:30 warning  ops failed: {numbers(14)} (reminder, 14 times in a row since 2026-03-02 08:00 UTC)   p1",
+        f"03-02 20:30 warning  ops failed: {numbers(26)} (reminder, 26 times in a row since 2026-03-02 08:00 UTC)   p1",
+        f"03-03 02:30 warning  ops failed: {numbers(38)} (reminder, 38 times in a row since 2026-03-02 08:00 UTC)   p1",
+        "03-03 08:00 over     ops failed: after 1d   p1",
     ]
 
 
 def test_a_notification_has_the_error_and_the_command_for_details(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:31", lambda count: "no space left on device")
-    assert world.delivered[0][2].splitlines()[1:] == ["exit: exit code 1: no space left on device", "More: heartbeatd show 2"]
+    assert world.delivered[0][2].splitlines() == [
+        "warning  ops failed: exit: exit code 1: no space left on device (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        "More: heartbeatd show 2",
+    ]
 
 
 def test_a_single_failure_of_a_heartbeat_is_not_reported(make_world: MakeWorld) -> None:
@@ -90,15 +108,18 @@ def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWor
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 12:00", lambda count: "no network" if count < 4 or count % 2 else "no space left")
     assert message_lines(world) == [
-        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops has a different problem now: it failed 4 times in a row, since 2026-03-02 08:00 UTC (1h30m).",
+        "03-02 08:30 warning  ops failed: exit: exit code 1: no network (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        (
+            "03-02 09:30 warning  ops failed: exit: exit code 1: no space left"
+            " (another error, 4 times in a row since 2026-03-02 08:00 UTC)   p1"
+        ),
     ]
 
 
 def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    fail_until(world, "2026-03-02 20:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
-    assert len(message_lines(world)) == 4 + 1
+    fail_until(world, "2026-03-03 11:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
+    assert ["reminder" in line for line in message_lines(world)] == [False] * 5 + [True]
 
 
 def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
@@ -108,27 +129,29 @@ def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
     fail_until(world, "2026-03-02 10:29", lambda count: "no")
     assert message_lines(world) == []
     fail_until(world, "2026-03-02 10:31", lambda count: "no")
-    assert message_lines(world) == ["03-02 10:30 Agent ops failed 3 times in a row, since 2026-03-02 09:30 UTC (1h)."]
+    assert message_lines(world) == [
+        "03-02 10:30 warning  ops failed: exit: exit code 1: no (3 times in a row since 2026-03-02 09:30 UTC)   p1"
+    ]
 
 
-def test_an_incident_survives_a_restart(make_world: MakeWorld) -> None:
+def test_a_problem_survives_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:45", lambda count: "no")
     world.downtime(minutes=5)
     fail_until(world, "2026-03-02 09:15", lambda count: "no")
     world.downtime(minutes=5)
     fail_until(world, "2026-03-02 10:00", None)
-    assert [line[12:31] for line in message_lines(world)] == ["Agent ops failed 2 ", "Agent ops works aga"]
+    assert [line[12:31] for line in message_lines(world)] == ["warning  ops failed", "over     ops failed"]
 
 
-def test_disabling_an_agent_ends_its_incident(make_world: MakeWorld) -> None:
+def test_disabling_an_agent_ends_its_problem(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:45", lambda count: "no")
     world.reload(agent(retries="0", enabled="false"))
     assert read_status(world.store.connection, world.clock.now).as_data()["entries"][0]["failing"] is None
     world.reload(agent(retries="0"))
     fail_until(world, "2026-03-02 10:15", lambda count: "no")
-    assert [line[12:40] for line in message_lines(world)] == ["Agent ops failed 2 times in "] * 2
+    assert [line[12:31] for line in message_lines(world)] == ["warning  ops failed"] * 2
 
 
 def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
@@ -138,12 +161,12 @@ def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
     assert (message_lines(world), notices(world)) == ([], [])
 
 
-def test_a_successful_run_needs_no_incident_query(make_world: MakeWorld) -> None:
+def test_a_successful_run_needs_no_query_of_problems(make_world: MakeWorld) -> None:
     world = make_world(agent())
     with world.traced_statements() as statements:
         world.run(hours=3)
     assert len(world.records()) == 7
-    assert [statement for statement in statements if "incident" in statement] == []
+    assert [statement for statement in statements if statement.startswith("select * from problem")] == []
 
 
 def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) -> None:
@@ -152,14 +175,16 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
         process_result(2, "tape 1 torn", "wrote 17 files\n") if utc("2026-03-02 09:45") > call.at else "well"
     )
     world.run_until("2026-03-02 10:05")
-    failure = "exit: exit code 2: tape 1 torn"
     assert [(f"{when:%H:%M}", text) for when, _, text in world.delivered] == [
         (
             "08:30",
-            f"Cron job measure failed at 2026-03-02 08:30 UTC.\n{failure}\nOutput: wrote 17 files\nMore: heartbeatd show 1",
+            (
+                "warning  cron/measure failed: exit: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p1\n"
+                "Output: wrote 17 files\nMore: heartbeatd show 1"
+            ),
         ),
         ("10:00", "well"),
-        ("10:00", "Cron job measure works again. Before that, it failed 3 times in a row, since 2026-03-02 08:30 UTC (1h30m)."),
+        ("10:00", "over     cron/measure failed: after 1h30m   p1\nIt was: exit: exit code 2: tape 1 torn"),
     ]
 
 
@@ -186,23 +211,25 @@ def test_a_failed_job_is_reported_on_some_channel(
     world = make_world(channels + job(every="30m", **keys))
     world.scripts["measure"] = lambda call: 1
     world.run(minutes=31)
-    assert notices(world) == [("failing", channel, "delivered") for channel in told_on]
+    assert notices(world) == [("opened p1", channel, "delivered") for channel in told_on]
 
 
-def test_worrying_skips_are_reported_and_the_incident_ends_when_the_check_passes(make_world: MakeWorld) -> None:
+def test_worrying_skips_are_reported_and_are_over_when_the_check_passes(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck="{command: look, on_error: skip}"))
     broken = process_result(3, "look: not found")
     world.prechecks["ops"] = lambda call: broken if call.at < utc("2026-03-02 09:15") else process_result(0, output="NO_WORK")
     world.run(hours=2)
     assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
     assert message_lines(world) == [
-        "03-02 08:30 Agent ops was not run 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that, it was not run 3 times in a row, since 2026-03-02 08:00 UTC (1h30m).",
+        (
+            "03-02 08:30 warning  ops stopped: precheck_failed: its precheck fails: exit code 3: look: not found"
+            " (2 times in a row since 2026-03-02 08:00 UTC)   p1"
+        ),
+        "03-02 09:30 over     ops stopped: after 1h30m   p1",
     ]
-    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
 
 
-def test_a_failure_incident_does_not_end_because_a_check_passes_again(make_world: MakeWorld) -> None:
+def test_a_failure_is_not_over_because_a_check_passes_again(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", checklist="HEARTBEAT.md", precheck="look"))
     file = world.write("ops/HEARTBEAT.md", "- look\n")
     world.prechecks["ops"] = lambda call: "NO_WORK" if call.at >= utc("2026-03-02 10:15") else "mail"
@@ -217,15 +244,14 @@ def test_a_failure_incident_does_not_end_because_a_check_passes_again(make_world
         *["interval failed exit"] * 2, *["interval skipped checklist_unreadable"] * 2,
         "interval failed exit", "interval skipped precheck",
     ]  # fmt: skip
-    assert [line for line in message_lines(world) if "works again" in line] == []
+    assert [line for line in message_lines(world) if "over     ops failed" in line] == []
 
 
 def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
     world.run(minutes=31)
-    assert message_lines(world)[0].startswith("03-02 08:30 Agent ops was not run 2 times in a row")
-    assert "checklist_unreadable: its checklist file cannot be read" in world.delivered[0][2]
+    assert message_lines(world)[0].startswith("03-02 08:30 warning  ops stopped: checklist_unreadable: its checklist file cannot")
 
 
 def test_the_notification_of_a_failed_program_has_what_it_printed(make_world: MakeWorld) -> None:
@@ -265,7 +291,7 @@ def test_the_reason_of_an_unreadable_checklist_is_in_the_notification_and_the_ru
         assert why in world.delivered[0][2]
 
 
-def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) -> None:
+def test_normal_skips_neither_open_nor_end_a_problem(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0", active_hours='"08:00-09:00"'))
     fail_until(world, "2026-03-03 07:00", lambda count: "no")
     assert len(message_lines(world)) == 1
@@ -273,7 +299,7 @@ def test_normal_skips_neither_report_nor_end_an_incident(make_world: MakeWorld) 
     assert len(message_lines(world)) == 2
 
 
-def test_status_shows_the_incident_its_count_and_when_it_was_reported(make_world: MakeWorld) -> None:
+def test_status_shows_the_problem_its_count_and_when_it_was_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-02 08:05", lambda count: "no")
     db = world.store.connection
@@ -336,25 +362,23 @@ def test_the_notification_of_a_lost_message_names_its_job(make_world: MakeWorld)
     sent: list[Any] = []
     world.send = channels_answering({"hook": REFUSED}, sent)
     world.run(hours=1, minutes=5)
-    assert sent[0] == (
-        "other",
-        "A message from cron job sick could not be delivered to the channel hook and is not sent any more.",
-    )
+    assert [channel for channel, _ in sent] == ["other"]
+    assert "A message from cron job sick was given up." in notice_texts(world)
 
 
-def test_a_dead_letter_is_reported_on_another_channel_once_until_its_channel_works_again(make_world: MakeWorld) -> None:
+def test_a_channel_that_refuses_messages_is_reported_on_another_one_until_it_takes_a_message(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
     alert_in_every_run(world)
     answers, sent = {"hook": REFUSED}, []
     world.send = channels_answering(answers, sent)
     world.run_until("2026-03-02 09:45")
-    lost = ("other", "A message from agent ops could not be delivered to the channel hook and is not sent any more.")
-    assert sent == [lost]
+    assert sent == [LOST]
     del answers["hook"]
     world.run_until("2026-03-02 10:15")
     answers["hook"] = REFUSED
     world.run_until("2026-03-02 11:15")
-    assert sent == [lost, ("hook", "ALERT: number 5"), lost]
+    again = ("other", LOST[1].replace("08:00", "10:30"))
+    assert sent == [LOST, ("hook", "ALERT: number 5"), ("other", "over     channel hook undelivered: after 2h   p1"), again]
 
 
 def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead_letter(make_world: MakeWorld) -> None:
@@ -368,7 +392,7 @@ def test_a_message_that_dies_twice_does_not_suppress_the_report_of_the_next_dead
     answers["hook"] = REFUSED
     world.request(VerbRequest(Retry(), 1))
     world.run(minutes=30)
-    assert [(row["id"], len(row["notices"])) for row in world.records()] == [(1, 1), (2, 0), (3, 1)]
+    assert [(row["id"], len(row["notices"])) for row in world.records()] == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text(make_world: MakeWorld) -> None:
@@ -379,12 +403,15 @@ def test_the_notification_of_a_dead_letter_has_its_error_and_id_but_not_its_text
     row = world.records()[0]
     assert (row["delivery"]["state"], row["text"]) == ("dead", "ALERT: number 1")
     assert row["notices"][0] | {"text": ""} == {
-        "notice": "undelivered hook",
+        "notice": "opened p1",
         "channel": "other",
         "state": "delivered",
         "text": "",
     }
-    assert row["notices"][0]["text"].splitlines()[1:3] == [REFUSED.error, "Its text: heartbeatd show 1"]
+    assert row["notices"][0]["text"].splitlines()[1:3] == [
+        "A message from agent ops was given up.",
+        "Its text: heartbeatd show 1",
+    ]
     assert "number 1" not in row["notices"][0]["text"]
 
 
@@ -393,7 +420,7 @@ def test_a_dead_letter_is_logged_if_every_channel_is_dead(make_world: MakeWorld)
     alert_in_every_run(world)
     world.send = channels_answering({"hook": REFUSED, "other": REFUSED}, [])
     world.run(minutes=5)
-    assert notices(world) == [("undelivered hook", "other", "dead"), ("undelivered other", "log", "delivered")]
+    assert notices(world) == [("opened p1", "other", "dead"), ("opened p2", "log", "delivered")]
 
 
 def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> None:
@@ -402,7 +429,8 @@ def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> N
     world.send = channels_answering({"hook": REFUSED}, sent)
     world.scripts["ops"] = lambda call: "ALERT: now" if len(world.calls) == 1 else 1
     world.run_until("2026-03-02 09:05")
-    assert sent[1:] == [("other", "Agent ops failed 2 times in a row, since 2026-03-02 08:30 UTC (30m).")]
+    failed = "warning  ops failed: exit: exit code 1 (2 times in a row since 2026-03-02 08:30 UTC)   p2"
+    assert sent[1:] == [("other", failed)]
 
 
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:
@@ -412,7 +440,7 @@ def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -
     world.run_until("2026-03-02 08:45")
     world.downtime(minutes=1)
     world.run_until("2026-03-02 09:45")
-    assert notices(world) == [("undelivered hook", "other", "delivered")]
+    assert notices(world) == [("opened p1", "other", "delivered")]
 
 
 def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_world: MakeWorld) -> None:
@@ -423,7 +451,7 @@ def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_worl
     world.send = lambda _: TAKEN
     world.reload(HOOKS.replace("  hook:", "  hook2:") + agent(deliver="other"))
     world.run(minutes=10)
-    assert [notice[0] for notice in notices(world)] == ["undelivered hook"]
+    assert "A message from agent ops was given up." in notice_texts(world)
 
 
 TELEGRAM = '{{url: "${{TG}}", base_url: "{url}", allow_private: true, prefix: none}}'
@@ -465,16 +493,18 @@ def test_a_permanently_refused_message_is_dead_reported_on_another_channel_and_s
     assert "chat not found" in guild.texts[0]
 
 
-def test_a_day_long_channel_outage_is_reported_once_on_another_channel_without_more_agent_calls(
+def test_a_channel_that_takes_no_message_for_an_hour_is_reported_on_another_one_with_reminders(
     make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
     world = world_with_real_channels(make_world, phone, guild, deliver="phone")
     world.scripts["ops"] = lambda call: "ALERT: the disk is full"
     phone.script = [page(502)] * 50
     world.run(hours=22)
-    assert (guild.texts, world.records()[0]["delivery"]["state"]) == ([], "pending")
+    states = ["since", "reminder", "reminder", "reminder"]
+    assert [re.findall(r"\((since|reminder)", text) for text in guild.texts] == [[state] for state in states]
+    assert world.records()[0]["delivery"]["state"] == "pending"
     world.run(hours=1, minutes=59)
-    assert (len(guild.texts), world.records()[0]["delivery"]["state"]) == (1, "dead")
+    assert world.records()[0]["delivery"]["state"] == "dead"
     assert len(world.calls) == 1
 
 
@@ -493,14 +523,18 @@ def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone
     world.scripts["ops"] = lambda call: 1
     phone.script = [trouble]
     world.run(hours=2)
-    assert [text.splitlines()[0] for text in phone.texts] == ["Agent ops failed at 2026-03-02 08:00 UTC."]
+    assert [text.splitlines()[0] for text in phone.texts] == [
+        "warning  ops failed: exit: exit code 1 (since 2026-03-02 08:00 UTC)   p1"
+    ]
 
 
 def test_an_answer_of_100_kb_is_a_failure_that_is_reported(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
     world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
     world.scripts["ops"] = lambda call: "ALERT " * 17_000
     world.run(minutes=5)
-    assert [text.splitlines()[1] for text in phone.texts] == ["bad_answer: the answer is larger than 65536 bytes"]
+    assert [text.splitlines()[0] for text in phone.texts] == [
+        "warning  ops failed: bad_answer: the answer is larger than 65536 bytes (since 2026-03-02 08:00 UTC)   p1"
+    ]
 
 
 def test_an_error_of_100_kb_is_shortened_in_the_notification(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
@@ -523,7 +557,7 @@ def test_on_failure_is_inherited_merged_and_reset(tmp_path: Path) -> None:
     )
     beat, work = read_both(tmp_path, text % ("deliver: hook, on_failure: {after: 3}", "deliver: hook"))
     assert (beat.after, beat.remind, beat.deliver) == (3, timedelta(hours=1), ("other",))
-    assert (work.after, work.remind, work.deliver) == (4, timedelta(hours=6), ("hook",))
+    assert (work.after, work.remind, work.deliver) == (4, timedelta(hours=24), ("hook",))
     beat, work = read_both(tmp_path, text % ("on_failure: none", "on_failure: none"))
     assert (beat.after, work.after) == (0, 0)
 
@@ -541,10 +575,10 @@ def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
     }
     assert {key: value for key, value in rows.items() if "on_failure." in key} == {
         "heartbeat.on_failure.after": "2",
-        "heartbeat.on_failure.remind": "6h",
+        "heartbeat.on_failure.remind": "24h",
         "heartbeat.on_failure.deliver": "[hook]",
         "on_failure.after": "2",
-        "on_failure.remind": "6h",
+        "on_failure.remind": "24h",
         "on_failure.deliver": "[log]",
     }
 
@@ -594,10 +628,12 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
     world.run(minutes=95)
     assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
     assert message_lines(world) == [
-        "03-02 08:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:30 Agent ops works again. Before that, its precheck failed 3 times in a row, since 2026-03-02 08:00 UTC (1h30m).",
+        (
+            "03-02 08:30 warning  ops precheck: precheck_failed: its precheck fails: exit code 3: look: not found"
+            " (2 times in a row since 2026-03-02 08:00 UTC)   p1"
+        ),
+        "03-02 09:30 over     ops precheck: after 1h30m   p1",
     ]
-    assert "precheck_failed: its precheck fails: exit code 3: look: not found" in world.delivered[0][2]
     assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
     assert world.store.connection.execute("select failures, troubles from entry").fetchone()[:] == (0, 0)
@@ -613,14 +649,17 @@ def test_a_failed_precheck_is_logged_with_its_reason(make_world: MakeWorld, capl
     assert (line.levelname, vars(line)["fields"]["precheck_problem"]) == ("WARNING", "exit code 3: look: not found")
 
 
-def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_incident(make_world: MakeWorld) -> None:
+def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_problem(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck="./look.sh", retries="0"), prechecks={"ops": precheck_results("1", "1", process_result(3))})
     world.scripts["ops"] = lambda call: process_result(1, "boom") if len(world.calls) < 3 else "HEARTBEAT_OK"
     world.run(minutes=95)
     assert message_lines(world) == [
-        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "03-02 09:00 Agent ops works again. Before that, it failed 2 times in a row, since 2026-03-02 08:00 UTC (1h).",
-        "03-02 09:30 Agent ops was called although its precheck failed 2 times in a row, since 2026-03-02 09:00 UTC (30m).",
+        "03-02 08:30 warning  ops failed: exit: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1",
+        "03-02 09:00 over     ops failed: after 1h   p1",
+        (
+            "03-02 09:30 warning  ops precheck: precheck_failed: its precheck fails: exit code 3"
+            " (2 times in a row since 2026-03-02 09:00 UTC)   p2"
+        ),
     ]
 
 
@@ -629,7 +668,9 @@ def test_a_failed_run_after_a_failed_precheck_is_reported_with_its_own_error(mak
     metrics = Page(world)
     world.scripts["ops"] = lambda call: process_result(1, "boom")
     world.run(minutes=31)
-    assert message_lines(world) == ["03-02 08:30 Agent ops failed 2 times in a row, since 2026-03-02 08:00 UTC (30m)."]
+    assert message_lines(world) == [
+        "03-02 08:30 warning  ops failed: exit: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1"
+    ]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 2}
 
 
@@ -649,7 +690,10 @@ agents:
             world.run(minutes=10)
             world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), server.requests[-1].json["run"]))
             world.run(minutes=20)
-    assert [line.split("although")[1] for line in message_lines(world)] == [
-        " its precheck failed 2 times in a row, since 2026-03-02 08:10 UTC (30m)."
+    assert message_lines(world) == [
+        (
+            "03-02 08:40 warning  ops precheck: precheck_failed: its precheck fails: exit code 3: look: not found"
+            " (2 times in a row since 2026-03-02 08:10 UTC)   p1"
+        )
     ]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}

@@ -1,7 +1,8 @@
-"""Outages end to end: one notification and one recovery for all agents of a failing provider, and one for flapping."""
+"""Problems of providers end to end: one message and one end for all agents of a failing provider, and one if it is unstable."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import timedelta
 from itertools import count
@@ -33,12 +34,6 @@ def notification_kinds(world: World) -> list[str]:
     return [f"{row['notice'].split(' ')[0]} {row['channel']}" for row in rows]
 
 
-AGAIN = (
-    "03-02 13:30 Provider anthropic, model forbidden answers again. It failed since 2026-03-02 08:00 UTC (5h30m):"
-    " HTTP 403 Forbidden: this key may not use that model"
-)
-
-
 def test_one_agent_with_a_forbidden_model_does_not_stop_four_others_of_its_provider(make_world: MakeWorld) -> None:
     """The other agents miss at most one run each, with one notification and one recovery."""
     with Models(by_model(forbidden=FORBIDDEN)) as server:
@@ -49,8 +44,11 @@ def test_one_agent_with_a_forbidden_model_does_not_stop_four_others_of_its_provi
         world.run(hours=18, minutes=40)
     assert [49 - count_outcomes(world, name)["ok"] <= 1 for name in FIVE[1:]] == [True] * 4
     assert notification_lines(world) == [
-        "03-02 08:00 Provider anthropic does not allow the use of the model forbidden, since 2026-03-02 08:00 UTC.",
-        AGAIN,
+        (
+            "03-02 08:00 warning  provider anthropic, model forbidden refused: does not allow the use of the model forbidden:"
+            " HTTP 403 Forbidden: this key may not use that model (since 2026-03-02 08:00 UTC)   p1"
+        ),
+        "03-02 13:30 over     provider anthropic, model forbidden refused: after 5h30m   p1",
     ]
 
 
@@ -66,9 +64,11 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
         world.run(minutes=5)
     ((_, _, text),) = world.delivered
     assert text.splitlines() == [
-        "Provider anthropic refuses the key, since 2026-03-02 08:00 UTC.",
-        "HTTP 401 Unauthorized: invalid x-api-key",
-        "Affected: agent a, agent b, agent c, agent d, agent e. No calls are made except a probe every 30 minutes.",
+        (
+            "CRITICAL provider anthropic refused: refuses the key: HTTP 401 Unauthorized: invalid x-api-key"
+            " (since 2026-03-02 08:00 UTC)   p1"
+        ),
+        "Stops agent a, agent b, agent c, agent d, agent e. No calls are made except a probe every 30 minutes.",
         REMEDY,
         "More: heartbeatd show 1",
     ]
@@ -78,20 +78,23 @@ def test_the_outage_notification_has_status_error_affected_agents_and_advice(mak
 @pytest.mark.parametrize(
     ("act", "begins"),
     [
-        (NO_KEY, "Provider anthropic refuses the key"),
-        (error_answer(402, "billing_error", "no credit"), "Provider anthropic refuses calls until the account is paid"),
+        (NO_KEY, "provider anthropic refused: refuses the key"),
+        (error_answer(402, "billing_error", "no credit"), "provider anthropic refused: refuses calls until the account is paid"),
         (
             error_answer(429, "rate_limit_error", "slow", retry_after="86400"),
-            "Provider anthropic refuses calls because of its rate limit",
+            "provider anthropic unreachable: refuses calls because of its rate limit",
         ),
-        (FORBIDDEN, "Provider anthropic does not allow the use of the model claude-haiku-5-5"),
-        (error_answer(404, "not_found_error", "what?"), "Provider anthropic does not know the model claude-haiku-5-5"),
-        (BUSY, "Provider anthropic is overloaded"),
-        (error_answer(500, "api_error", "broken"), "Provider anthropic answers with server errors"),
-        (hang_up(), "Provider anthropic cannot be reached"),
+        (FORBIDDEN, "provider anthropic, model claude-haiku-5-5 refused: does not allow the use of the model"),
+        (
+            error_answer(404, "not_found_error", "what?"),
+            "provider anthropic, model claude-haiku-5-5 refused: does not know the model",
+        ),
+        (BUSY, "provider anthropic unreachable: is overloaded"),
+        (error_answer(500, "api_error", "broken"), "provider anthropic unreachable: answers with server errors"),
+        (hang_up(), "provider anthropic unreachable: cannot be reached"),
     ],
 )
-def test_a_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(
+def test_a_provider_that_fails_fifteen_agents_for_hours_is_one_message_and_one_end(
     make_world: MakeWorld, act: Act, begins: str
 ) -> None:
     names = [f"a{number:02}" for number in range(15)]
@@ -103,7 +106,7 @@ def test_a_long_outage_of_fifteen_agents_is_one_notification_and_one_recovery(
         world.run(hours=2)
     first, last = notification_lines(world)
     assert begins in first
-    assert "answers again" in last
+    assert "over     provider anthropic" in last
     assert all(entry["failing"] is None for entry in read_status(world.store.connection, world.clock.now).as_data()["entries"])
 
 
@@ -113,8 +116,11 @@ def test_an_agent_with_a_different_error_has_its_own_notification(make_world: Ma
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=65)
     assert sorted(line[12:] for line in notification_lines(world)) == [
-        "Agent c failed 2 times in a row, since 2026-03-02 08:00 UTC (30m).",
-        "Provider anthropic is overloaded, since 2026-03-02 08:00 UTC.",
+        (
+            "warning  c failed: bad_request: provider 'anthropic': HTTP 400 Bad Request: what?"
+            " (2 times in a row since 2026-03-02 08:00 UTC)   p4"
+        ),
+        "warning  provider anthropic unreachable: is overloaded: HTTP 529: Overloaded (since 2026-03-02 08:00 UTC)   p1",
     ]
 
 
@@ -125,7 +131,7 @@ def test_a_short_outage_below_every_agents_threshold_is_not_reported(make_world:
         server.answer = lambda request: OK
         world.run(hours=2)
     assert (notification_lines(world), [row["outcome"] for row in world.records()].count("failed")) == ([], 5)
-    assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
+    assert world.store.connection.execute("select count(*) from problem where over_at is null").fetchone()[0] == 0
 
 
 def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(make_world: MakeWorld) -> None:
@@ -154,7 +160,7 @@ def test_each_channel_gets_one_notification_and_one_recovery(make_world: MakeWor
         world.run(hours=2)
         server.answer = lambda request: OK
         world.run(hours=1)
-    assert sorted(notification_kinds(world)) == ["failing hook", "failing other", "recovered hook", "recovered other"]
+    assert sorted(notification_kinds(world)) == ["opened hook", "opened other", "over hook", "over other"]
 
 
 def test_an_agent_without_notifications_causes_no_outage_notification(make_world: MakeWorld) -> None:
@@ -170,7 +176,7 @@ def test_a_job_of_the_same_provider_is_listed_as_affected(make_world: MakeWorld)
         world = make_world(fleet(server.url, "a") + cron, environ={"KEY": KEY})
         world.run(hours=3)
     assert len(notification_lines(world)) == 1
-    assert "Affected: agent a, cron job digest." in world.delivered[0][2]
+    assert "Stops agent a, cron job digest." in world.delivered[0][2]
 
 
 def test_an_outage_has_reminders_and_a_notification_for_a_different_error(make_world: MakeWorld) -> None:
@@ -178,11 +184,11 @@ def test_an_outage_has_reminders_and_a_notification_for_a_different_error(make_w
     with Server(script) as server:
         world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(hours=10)
-    assert [line[:29] for line in notification_lines(world)] == [
-        "03-02 08:00 Provider anthropi",
-        "03-02 14:00 Still failing: pr",
-        "03-02 15:00 Different failure",
-        "03-02 16:30 Provider anthropi",
+    assert [f"{line[:20]}{''.join(re.findall('reminder|another error', line))}" for line in notification_lines(world)] == [
+        "03-02 08:00 CRITICAL",
+        "03-02 14:00 CRITICALreminder",
+        "03-02 15:00 CRITICALanother error",
+        "03-02 16:30 over    ",
     ]
 
 
@@ -195,7 +201,7 @@ def test_a_restart_neither_repeats_nor_forgets_an_outage(make_world: MakeWorld) 
         server.answer = lambda request: OK
         world.downtime(minutes=5)
         world.run(minutes=45)
-    assert notification_kinds(world) == ["failing hook", "recovered hook"]
+    assert notification_kinds(world) == ["opened hook", "over hook"]
 
 
 def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_world: MakeWorld) -> None:
@@ -204,10 +210,12 @@ def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_wo
         world.run(minutes=5)
         world.reload(fleet(server.url, "a"))
         world.run(minutes=30)
-    assert notification_lines(world)[1:] == [
-        "03-02 08:30 Agent a uses another model now and works. No run waits for provider anthropic, model forbidden any longer."
+    assert world.delivered[1][2].splitlines() == [
+        "over     provider anthropic, model forbidden refused: after 30m   p1",
+        "It was: does not allow the use of the model forbidden: HTTP 403 Forbidden: this key may not use that model",
+        "Agent a uses another model now and works. No run waits for provider anthropic, model forbidden any longer.",
     ]
-    assert world.store.connection.execute("select count(*) from outage").fetchone()[0] == 0
+    assert world.store.connection.execute("select count(*) from problem where over_at is null").fetchone()[0] == 0
 
 
 def test_removing_the_agent_ends_its_outage(make_world: MakeWorld) -> None:
@@ -228,7 +236,7 @@ def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recov
         server.answer = by_model(slow=BUSY)
         world.run(hours=24)
     assert count_outcomes(world, "c") == Counter(breaker_open=1, overloaded=1)
-    assert notification_kinds(world) == ["failing hook", "recovered hook"]
+    assert notification_kinds(world) == ["opened hook", "over hook"]
 
 
 def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWorld) -> None:
@@ -257,10 +265,10 @@ def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(make_wo
         yaml = with_two_channels(fleet(server.url, "a", "b"))
         world = make_world(yaml, environ={"KEY": KEY}, send=send)
         world.run(hours=1)
-    assert notification_kinds(world)[:2] == ["failing hook", "undelivered other"]
+    assert notification_kinds(world)[:2] == ["opened hook", "opened other"]
 
 
-# --- flapping ---------------------------------------------------------------------------------------------------------
+# --- unstable ---------------------------------------------------------------------------------------------------------
 
 
 def flap(world: World, name: str, *spans: timedelta, error: str = "no") -> None:
@@ -274,67 +282,61 @@ def flap(world: World, name: str, *spans: timedelta, error: str = "no") -> None:
 HOUR = timedelta(hours=1)
 
 
-def test_a_flapping_agent_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
+def words(world: World, first: int = 0) -> list[str]:
+    """The time of each notification from `first` on, its severity or `over`, and whether it says that the problem is unstable."""
+    lines = notification_lines(world)[first:]
+    return [f"{line[:20].strip()}{' unstable' if '(unstable' in line else ''}" for line in lines]
+
+
+def test_an_agent_that_fails_for_the_third_time_in_a_day_is_unstable_until_it_is_not(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    flap(world, "ops", *[HOUR] * 5, timedelta(hours=3))
-    assert [line[:59] for line in notification_lines(world)] == [
-        "03-02 08:30 Agent ops failed 2 times in a row, since 2026-0",
-        "03-02 09:00 Agent ops works again. Before that, it failed 2",
-        "03-02 10:30 Agent ops flaps: it alternated between failing ",
-        "03-02 14:00 Agent ops works again and has been stable for a",
-    ]
-
-
-def test_an_agent_that_flaps_for_a_day_causes_reminders(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
-    flap(world, "ops", *[timedelta(minutes=30)] * 48)
-    assert Counter("flaps" in line for line in notification_lines(world)) == {False: 2, True: 4}
-    assert [line[:11] for line in notification_lines(world)] == [
-        "03-02 08:00", "03-02 08:30", "03-02 09:00", "03-02 15:00", "03-02 21:00", "03-03 03:00",
+    flap(world, "ops", *[HOUR] * 5, timedelta(hours=30))
+    assert words(world) == [
+        "03-02 08:30 warning", "03-02 09:00 over", "03-02 10:30 warning", "03-02 11:00 over", "03-02 12:30 warning unstable",
+        "03-03 08:30 over",
     ]  # fmt: skip
 
 
-def test_a_flapping_agent_that_fails_for_an_hour_is_reported_as_failing(make_world: MakeWorld) -> None:
+def test_an_agent_that_is_unstable_for_a_day_causes_no_further_message(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
+    flap(world, "ops", *[timedelta(minutes=30)] * 48)
+    assert words(world) == [
+        "03-02 08:00 warning", "03-02 08:30 over", "03-02 09:00 warning", "03-02 09:30 over", "03-02 10:00 warning unstable",
+    ]  # fmt: skip
+
+
+def test_an_unstable_agent_that_keeps_failing_gets_reminders_after_a_day(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    flap(world, "ops", HOUR, HOUR, timedelta(hours=5), timedelta(hours=1))
-    assert [line[:11] + line[21:50] for line in notification_lines(world)][2:] == [
-        "03-02 10:30 flaps: it alternated between",
-        "03-02 11:30 no longer flaps but fails al",
-        "03-02 15:00 works again. Before that, it",
-    ]
+    flap(world, "ops", HOUR, HOUR, HOUR, HOUR, timedelta(hours=26), timedelta(hours=1))
+    assert words(world, 4) == ["03-02 12:30 warning unstable", "03-03 12:30 warning", "03-03 14:00 over"]
+    assert "(reminder, " in notification_lines(world)[5]
 
 
-def test_two_changes_within_a_day_are_not_flapping_and_older_changes_do_not_count(make_world: MakeWorld) -> None:
+def test_two_openings_within_a_day_are_not_unstable_and_older_ones_do_not_count(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    flap(world, "ops", HOUR, timedelta(hours=25), HOUR, timedelta(hours=25))
-    assert [line for line in notification_lines(world) if "flaps" in line] == []
-    assert len(notification_lines(world)) == 4
+    flap(world, "ops", *[HOUR, timedelta(hours=12)] * 3)
+    assert [line for line in words(world) if "unstable" in line] == []
+    assert len(words(world)) == 6
 
 
-def test_flapping_survives_a_restart(make_world: MakeWorld) -> None:
+def test_an_unstable_problem_survives_a_restart(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    flap(world, "ops", HOUR, HOUR, HOUR)
+    flap(world, "ops", *[HOUR] * 5)
     world.downtime(seconds=1)
     flap(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
-    assert [line[12:27] for line in notification_lines(world)] == ["Agent ops faile", "Agent ops works", "Agent ops flaps"]
+    assert words(world, 4) == ["03-02 12:30 warning unstable"]
     assert read_status(world.store.connection, world.clock.now).as_data()["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
 
 
-def test_a_flapping_job_is_reported_once(make_world: MakeWorld) -> None:
+def test_an_unstable_job_is_reported_once(make_world: MakeWorld) -> None:
     world = make_world(job(every="30m", deliver="log"))
     numbers = count()
     world.scripts["measure"] = lambda call: 1 if next(numbers) % 2 == 0 else ""
     world.run(hours=5)
-    assert [("flaps" in line) for line in notification_lines(world)] == [False, False, True]
+    assert ["unstable" in line for line in words(world)] == [False] * 4 + [True]
 
 
-def test_an_agent_is_reported_normally_again_after_it_was_stable(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    flap(world, "ops", HOUR, HOUR, HOUR, timedelta(hours=2), HOUR)
-    assert [line[12:36] for line in notification_lines(world)][-2:] == ["Agent ops works again an", "Agent ops failed 2 times"]
-
-
-def test_a_flapping_provider_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
+def test_an_unstable_provider_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
     with Models(lambda request: OK) as server:
         more = {name: f"{stagger}, on_failure: {{after: 1}}" for name, stagger in LATER.items()}
         world = make_world(fleet(server.url, *FIVE, **more), environ={"KEY": KEY})
@@ -343,28 +345,24 @@ def test_a_flapping_provider_is_reported_once_until_it_is_stable(make_world: Mak
             server.answer = lambda request, fails=fails: BUSY if fails else OK
             world.run(minutes=40)
         server.answer = lambda request: OK
-        world.run(hours=3)
-    assert [line.split(" ", 2)[2][:34] for line in notification_lines(world)] == [
-        "Provider anthropic is overloaded, ",
-        "Provider anthropic answers again. ",
-        "Provider anthropic flaps: it faile",
-        "Provider anthropic answers again a",
-    ]
+        world.run(hours=23)
+    found = [line.partition(" ")[2].partition(" ")[2] for line in words(world)]
+    assert found == ["warning", "over", "warning", "over", "warning unstable", "over"]
 
 
-def test_removing_a_flapping_agent_ends_its_flapping(make_world: MakeWorld) -> None:
+def test_removing_an_unstable_agent_ends_its_problem(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    flap(world, "ops", HOUR, HOUR, HOUR)
+    flap(world, "ops", *[HOUR] * 5)
     world.reload(agent(retries="0", enabled="false"))
     world.reload(agent(retries="0"))
-    flap(world, "ops", timedelta(0), timedelta(hours=3))
-    assert len(notification_lines(world)) == 3
+    flap(world, "ops", timedelta(0), timedelta(hours=30))
+    assert len(notification_lines(world)) == 5
 
 
 def test_an_inconclusive_failure_does_not_end_the_outage(make_world: MakeWorld) -> None:
     with Server([NO_KEY, error_answer(400, "invalid_request_error", "what?"), OK]) as server:
         world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(minutes=40)
-        assert notification_kinds(world) == ["failing hook", "failing hook"]
+        assert notification_kinds(world) == ["opened hook", "opened hook"]
         world.run(minutes=25)
-    assert notification_kinds(world)[2:] == ["recovered hook", "recovered hook"]
+    assert notification_kinds(world)[2:] == ["over hook", "over hook"]

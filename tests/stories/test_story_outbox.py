@@ -383,12 +383,12 @@ def test_messages_are_listed_and_counted_by_state_and_agent_page_by_page(make_wo
     world.run(hours=2)
     db = world.store.connection
     counts = outbox.count_messages_by_state(db)
-    assert counts == {"dead": 1, "delivered": 10}
-    assert outbox.count_messages_by_state(db, {"web"}) == {"delivered": 5}
+    assert counts == {"dead": 1, "delivered": 11}
+    assert outbox.count_messages_by_state(db, {"web"}) == {"delivered": 6}
     assert [each.name for each in outbox.list_messages_of_states(db, {"dead"}, 10)] == ["ops"]
     first = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4)
     rest = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4, before=first[-1].id)
-    assert [each.id for each in (*first, *rest)] == [11, 10, 9, 8, 7, 6, 5, 4]
+    assert [each.id for each in (*first, *rest)] == [12, 11, 10, 9, 8, 7, 6, 5]
     assert {each.name for each in outbox.list_messages_of_states(db, {"delivered"}, 10, agents={"web"})} == {"web"}
 
 

@@ -156,7 +156,11 @@ class Fleet:
             self.pages[name] = PageUser(self.daemon)
             if token is not None:
                 self.pages[name].log_in(token)
-        self.write("update entry set flapping = 1")
+        unstable = f"[{', '.join([str(int(world.clock.now.timestamp() * 1000))] * 3)}]"
+        self.write(
+            "insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, openings)"
+            f" select kind, name, '', 'failed', 'warning', '', 'exit', '', 1, 1, 1, '{unstable}' from entry"
+        )
         self.daemon.do(lambda: world.run(minutes=1))
 
     def reload(self, text: str) -> None:

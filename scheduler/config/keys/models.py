@@ -328,7 +328,9 @@ class OnFailure(ConfigPart):
     """When and where failures and recovery are reported."""
 
     after: types.Count = key(2, "The number of failures in a row after which a notification is sent.")
-    remind: types.PositiveDuration = key(timedelta(hours=6), "The interval of reminders while the failures continue.")
+    remind: types.PositiveDuration = key(
+        timedelta(hours=24), "The interval of reminders while the failures continue.", written="24h"
+    )
     deliver: OrUnset[types.Targets] = optional_key(
         "The channels of the notifications.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",

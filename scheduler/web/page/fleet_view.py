@@ -71,7 +71,7 @@ def show_fleet(request: PageRequest) -> Page:
     return Page(
         "fleet.html",
         {
-            "problems": status_data.read_problems(request.db) if request.caller.agents is None else None,
+            "problems": status_data.read_problems(request.db, request.now) if request.caller.agents is None else None,
             "cards": [fleet.read_card(records, state) for state in shown],
             "total": len(states),
             "matching": len(found),

@@ -1,4 +1,4 @@
-"""Shows everything that is wrong now: open conditions, failing entries, outages, rejected configs, undelivered messages."""
+"""Shows everything that is wrong now: open conditions, failing entries and providers, rejected configs, undelivered messages."""
 
 from __future__ import annotations
 

@@ -1,0 +1,75 @@
+"""Finds out which channels take no messages, and notifies somebody on another channel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from heartbeat.findings import Severity
+from scheduler.engine import notices, problem_notices
+from scheduler.engine.problems import REMIND_CRITICAL, News, after_end, after_finding, news_of
+from scheduler.engine.tick import Tick
+from scheduler.model.events import MessageMoved
+from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.problem import Finding, Subject
+from scheduler.model.settings import LOG_CHANNEL, Target
+from scheduler.store import clock_changes, outbox, problems
+from scheduler.store.outbox import OutboxMessage
+
+UNDELIVERED = "undelivered"
+LONGEST_USUAL_DELAY = timedelta(hours=1)  # a channel that has taken no message for so long has a problem
+
+
+def follow_deliveries(tick: Tick) -> None:
+    """Follow what happened to messages in this tick: a channel, or one recipient on it, takes them, or does not."""
+    for happened in tuple(tick.tx.events):
+        if not isinstance(happened, MessageMoved) or happened.channel == LOG_CHANNEL:
+            continue
+        if happened.state is DeliveryState.DELIVERED:
+            _record_delivery(tick, happened.outbox_id)
+        elif happened.state is DeliveryState.DEAD or happened.retried:
+            message = outbox.get_message(tick.tx.db, happened.outbox_id)
+            is_lost = happened.state is DeliveryState.DEAD
+            if is_lost or _is_late(tick, message):
+                _record_refusal(tick, message, happened.error, is_lost=is_lost)
+
+
+def _is_late(tick: Tick, message: OutboxMessage) -> bool:
+    """Whether a message has waited for an hour, and its recipient has taken no other one since."""
+    since = tick.now - LONGEST_USUAL_DELAY
+    return (
+        message.created_at <= since
+        and not clock_changes.changed_recently(tick.tx)
+        and not outbox.was_delivered_since(tick.tx.db, Target(message.channel, message.recipient), since)
+    )
+
+
+def _record_delivery(tick: Tick, outbox_id: int) -> None:
+    if not problems.failing_targets(tick.tx.db):
+        return
+    message = outbox.get_message(tick.tx.db, outbox_id)
+    problem = problems.find_problem(tick.tx.db, Subject.of_target(Target(message.channel, message.recipient)))
+    if problem is None or problem.over_at is not None:
+        return
+    now = after_end(problem, tick.now)
+    problems.save_problem(tick.tx, now)
+    zone = tick.plan.settings.zone
+    news = news_of(now, (), REMIND_CRITICAL, tick.now)
+    problem_notices.send_news(tick, news, message.origin, lambda each: notices.problem_text(each, now.found.text, (), zone))
+
+
+def _record_refusal(tick: Tick, message: OutboxMessage, error: str, *, is_lost: bool) -> None:
+    lost = Target(message.channel, message.recipient)
+    subject = Subject.of_target(lost)
+    found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
+    now = after_finding(problems.find_problem(tick.tx.db, subject), subject, found, tick.now, opens=True)
+    now = replace(now, id=problems.save_problem(tick.tx, now))
+    entry = tick.plan.entries.get((Kind(message.kind), message.name))
+    wished, failing = entry.on_failure.deliver if entry else (), problems.failing_targets(tick.tx.db)
+    recipient = notices.substitute_target(tick.plan.settings.channels, wished, failing | {Target(message.channel)})
+
+    def text_of(news: News) -> str:
+        details = notices.undelivered_details(message, is_lost=is_lost)
+        return notices.problem_text(news, found.text, details, tick.plan.settings.zone)
+
+    problem_notices.send_news(tick, news_of(now, (recipient,), REMIND_CRITICAL, tick.now), message.origin, text_of)

@@ -1,0 +1,234 @@
+"""Finds out from each run whether an agent or a job fails or stops, and notifies its recipients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+
+from heartbeat.findings import Severity
+from heartbeat.verdict import message_digest
+from scheduler.engine import held_notices, mutes, notices, provider_problems
+from scheduler.engine.held_notices import Woken
+from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, times_in_a_row
+from scheduler.engine.provider_problems import FailedCircuit
+from scheduler.engine.tick import Tick
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.problem import Finding, Problem, Subject
+from scheduler.model.settings import Target
+from scheduler.model.wake import Wake
+from scheduler.store import breakers, entries, outbox, problems, runs
+from scheduler.store.outbox import Origin
+from scheduler.store.transaction import Transaction
+
+FAILED = "failed"  # runs fail
+NO_ANSWER = "no-answer"  # an answer that was to come later does not come
+STOPPED = "stopped"  # planned runs do not start
+PRECHECK = "precheck"  # the precheck fails, and the agent is called although it does
+TRUNCATED = "truncated"  # each answer is cut
+
+CHECK_ORDER = tuple(Skip)  # the order in which a heartbeat run is checked
+
+# The results of the same check. A new result replaces the previous one of this check.
+SAME_CHECK = (
+    {Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE},
+    {Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED},
+)
+
+
+def update_problems(
+    tick: Tick,
+    claim: Claim,
+    result: AttemptResult,
+    entry_row: EntryRow,
+    woken: Woken = (),
+    covered: frozenset[Target] = frozenset(),
+) -> EntryRow:
+    """Update the problems of an entry after a run, and queue messages. Returns the updated entry row.
+
+    `woken` are the agents that this result has woken. `covered` are the targets that know already that the entry works again.
+
+    1. What the run shows is compared with the known problems: each opens, goes on, or is over.
+    2. If a provider is the cause, its problem opens or goes on, and its message covers that of the entry.
+    3. The recipients are notified. While the entry is muted, nothing is sent. What is still true after the mute is sent then.
+    4. If the entry works again, the provider that was the cause works too.
+
+    A successful run of an entry without problems needs no database access.
+    """
+    updated = _update_problems(tick, claim, result, entry_row, woken, covered)
+    is_mute_over = updated.mute is not None and not updated.is_muted(tick.now)
+    return updated._replace(muted_until=None, mute=None) if is_mute_over else updated
+
+
+def _update_problems(
+    tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken, covered: frozenset[Target]
+) -> EntryRow:
+    entry, rule = claim.entry, claim.entry.on_failure
+    blamed = provider_problems.find_blame(tick.tx, claim, result) if rule.after and _is_failure(result) else None
+    if result.reason is Skip.BREAKER_OPEN and blamed is None:
+        return entry_row  # the breaker has closed in the meantime, or failures are not reported
+    found = {each.key: each for each in _findings(claim, result, blamed)} if rule.after else {}
+    if not found and not entry_row.troubles:
+        return entry_row
+    known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, entry.kind, entry.name)}
+    over = {key: problem for key, problem in known.items() if key not in found and _is_over(tick.tx, claim, result, problem)}
+    if not rule.after:
+        return _forget_problems(tick.tx, entry, entry_row) if over else entry_row
+    cause = None
+    if blamed is not None:
+        failing = found[FAILED]
+        cause = provider_problems.record_failure(tick, claim, blamed, times_in_a_row(known.get(FAILED)))
+        found[FAILED] = replace(failing, reason=_lasting_reason(known.get(FAILED), result), cause_id=cause.id)
+    after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
+    for key, finding in found.items():
+        opens = times_in_a_row(known.get(key)) >= rule.after
+        after[key] = after_finding(known.get(key), Subject(entry.kind, entry.name), finding, tick.now, opens=opens)
+    for key, problem in after.items():
+        if problem != known.get(key):
+            after[key] = replace(problem, id=problems.save_problem(tick.tx, problem))
+    if cause is not None:
+        provider_problems.notify_recipients(tick, claim, cause)
+    entry_row = _notify_recipients(tick, claim, result, entry_row, after, woken, covered)
+    for problem in over.values():
+        if problem.found.cause_id is not None and result.outcome in ANSWERED:
+            provider_problems.record_working(tick, claim, problem.found.cause_id)
+    return entry_row
+
+
+def _notify_recipients(
+    tick: Tick,
+    claim: Claim,
+    result: AttemptResult,
+    entry_row: EntryRow,
+    after: Mapping[str, Problem],
+    woken: Woken,
+    covered: frozenset[Target],
+) -> EntryRow:
+    """Notify the recipients of an entry of its problems, and count those that are not settled."""
+    targets, remind = notices.notice_targets(tick, claim.entry), claim.entry.on_failure.remind
+    news = {key: news_of(problem, targets, remind, tick.now) for key, problem in after.items()}
+    if entry_row.is_muted(tick.now):
+        is_held = any(each.change is Change.OPENED for each in chain.from_iterable(news.values()))
+        entry_row = mutes.count_held(entry_row) if is_held else entry_row
+    else:
+        held_notices.send_or_hold_news(
+            tick, claim, list(chain.from_iterable(news.values())), lambda each: _text(tick, claim, result, each), woken, covered
+        )
+        after = {key: after_news(problem, news[key]) for key, problem in after.items()}
+    return entry_row._replace(troubles=sum(not problem.is_settled for problem in after.values()))
+
+
+def _text(tick: Tick, claim: Claim, result: AttemptResult, news: News) -> str:
+    is_over = news.change is Change.OVER
+    details = () if is_over else (notices.job_output(claim, result), notices.place_of_run(claim))
+    return notices.problem_text(news, news.problem.found.text, details, tick.plan.settings.zone)
+
+
+def _forget_problems(tx: Transaction, entry: Entry, entry_row: EntryRow) -> EntryRow:
+    problems.delete_problems_of(tx, entry.kind, entry.name)
+    return entry_row._replace(troubles=0)
+
+
+def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None) -> Iterator[Finding]:
+    """What a run shows to be wrong with its entry."""
+    if blamed is not None:
+        yield Finding(FAILED, Severity.WARNING, blamed.error or blamed.reason, blamed.reason, "")
+    elif _is_failure(result):
+        key = STOPPED if isinstance(result.reason, Skip) else NO_ANSWER if result.reason is Reason.NO_RESULT else FAILED
+        # A budget was set by the user: that it is used up is news, and no defect.
+        severity = Severity.INFO if result.reason is Skip.BUDGET else Severity.WARNING
+        yield _finding(key, severity, result)
+    if result.outcome in ANSWERED and result.precheck_problem:
+        failing = replace(result, reason=Skip.PRECHECK_FAILED, error=result.precheck_problem)
+        yield _finding(PRECHECK, Severity.WARNING, failing)
+    if result.outcome in ANSWERED and result.truncated and claim.entry.kind is Kind.HEARTBEAT:
+        yield Finding(TRUNCATED, Severity.WARNING, "each answer is cut at the limit of its tokens", TRUNCATED, TRUNCATED)
+
+
+def _finding(key: str, severity: Severity, result: AttemptResult) -> Finding:
+    reason = str(result.reason or result.outcome)
+    return Finding(
+        key, severity, notices.failure_says(result) or reason, reason, message_digest(result.error or reason, "numbers")
+    )
+
+
+def _is_failure(result: AttemptResult) -> bool:
+    if result.outcome is Outcome.SKIPPED:
+        return result.reason in notices.SKIP_EXPLANATIONS
+    return result.outcome in FAILURES and result.reason is not Reason.CANCELLED
+
+
+def _lasting_reason(was: Problem | None, result: AttemptResult) -> str:
+    """The reason of a failure by a provider. A failure remains the reason during later skips, because only an answer ends it."""
+    before = was.found.reason if was is not None and was.over_at is None else None
+    return before if before and before not in CHECK_ORDER and isinstance(result.reason, Skip) else str(result.reason)
+
+
+def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Problem) -> bool:
+    """Whether a run that did not find a problem shows that it is over.
+
+    An answer ends any. A run that starts ends `stopped`. A skip ends a problem that an earlier check caused.
+    """
+    if problem.over_at is not None:
+        return False
+    if not isinstance(result.reason, Skip):
+        return result.outcome in ANSWERED or problem.key == STOPPED
+    if problem.found.reason not in CHECK_ORDER:
+        return False
+    cause = Skip(problem.found.reason)
+    still_open = cause is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry)  # the probe made no call
+    return not still_open and _passed_check(cause, result.reason)
+
+
+def _passed_check(cause: Skip, reason: Skip) -> bool:
+    return CHECK_ORDER.index(reason) > CHECK_ORDER.index(cause) or any({cause, reason} <= check for check in SAME_CHECK)
+
+
+def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, known: str | None) -> bool:
+    """Whether an entry begins to fail, fails for another reason than `known`, or works again. `known` is None if it worked.
+
+    It never does with `on_failure: none`, because failures are not reported then. While a provider fails, its open breaker is no
+    other reason than its refusals.
+    """
+    after = claim.entry.on_failure.after
+    if not after:
+        return False
+    before = {each.key: each for each in problems.problems_of(tx.db, *claim.entry.key) if each.over_at is None}
+    blamed = provider_problems.find_blame(tx, claim, result) if _is_failure(result) else None
+    found = {each.key: each for each in _findings(claim, result, blamed)}
+    for each in found.values():
+        reason = str(result.reason) if blamed else each.reason
+        is_same_provider = blamed is not None and known in (blamed.reason, Skip.BREAKER_OPEN) and _has_cause(tx, before, blamed)
+        if reason != known and times_in_a_row(before.get(each.key)) >= after and not is_same_provider:
+            return True
+    if known is None or found:
+        return False
+    return result.outcome in ANSWERED or any(_is_over(tx, claim, result, problem) for problem in before.values())
+
+
+def _has_cause(tx: Transaction, before: Mapping[str, Problem], blamed: FailedCircuit) -> bool:
+    cause_id = before[FAILED].found.cause_id if FAILED in before else None
+    cause = problems.get_problem(tx.db, cause_id) if cause_id is not None else None
+    return cause is not None and cause.subject.circuit == blamed.circuit
+
+
+def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
+    """Report the wakes of an agent that expired together, in one notification. If the agent is muted, only the log has them."""
+    entry_row = entries.current_entry(tick.tx, entry.kind, entry.name)
+    if entry_row is not None and entry_row.is_muted(tick.now):
+        entries.change_entry(tick.tx, entry_row, mutes.count_held(entry_row))
+        return
+    found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
+    run_id, trigger, slot = found or (0, Trigger(expired[0].source), tick.now)
+    about = Origin(run_id, entry.kind, entry.name, trigger, slot)
+    text = notices.expired_wakes_text(expired, tick.limits.wake_keep)
+    outbox.queue_notice(
+        tick.tx,
+        tick.plan.settings.channels,
+        about,
+        f"wakes expired {expired[-1].id}",
+        text,
+        notices.notice_targets(tick, entry),
+    )

@@ -1,0 +1,114 @@
+"""The rules of problems, without any effect: when one opens and is over, and what each recipient gets about it.
+
+The rules look at states and not at changes: a recipient that should know of a problem, and does not, is notified of it. So a
+message that was not delivered, a restart, a mute or a new recipient needs no rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from heartbeat.findings import Severity
+from scheduler.model.problem import UNSTABLE_TIME, Finding, Problem, ProblemNotice, Subject, Told
+from scheduler.model.settings import Target
+
+REMIND_CRITICAL = timedelta(hours=6)  # the longest interval of reminders of a critical problem
+MAX_FAULTS_SENT = 5  # different errors of one problem that are sent at once; further ones wait for the reminder
+
+
+class Change(StrEnum):
+    """What a message about a problem says."""
+
+    OPENED = "opened"
+    WORSE = "worse"  # its severity is higher than the highest that the recipient got
+    OTHER = "other"  # the error is a different one
+    REMINDER = "reminder"
+    UNSTABLE = "unstable"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """That a recipient gets a message about a problem, and what it knows afterwards. Without a `change` this is only recorded."""
+
+    problem: Problem
+    target: Target
+    known: ProblemNotice
+    change: Change | None
+
+
+def times_in_a_row(was: Problem | None) -> int:
+    """How often in a row a problem will have been seen if this look finds it too."""
+    return 1 if was is None or was.over_at is not None else was.count + 1
+
+
+def after_finding(was: Problem | None, subject: Subject, found: Finding, now: datetime, *, opens: bool) -> Problem:
+    """The problem after a look that found it. If it `opens`, it was seen often enough; one that has a cause stays closed."""
+    if was is None:
+        seen = Problem(subject, found, now, now)
+    elif was.over_at is not None:
+        seen = replace(was, found=found, since=now, last_seen_at=now, count=1, opened_at=None, over_at=None)
+    else:
+        seen = replace(was, found=found, last_seen_at=now, count=times_in_a_row(was))
+    if seen.opened_at is not None or not opens or found.cause_id is not None:
+        return seen
+    recent = tuple(opened for opened in seen.openings if opened > now - UNSTABLE_TIME)
+    return replace(seen, opened_at=now, openings=(*recent, now))
+
+
+def after_end(was: Problem, now: datetime) -> Problem:
+    """The problem after a look that found it over. One that is over already stays as it is."""
+    return was if was.over_at is not None else replace(was, over_at=now, found=replace(was.found, cause_id=None))
+
+
+def news_of(problem: Problem, recipients: Iterable[Target], remind: timedelta, now: datetime) -> list[News]:
+    """What the recipients get now: the present ones of its subject while it is open, all that know of it when it is over."""
+    targets = recipients if problem.over_at is None else problem.notices
+    found = [_news_for(problem, target, remind, now) for target in targets]
+    return [each for each in found if each is not None]
+
+
+def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime) -> News | None:
+    last, found = problem.notices.get(target), problem.found
+    if problem.over_at is not None:
+        return None if last is None or last.kind is Told.OVER else _news_of_end(problem, target, last, now)
+    if not problem.is_open or found.cause_id is not None:
+        return None
+    is_unstable = problem.is_unstable(now)
+    kind = Told.UNSTABLE if is_unstable else Told.OPEN
+
+    def news(change: Change, before: ProblemNotice | None) -> News:
+        known = (before.severity, before.faults) if before else (found.severity, ())
+        severity = max(known[0], found.severity, key=lambda each: each.rank)
+        faults = tuple(dict.fromkeys((*known[1], found.fault)))
+        return News(problem, target, ProblemNotice(kind, severity, now, faults), change)
+
+    if last is None or last.kind is Told.OVER or last.is_lost:
+        return news(Change.UNSTABLE if is_unstable else Change.OPENED, None)
+    if found.severity.rank > last.severity.rank:
+        return news(Change.WORSE, last)
+    if is_unstable:
+        return None if last.kind is Told.UNSTABLE else news(Change.UNSTABLE, last)
+    if found.severity is Severity.INFO:
+        return None
+    if found.fault not in last.faults and len(last.faults) < MAX_FAULTS_SENT:
+        return news(Change.OTHER, last)
+    interval = min(remind, REMIND_CRITICAL) if found.severity is Severity.CRITICAL else remind
+    return news(Change.REMINDER, last) if now - last.at >= interval and not last.is_pending else None
+
+
+def _news_of_end(problem: Problem, target: Target, last: ProblemNotice, now: datetime) -> News | None:
+    """The end of a problem: sent if the recipient got it as more than `info`, and later if it is unstable."""
+    is_sent = not last.is_lost and last.severity is not Severity.INFO
+    if is_sent and problem.is_unstable(now):
+        return None
+    known = ProblemNotice(Told.OVER, last.severity, now)
+    return News(problem, target, known, Change.OVER if is_sent else None)
+
+
+def after_news(problem: Problem, news: Iterable[News]) -> Problem:
+    """The problem with what its recipients know after these messages."""
+    return replace(problem, notices={**problem.notices, **{each.target: each.known for each in news}})

@@ -1,0 +1,160 @@
+"""Finds out whether a provider or model fails, and notifies the recipients of all agents and jobs that it affects, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from heartbeat.findings import Severity
+from scheduler.engine import notices, problem_notices
+from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
+from scheduler.engine.tick import Tick
+from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import FAILURES, AttemptResult, Call, Failure, Kind, Skip
+from scheduler.model.problem import Finding, Problem, Subject
+from scheduler.store import breakers, outbox, problems
+from scheduler.store.transaction import Transaction
+
+REFUSED = "refused"
+UNREACHABLE = "unreachable"
+UNAVAILABLE = "unavailable"  # the error of all failures that alternate
+
+REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND})
+# Failures that only a person can end. All others of a provider alternate, so they count as one error.
+PERMANENT_FAILURES = REFUSALS | {Failure.TLS}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCircuit:
+    """The circuit that caused a run to fail, with the class of the failure and the error text of the provider.
+
+    `seen` is False if the run was not started because the breaker is open. Such a run has no new information.
+    """
+
+    circuit: Circuit
+    reason: str
+    error: str
+    seen: bool = True
+
+
+def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCircuit | None:
+    """The circuit that caused a run to fail or to be skipped; None if the entry itself is the cause."""
+    if result.reason is Skip.BREAKER_OPEN:
+        breaker = breakers.first_open_breaker(tx, claim.entry)
+        return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
+    if result.outcome not in FAILURES:
+        return None
+    failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
+    found = circuit_blamed_for(failed) if failed else None
+    if failed and found:
+        return FailedCircuit(*found, error=refusal_text(failed.provider, result))
+    return None if failed else _blame_of_an_earlier_attempt(claim, result)
+
+
+def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> FailedCircuit | None:
+    """The circuit of the last attempt. A run without time or budget for a retry keeps its error, which names the provider."""
+    providers = (circuit.provider for circuit in claim.entry.models)
+    provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
+    return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
+
+
+def refusal_text(provider: str | None, result: AttemptResult) -> str:
+    """The error text of a run without the name of the provider that it begins with."""
+    return (result.error or "").removeprefix(f"provider {provider!r}: ")
+
+
+def record_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) -> Problem:
+    """Record that a circuit made an entry fail, for the `count`-th time in a row. Nothing is sent yet.
+
+    The problem opens as soon as the circuit breaker is open, or an entry has failed `after` times in a row.
+    """
+    was, found = problems.find_problem(tick.tx.db, Subject.of_circuit(blamed.circuit)), _finding(blamed)
+    if was is not None and was.over_at is None:
+        found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
+    opens = breakers.find_breaker(tick.tx, blamed.circuit) is not None or count >= claim.entry.on_failure.after
+    now = after_finding(was, Subject.of_circuit(blamed.circuit), found, tick.now, opens=opens)
+    return replace(now, id=problems.save_problem(tick.tx, now))
+
+
+def notify_recipients(tick: Tick, claim: Claim, problem: Problem) -> None:
+    """Notify the recipients of an entry of the problem that makes it fail, if that is news for them."""
+    if problem.is_open:
+        recipients = notices.notice_targets(tick, claim.entry)
+        _send(tick, claim, news_of(problem, recipients, claim.entry.on_failure.remind, tick.now))
+
+
+def _finding(blamed: FailedCircuit) -> Finding:
+    is_refusal = blamed.reason in REFUSALS
+    is_critical = blamed.reason == Failure.PAYMENT or (blamed.reason == Failure.AUTH and blamed.circuit.is_whole_provider)
+    fault = blamed.reason if blamed.reason in PERMANENT_FAILURES else UNAVAILABLE
+    severity = Severity.CRITICAL if is_critical else Severity.WARNING
+    return Finding(REFUSED if is_refusal else UNREACHABLE, severity, blamed.error, blamed.reason, fault)
+
+
+def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
+    """Record an answered call: the end of an unstable circuit is sent when it no longer opens again and again."""
+    called = circuit_of_call(call)
+    for circuit in required_circuits((called,)) if called else ():
+        if circuit in breakers.recovered_circuits(tick.tx):
+            problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
+            if problem is not None:
+                _send_end(tick, claim, problem)
+
+
+def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
+    """End the problem of a circuit whose breaker has closed, for all entries whose runs it prevented."""
+    problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
+    if problem is not None:
+        problems.release_consequences(tick.tx, problem.id, claim.entry.key)
+        _end(tick, claim, problem)
+
+
+def record_working(tick: Tick, claim: Claim, cause_id: int) -> None:
+    """End the problem of a circuit that an entry was affected by, because the entry works again. Its own one is saved already."""
+    problem = problems.get_problem(tick.tx.db, cause_id)
+    if problem is None or breakers.find_breaker(tick.tx, problem.subject.circuit) is not None:
+        return
+    is_elsewhere = problem.subject.circuit not in claim.entry.circuits
+    if is_elsewhere and problems.consequences_of(tick.tx.db, problem.id):
+        return  # it uses another model now, so its success says nothing about this one
+    _end(tick, claim, problem)
+
+
+def _end(tick: Tick, claim: Claim, problem: Problem) -> None:
+    if problem.over_at is not None:
+        return
+    now = after_end(problem, tick.now)
+    if problem.subject.circuit not in claim.entry.circuits:
+        now = replace(now, openings=now.openings[-1:])  # it is no longer used, so it does not open again
+    problems.save_problem(tick.tx, now)
+    _send_end(tick, claim, now)
+
+
+def _send_end(tick: Tick, claim: Claim, problem: Problem) -> None:
+    _send(tick, claim, news_of(problem, (), claim.entry.on_failure.remind, tick.now))
+
+
+def _send(tick: Tick, claim: Claim, news: Iterable[News]) -> None:
+    problem_notices.send_news(tick, news, outbox.origin_of_claim(claim), lambda each: _text(tick, claim, each))
+
+
+def _text(tick: Tick, claim: Claim, news: News) -> str:
+    circuit, zone = news.problem.subject.circuit, tick.plan.settings.zone
+    is_open = breakers.find_breaker(tick.tx, circuit) is not None
+    if news.change is Change.OVER and circuit not in claim.entry.circuits:
+        details = [notices.replaced_text(claim, circuit)]
+    elif news.change is Change.OVER:
+        details = []
+    else:
+        affected = _affected_entries(tick, news.problem, is_open=is_open)
+        details = [*notices.provider_details(news.problem, affected, is_open=is_open), notices.place_of_run(claim)]
+    return notices.problem_text(news, notices.provider_says(news.problem), details, zone)
+
+
+def _affected_entries(tick: Tick, problem: Problem, *, is_open: bool) -> list[tuple[str, str]]:
+    """The affected entries: all that use the circuit if its breaker is open, otherwise those that failed."""
+    if not is_open:
+        return problems.consequences_of(tick.tx.db, problem.id)
+    planned = (entry for entry in tick.plan.entries.values() if entry.enabled and problem.subject.circuit in entry.circuits)
+    return sorted(((entry.kind.value, entry.name) for entry in planned), key=lambda key: (key[0] != Kind.HEARTBEAT, key[1]))
