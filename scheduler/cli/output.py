@@ -35,7 +35,6 @@ LINE_WIDTH = 80
 MIN_TABLE_WIDTH = 40
 QUOTED_COMMAND = re.compile("`[^`]{1,60}`")
 COUNT_UNITS = ((1_000_000_000, "g"), (1_000_000, "m"), (1_000, "k"))
-KIND_BY_WORD = {kind.section: kind for kind in Kind}
 UNLIMITED_WIDTH = 1_000_000  # columns: in a pipe or a file nothing is cut
 NO_BREAK = "\N{NO-BREAK SPACE}"  # not printable, so no text that is wrapped contains it
 SECOND_HALF = "\0"  # likewise; added to each character of two columns, because textwrap counts characters
@@ -44,11 +43,10 @@ SECOND_HALF = "\0"  # likewise; added to each character of two columns, because 
 def format_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
-    width: int | None = None,
     numbers: Collection[int] = (),
     meanings: Sequence[Mapping[int, Meaning | None]] = (),
 ) -> str:
-    """A table with a heading. The widest columns are cut until a line fits `width`, COLUMNS or the terminal.
+    """A table with a heading. The widest columns are cut until a line fits COLUMNS or the terminal.
 
     In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right. `meanings` has one map
     for each row: the columns that have the colour of a meaning.
@@ -64,7 +62,7 @@ def format_table(
         styles = [(meant or {}).get(place) for place in range(len(head))]
         cells = [(one_line(cell), style.value if style else "") for cell, style in zip(row, styles, strict=True)]
         table.add_row(*(Text.assemble(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
-    console = Console(width=max(MIN_TABLE_WIDTH, width or _terminal_width()), color_system="standard", no_color=False)
+    console = Console(width=max(MIN_TABLE_WIDTH, _terminal_width()), color_system="standard", no_color=False)
     with console.capture() as printed:
         console.print(table)
     return "\n".join(map(str.rstrip, printed.get().splitlines()))

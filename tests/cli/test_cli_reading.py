@@ -402,14 +402,16 @@ def test_status_before_the_first_start_shows_that_the_daemon_has_never_run(
     assert listed(capsys, state, "status")["daemon"] == {"running": False, "pid": None, "standby": None, "leader": None}
 
 
-def test_a_table_is_aligned_and_its_widest_column_is_cut() -> None:
+def test_a_table_is_aligned_and_its_widest_column_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     rows = [("1", "short"), ("22", "x" * 60)]
-    assert format_table(("N", "WHAT"), rows, width=40).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
+    assert format_table(("N", "WHAT"), rows).splitlines() == ["N   WHAT", "1   short", "22  " + "x" * 35 + "…"]
 
 
-def test_wide_characters_keep_a_table_aligned() -> None:
+def test_wide_characters_keep_a_table_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     rows = [("東京の天気", "1"), ("ops", "12"), ("日本" * 20, "3")]
-    lines = format_table(("NAME", "RUNS"), rows, width=40, numbers=[1]).splitlines()
+    lines = format_table(("NAME", "RUNS"), rows, numbers=[1]).splitlines()
     assert lines[:3] == ["NAME" + " " * 32 + "RUNS", "東京の天気" + " " * 29 + "1", "ops" + " " * 35 + "12"]
     assert lines[3].startswith("日本日本")
     assert [cell_len(line) for line in lines] == [40] * 4
