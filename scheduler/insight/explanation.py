@@ -1,11 +1,11 @@
-"""Explains why an entry ran or did not run: now, at one time, or in a period; and a period of all entries."""
+"""Explains why an entry ran or did not run: now, at one time, or in a period, also as marks on a time axis. Or of all entries."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date, datetime, timedelta
 
 from heartbeat.words import shorten
 from heartbeatd.answers import (
@@ -39,12 +39,13 @@ from scheduler.insight import entry_states, obstacles, reload_history, slot_hist
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
 from scheduler.insight.entry_day import STATUSES, existed, explain_day
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, SlotCause
+from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, Level, SlotCause
 from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.insight.slot_history import SlotGroup, SlotResult
-from scheduler.model import config_changes, entry_schedule
+from scheduler.model import config_changes, entry_schedule, local_days
 from scheduler.model.condition import Condition
 from scheduler.model.entry import Key
+from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import conditions, outbox, rejected_wakes, run_history, runs, wakes
@@ -96,6 +97,7 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
     db, row, now, records = explained.db, explained.row, explained.now, explained.records
     last_id = run_history.last_real_run(db, *explained.key)
     last_run = None if last_id is None else run_history.get_run(db, last_id)
+    recent = outbox.messages_by_entry(db, now - RECENT_MESSAGES, now + MILLISECOND, explained.key)
     messages = [
         MessagesOfEntry(
             channel=each.channel,
@@ -108,11 +110,11 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
             run=each.last_run,
             says=each.text,
         )
-        for each in outbox.messages_of_entry(db, *explained.key, now - RECENT_MESSAGES, now + MILLISECOND)
+        for each in recent.get(explained.key, ())
     ]
     wait = wake_waits.next_wait(db, *explained.key, now)
     return ExplanationNow(
-        **_header(explained),
+        **dict(_header(explained)),
         why=explain_day(records, row),
         last_slot=_explain_slot(explained, _latest_slot_until(explained, now)),
         last_run=last_run,
@@ -216,7 +218,7 @@ def _explain_closing(explained: ExplainedEntry, condition: Condition) -> Conditi
 def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
     """What happened, or will happen, to the latest slot at or before a time."""
     return ExplanationAt(
-        **_header(explained),
+        **dict(_header(explained)),
         at=instant,
         slot=_explain_slot(explained, _latest_slot_until(explained, instant)),
         following=_explain_slot(explained, _first_slot_after(explained, instant)),
@@ -234,7 +236,7 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
         for each in _changes_between(explained, period.begin, period.end)
     ]
     return ExplanationOn(
-        **_header(explained),
+        **dict(_header(explained)),
         why=explain_day(records, explained.row) if period.begin <= explained.now else None,
         day=period.day,
         from_=period.begin,
@@ -247,16 +249,15 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     )
 
 
-def _header(explained: ExplainedEntry) -> dict[str, Any]:
-    """The fields that every explanation begins with."""
-    row = explained.row
+def _header(explained: ExplainedEntry) -> Explanation:
+    """What every explanation begins with."""
     is_open = runs.find_open_run(explained.db, *explained.key) is not None
-    return {
-        **dict(entry_states.entry_state(row, explained.times, is_open=is_open)),
-        "zone": explained.zone.key,
-        "asked_at": explained.now,
-        "pace": entry_schedule.schedule_parts(row.schedule_text),
-    }
+    return Explanation(
+        **dict(entry_states.entry_state(explained.row, explained.times, is_open=is_open)),
+        zone=explained.zone.key,
+        asked_at=explained.now,
+        pace=entry_schedule.schedule_parts(explained.row.schedule_text),
+    )
 
 
 def _latest_slot_until(explained: ExplainedEntry, instant: datetime) -> SlotResult | None:
@@ -348,3 +349,61 @@ def _conditions_of_job(explained: ExplainedEntry) -> list[ReportedCondition]:
         for condition in conditions.open_conditions_of(explained.db, agent)
         if job in condition.jobs
     ]
+
+
+MAX_MARKS = 300  # more slots than this are drawn as groups
+LEVELS_BY_WEIGHT = tuple(Level[name] for name in ("BAD", "LOST", "ALERT", "UNKNOWN", "WAITING", "GOOD", "PLANNED", "TO_COME"))
+
+
+@dataclass(frozen=True, slots=True)
+class DayMark:
+    """One slot, a group of slots, or another run. `count` 0: there were no slots from `at` to `until`.
+
+    `cause` is the worst of a group. `is_slot` False: a wake, a start of the daemon or a late result started this run.
+    """
+
+    at: datetime
+    until: datetime
+    cause: SlotCause
+    count: int = 1
+    run_id: int | None = None
+    is_slot: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DayTimeline:
+    """The marks of a day, sorted by time, and the time now if it is in the day."""
+
+    day: LocalDay
+    marks: tuple[DayMark, ...]
+    now: datetime | None
+
+
+def read_day_timeline(explained: ExplainedEntry, day: date) -> DayTimeline:
+    """What happened, or will happen, on a local day of the entry."""
+    span = local_days.whole_day(day, explained.zone)
+    found = explained.load_history(span.begins, span.ends)
+    results = slot_history.slot_results(found.record, span.begins, span.ends)
+    others = [DayMark(row.slot, row.slot, row.cause, 1, row.id, is_slot=False) for row in found.other_runs]
+    marks = [*_slot_marks(results, span), *(mark for mark in others if span.begins <= mark.at < span.ends)]
+    is_today = span.begins <= explained.now < span.ends
+    return DayTimeline(span, tuple(sorted(marks, key=lambda mark: mark.at)), explained.now if is_today else None)
+
+
+def _slot_marks(results: Sequence[SlotResult], span: LocalDay) -> Iterator[DayMark]:
+    if len(results) > MAX_MARKS:
+        yield from (_group_mark(group) for group in slot_history.group_results(results, MAX_MARKS))
+        return
+    following = [result.at for result in results[1:]] + [span.ends]
+    for result, next_at in zip(results, following, strict=True):
+        yield DayMark(result.at, result.at if result.count else next_at, result.cause, result.count, result.run_id)
+
+
+def _group_mark(group: SlotGroup) -> DayMark:
+    return DayMark(
+        group.first, group.last, _worst_cause(cause for cause, _ in group.cause_counts), group.slot_count, group.run_id
+    )
+
+
+def _worst_cause(causes: Iterable[SlotCause]) -> SlotCause:
+    return min(causes, key=lambda cause: LEVELS_BY_WEIGHT.index(cause.level))

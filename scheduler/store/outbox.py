@@ -626,11 +626,6 @@ def undelivered_by_entry(
     return found
 
 
-def messages_of_entry(db: sqlite3.Connection, kind: Kind, name: str, begin: datetime, end: datetime) -> list[EntryMessages]:
-    """The messages of one entry that were queued in [begin, end), and all older ones that are still to be delivered."""
-    return messages_by_entry(db, begin, end, (kind, name)).get((kind, name), [])
-
-
 def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
     tx.db.execute(
         "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, to_millis(tx.now), error, message.id)

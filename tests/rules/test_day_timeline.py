@@ -8,15 +8,15 @@ from test_story_explain import explained_entry
 from test_story_slots import agent
 from world import MakeWorld, World, utc
 
-from scheduler.insight import day_timeline
-from scheduler.insight.day_timeline import DayTimeline
+from scheduler.insight import explanation
+from scheduler.insight.explanation import DayTimeline
 from scheduler.insight.reason_texts import Level
 from scheduler.model.outcome import Kind
 from scheduler.store import wakes
 
 
 def timeline(world: World, on: str = "2026-03-02") -> DayTimeline:
-    return day_timeline.read_day_timeline(explained_entry(world), date.fromisoformat(on))
+    return explanation.read_day_timeline(explained_entry(world), date.fromisoformat(on))
 
 
 def lines(found: DayTimeline) -> list[str]:
@@ -69,7 +69,7 @@ def test_many_slots_become_groups_that_show_the_worst_of_each(make_world: MakeWo
     )
     world.run_until("2026-03-02 18:00")
     found = timeline(world)
-    assert len(found.marks) <= day_timeline.MAX_MARKS
+    assert len(found.marks) <= explanation.MAX_MARKS
     assert "bad" in {mark.cause.level for mark in found.marks if mark.at <= utc("2026-03-02 12:00") <= mark.until}
 
 

@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord
 from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
-from scheduler.insight import day_timeline, explanation, slot_history, status_data
-from scheduler.insight.day_timeline import DayMark, DayTimeline
+from scheduler.insight import explanation, slot_history, status_data
+from scheduler.insight.explanation import DayMark, DayTimeline
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import Level, SlotCause
 from scheduler.insight.records import ExplainedEntry
@@ -228,7 +228,7 @@ def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise bad_request(f"on: {error}") from None
-    found = day_timeline.read_day_timeline(explained, day)
+    found = explanation.read_day_timeline(explained, day)
     zone = explained.zone
     return DrawnDay(
         day=day,
