@@ -14,8 +14,9 @@ import pytest
 from checkout import DATA
 from world import World, utc
 
-from scheduler.store import spend
-from scheduler.store.database import APPLICATION_ID, open_read_only_any_version
+from scheduler.model.problem import PROVIDER
+from scheduler.store import problems, spend
+from scheduler.store.database import APPLICATION_ID, Store, open_read_only_any_version
 
 DUMP = DATA / "database_2026_11.sql"
 CONFIG = """
@@ -109,6 +110,13 @@ def test_an_open_incident_is_a_problem_that_ends_with_its_message(world: World) 
     assert [text for _, name, text in world.delivered if name == "retried"] == [
         "over     cron/retried failed: after 5h   p2\nIt was: exit"
     ]
+
+
+def test_an_outage_is_a_problem_that_its_recipients_know(state: Path) -> None:
+    with closing(Store.open(state)) as store:
+        (problem,) = problems.unsettled_problems(store.connection, PROVIDER)
+    assert (str(problem.subject), problem.key, problem.found.severity) == ("provider anthropic", "refused", "critical")
+    assert {(target.channel, last.kind) for target, last in problem.notices.items()} == {("ops-room", "open")}
 
 
 def test_a_one_time_job_that_was_seen_before_still_runs_at_its_time(world: World) -> None:
