@@ -69,19 +69,10 @@ class Diagnostics:
         self._source = source
         self._errors: dict[_DiagnosticKey, Diagnostic] = {}
         self._warnings: dict[_DiagnosticKey, Diagnostic] = {}
-        self._spoilt: set[tuple[int, int]] = set()
         self.default_paths: Mapping[tuple[int, int], str] = {}
 
-    def add_error(self, place: Position, path: str, message: str, *, spoils: bool = False, missing: str = "") -> None:
-        """Add an error; `missing` is the key that is missing at this position, if the error is about one.
-
-        After an error that `spoils` its position, further errors there are dropped.
-        """
-        at = (place.line, place.column)
-        if at in self._spoilt:
-            return
-        if spoils and place.line >= 0:
-            self._spoilt.add(at)
+    def add_error(self, place: Position, path: str, message: str, *, missing: str = "") -> None:
+        """Add an error; `missing` is the key that is missing at this position, if the error is about one."""
         self._add_diagnostic(self._errors, place, path, message, missing)
 
     def add_warning(self, place: Position, path: str, message: str) -> None:

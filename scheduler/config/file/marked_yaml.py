@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from _ruamel_yaml import CParser
 from ruamel.yaml.error import YAMLError
@@ -256,8 +256,7 @@ class _YamlReader:
     def _resolve_alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
             message = "no anchor above has the name of this alias; if the star is text, put the text in quotes"
-            self._complaints.add_error(self._at or event.start_mark, dotted_path(self.path), message, spoils=True)
-            return None
+            self._abort_reading(event.start_mark, message)
         node, size = self._anchors[event.anchor]
         self._nodes += size
         if self._nodes > MAX_NODES:
@@ -267,7 +266,7 @@ class _YamlReader:
     def _add_error(self, place: Position, message: str) -> None:
         self._complaints.add_error(self._at or place, dotted_path(self.path), message)
 
-    def _abort_reading(self, place: Position, message: str) -> None:
+    def _abort_reading(self, place: Position, message: str) -> NoReturn:
         self._add_error(place, message)
         raise UnreadableYaml
 

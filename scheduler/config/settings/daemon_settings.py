@@ -70,8 +70,8 @@ def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | Non
     value = node.resolve_secret(part.value, "tokens", name, "value", used=True)
     if value is None:
         return None
-    if not node.context.secrets.is_disabled:
-        _check_token(name, value.reveal(), node)
+    if not node.context.secrets.is_disabled and (problem := _token_problem(value.reveal())):
+        node.add_error(problem, "tokens", name, "value")
     node.warn_of_plain_secret(part.value, "tokens", name, "value")
     return Token(name, value, frozenset(part.may), frozenset(part.agents) if part.agents is not None else None)
 
@@ -87,15 +87,14 @@ def _is_guessable(value: str) -> bool:
     return again or len(set(value)) < LEAST_DIFFERENT or in_a_row * 4 > len(steps) * 3
 
 
-def _check_token(name: str, value: str, node: ConfigNode) -> None:
+def _token_problem(value: str) -> str | None:
     if len(value.encode(errors="surrogateescape")) < LEAST_BYTES:
-        node.add_error("this token is shorter than 16 bytes; make one with: openssl rand -hex 16", "tokens", name, "value")
-    elif not all("!" <= character <= "~" for character in value):
-        node.add_error(
-            "a token is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "tokens", name, "value"
-        )
-    elif _is_guessable(value):
-        node.add_error("this token is easy to guess; make one with: openssl rand -hex 16", "tokens", name, "value")
+        return "this token is shorter than 16 bytes; make one with: openssl rand -hex 16"
+    if not all("!" <= character <= "~" for character in value):
+        return "a token is sent in a header; use only ASCII letters, digits and punctuation, no spaces"
+    if _is_guessable(value):
+        return "this token is easy to guess; make one with: openssl rand -hex 16"
+    return None
 
 
 def build_network(part: models.Network, node: ConfigNode) -> Network:

@@ -76,9 +76,10 @@ class Providers:
             self._spot.add_error(_MISSING_KIND, name, missing="kind")
             return None
         key, url = self._resolve_secret(name, "api_key", part.api_key), self._resolve_secret(name, "base_url", part.base_url)
-        if not self._spot.context.secrets.is_disabled:
-            self._check_provider(name, kind, key, url)
-        self._spot.warn_of_plain_secret(part.api_key, name, "api_key")
+        node = self._spot.below(name)
+        if not node.context.secrets.is_disabled:
+            _check_provider(kind, key, url, node)
+        node.warn_of_plain_secret(part.api_key, "api_key")
         return Provider(name, kind, key, url)
 
     def _resolve_secret(self, name: str, key: str, text: str | None) -> Secret | None:
@@ -92,21 +93,17 @@ class Providers:
             self._spot.add_error(str(wrong), name, key)
         return None
 
-    def _check_provider(self, name: str, kind: ProviderKind, key: Secret | None, url: Secret | None) -> None:
-        if key and not all("!" <= character <= "~" for character in key.reveal()):
-            self._spot.add_error(
-                "a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", name, "api_key"
-            )
-        if url and not is_web_address(url.reveal()):
-            self._spot.add_error("this is not the address of a server; write http:// or https:// with a host", name, "base_url")
-        elif url and key and _has_login(url.reveal()):
-            self._spot.add_error(
-                "this address contains a login and api_key is set too, but only one of them can be sent; keep one of them",
-                name,
-                "base_url",
-            )
-        elif url and kind == "anthropic" and url.reveal().rstrip("/").endswith("/v1"):
-            self._spot.add_warning("/v1/messages is added to this address; remove the /v1 at its end", name, "base_url")
+
+def _check_provider(kind: ProviderKind, key: Secret | None, url: Secret | None, node: ConfigNode) -> None:
+    if key and not all("!" <= character <= "~" for character in key.reveal()):
+        node.add_error("a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "api_key")
+    if url and not is_web_address(url.reveal()):
+        node.add_error("this is not the address of a server; write http:// or https:// with a host", "base_url")
+    elif url and key and _has_login(url.reveal()):
+        problem = "this address contains a login and api_key is set too, but only one of them can be sent"
+        node.add_error(f"{problem}; keep one of them", "base_url")
+    elif url and kind == "anthropic" and url.reveal().rstrip("/").endswith("/v1"):
+        node.add_warning("/v1/messages is added to this address; remove the /v1 at its end", "base_url")
 
 
 def _has_login(url: str) -> bool:
