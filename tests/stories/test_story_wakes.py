@@ -96,6 +96,17 @@ def test_a_wake_during_a_woken_run_starts_another_run(make_world: MakeWorld) -> 
     assert "the mail stands still" in world.calls[2].stdin
 
 
+def test_a_long_text_of_a_wake_is_cut_and_says_so(make_world: MakeWorld) -> None:
+    """Also if it replaces the text of a wake that waits."""
+    world = make_world(LAZY)
+    world.run(seconds=5)
+    for text in ("look", "é" * 3000):
+        world.inbox.submit(_wake(text))
+    world.run(minutes=2)
+    assert "é(cut: 6000 bytes were sent)" in world.calls[-1].stdin.replace("\n", "")
+    assert world.calls[-1].stdin.count("é") < 2048
+
+
 @pytest.mark.long_on_server("100,000 statements")
 def test_ten_thousand_wakes_start_one_run(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
