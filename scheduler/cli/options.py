@@ -36,7 +36,11 @@ COLOR_CHOICES = ("auto", "always", "never")
 def import_place(place: str) -> Any:
     """Import a command or function of this package by its place, such as `status:print_status`."""
     module, _, name = place.partition(":")
-    path = f"scheduler.cli.{module}"
+    return getattr(import_large(f"scheduler.cli.{module}"), name)
+
+
+def import_large(path: str) -> Any:
+    """Import a module that takes long."""
     if path not in sys.modules:
         gc.disable()  # modules stay: searching their objects for garbage would be a fifth of the CPU time of `status`
         try:
@@ -44,7 +48,7 @@ def import_place(place: str) -> Any:
         finally:
             gc.freeze()
             gc.enable()
-    return getattr(sys.modules[path], name)
+    return sys.modules[path]
 
 
 def config_option(command: CommandFunction) -> CommandFunction:

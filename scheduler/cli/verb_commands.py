@@ -44,9 +44,7 @@ class VerbCommand(click.Command):
 
     def made(self) -> click.Command:
         """The command with its arguments, options and help."""
-        import heartbeatd.verbs
-
-        verb = getattr(heartbeatd.verbs, self._verb)
+        verb = getattr(options.import_large(VERBS), self._verb)
         shape = _shape_of(verb)
         summary, details = _split(verb.__doc__)
         named = {parameter.name for parameter in shape.parameters}
