@@ -503,3 +503,11 @@ def test_a_variable_that_is_empty_is_not_called_unset(tmp_path: Path) -> None:
     assert complaints(tmp_path, text, {"KEY": ""})[0].endswith("KEY is empty; set it in the environment or in the env_file")
     assert complaints(tmp_path, text, {})[0].endswith("KEY is not set; set it in the environment or in the env_file")
     assert complaints(tmp_path, text.replace("${KEY}", "$KEY"), {})[0].endswith('a reference needs braces; write "${KEY}"')
+
+
+def test_an_agent_with_the_name_of_a_key_gets_the_same_errors(tmp_path: Path) -> None:
+    for name in ("runner", "heartbeat", "ops"):
+        yaml = f"agents:\n  {name}: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, on_empty: [no], ok_mach: x}}}}\n"
+        found = "\n".join(complaints(tmp_path, yaml)).replace(f"agents.{name}.", "agents.NAME.")
+        assert "agents.NAME.heartbeat.ok_mach: unknown key; did you mean ok_match?" in found, name
+        assert "agents.NAME.heartbeat.on_empty: a list is not allowed here; write skip or run" in found, name
