@@ -5,7 +5,7 @@ The class of a verb needs pydantic, so its command is made when it is called, an
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heartbeatd.verbs import Verb
 
 VERBS = "heartbeatd.verbs"
+CLASS = re.compile(r'^class (\w+)\([^\n]*\):\n    """(.+?)"""', re.MULTILINE | re.DOTALL)  # with its docstring
 TYPES = {timedelta: DurationParam(), datetime: TimeParam(), int: click.INT}  # of options; any other value is a text
 
 
@@ -66,8 +67,7 @@ def _read_docstrings() -> dict[str, str]:
     """The docstrings of the verbs by the names of the classes. An import would take three times as long as the whole help."""
     spec = find_spec(VERBS)
     assert spec is not None and spec.origin is not None
-    classes = (node for node in ast.parse(Path(spec.origin).read_text("utf-8")).body if isinstance(node, ast.ClassDef))
-    return {each.name: ast.get_docstring(each) or "" for each in classes}
+    return dict(CLASS.findall(Path(spec.origin).read_text("utf-8")))
 
 
 def _split(docstring: str) -> tuple[str, str]:
