@@ -82,7 +82,7 @@ class Records:
     @cached_property
     def unaddressed(self) -> dict[Key, tuple[int, int]]:
         """The alerts of the period that were sent to no one."""
-        return run_history.unaddressed_alerts(self.db, self.period.begin, self.period.end)
+        return run_history.unaddressed_alerts(self.db, self.period.begin, self.period.end, self.only)
 
     @cached_property
     def past(self) -> dict[Key, list[PastState]]:

@@ -100,15 +100,18 @@ select kind, name, state, outcome, reason, suppression, trigger, 1, slots, id, s
 from run where state in ('running', 'waiting') and slot < :end
 """
 
-CAUSES_OF_ENTRY = CAUSES.replace("from run where", "from run where kind = :kind and name = :name and")  # by another index
-
 # An agent had an alert, and there is no message: no target was configured or known.
 UNADDRESSED = """
-select kind, name, count(*) as runs, max(id) as last_id from run
-where state = 'closed' and finished_at >= :begin and slot >= :begin and slot < :end and kind = 'heartbeat'
+select kind, name, count(*) as runs, max(id) as last_id
+from run where state = 'closed' and finished_at >= :begin and slot >= :begin and slot < :end and kind = 'heartbeat'
   and outcome = 'alert' and suppression is null and not exists (select 1 from outbox where run_id = run.id and notice is null)
 group by kind, name
 """
+
+# Of one entry, found by the index on its runs.
+CAUSES_OF_ENTRY, UNADDRESSED_OF_ENTRY = (
+    query.replace("from run where", "from run where kind = :kind and name = :name and") for query in (CAUSES, UNADDRESSED)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,7 @@ def count_causes(
     `only` limits them to one entry.
     """
     found: dict[tuple[Kind, str], list[CauseCount]] = {}
-    wanted = dict(zip(("kind", "name"), only, strict=True)) if only else {}
-    query = CAUSES_OF_ENTRY if only else CAUSES
-    for row in db.execute(query, {"begin": to_millis(begin), "end": to_millis(end)} | wanted):
+    for row in db.execute(CAUSES_OF_ENTRY if only else CAUSES, _period(begin, end, only)):
         kind, name, state, outcome, reason, suppression, trigger, runs, slots, last_id, first, last = row
         count = CauseCount(
             state, outcome, reason, suppression, Trigger(trigger), runs, slots, last_id, from_millis(first), from_millis(last)
@@ -149,10 +150,21 @@ def count_causes(
     return found
 
 
-def unaddressed_alerts(db: sqlite3.Connection, begin: datetime, end: datetime) -> dict[tuple[Kind, str], tuple[int, int]]:
-    """The agents whose alerts of [begin, end) were queued for no target: their number, and the id of the last such run."""
-    rows = db.execute(UNADDRESSED, {"begin": to_millis(begin), "end": to_millis(end)})
+def unaddressed_alerts(
+    db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
+) -> dict[tuple[Kind, str], tuple[int, int]]:
+    """The agents whose alerts of [begin, end) were queued for no target: their number, and the id of the last such run.
+
+    `only` limits them to one entry.
+    """
+    rows = db.execute(UNADDRESSED_OF_ENTRY if only else UNADDRESSED, _period(begin, end, only))
     return {(Kind(row[0]), row[1]): (row[2], row[3]) for row in rows}
+
+
+def _period(begin: datetime, end: datetime, only: tuple[Kind, str] | None) -> dict[str, int | str]:
+    """The parameters of a query about a period, and about one entry."""
+    entry = {"kind": only[0], "name": only[1]} if only else {}
+    return {"begin": to_millis(begin), "end": to_millis(end), **entry}
 
 
 def runs_in_progress_at(db: sqlite3.Connection, instant: datetime) -> list[tuple[Kind, str, int]]:
@@ -173,7 +185,7 @@ def count_awaited_results(db: sqlite3.Connection, kind: Kind, name: str) -> int:
 
 def awaiting_entries(db: sqlite3.Connection) -> frozenset[tuple[Kind, str]]:
     """The entries that have such runs."""
-    rows = db.execute("select distinct kind, name from run where result_due_at is not null")
+    rows = db.execute("select kind, name from run where result_due_at is not null")  # with `distinct`, SQLite reads all runs
     return frozenset((Kind(row[0]), row[1]) for row in rows)
 
 

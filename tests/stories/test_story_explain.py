@@ -23,6 +23,7 @@ from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.daemon_state import read_daemon_state
+from scheduler.insight.entry_day import explain_day
 from scheduler.insight.periods import Period
 from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.model import local_days
@@ -611,6 +612,22 @@ def test_explain_changes_nothing_in_the_database(make_world: MakeWorld) -> None:
     explanation.explain_moment(explained_entry(world, "measure"), world.clock.now).as_data()
     explain_day_of(world)
     assert world.all_rows() == before
+
+
+@pytest.mark.sqlite_file("query plans of SQLite")
+def test_one_entry_is_explained_without_reading_the_runs_of_all_others(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    world.run(hours=1)
+    db, explained = world.store.connection, explained_entry(world)
+    statements: list[str] = []
+    db.set_trace_callback(statements.append)
+    explain_day(explained.records, explained.row)
+    db.set_trace_callback(None)
+    plans = [row["detail"] for each in statements for row in db.execute(f"explain query plan {each}")]
+    of_runs = [plan for plan in plans if " run " in f"{plan} "]
+    assert len(of_runs) > 3
+    limited = ("kind=? AND name=?", "INDEX run_awaited", "INTEGER PRIMARY KEY")
+    assert [plan for plan in of_runs if not any(words in plan for words in limited)] == []
 
 
 def test_slots_moved_to_an_opening_are_explained_there_and_the_others_as_outside_the_hours(make_world: MakeWorld) -> None:
