@@ -160,6 +160,19 @@ def test_a_notification_that_was_held_back_is_tried_for_a_day_from_its_release(m
     assert timedelta(hours=22) <= moves[0].age < timedelta(hours=26)
 
 
+def test_the_interval_of_reminders_begins_when_a_notification_that_was_held_back_is_sent(make_world: MakeWorld) -> None:
+    text = config(job="remind: 6h").replace("deliver: phone}, remind: 6h", "deliver: phone, remind: 6h}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake("HEARTBEAT_OK")})
+    world.run_until("2026-03-02 09:30")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 12:00")
+    assert sent(world) == [f"03-02 08:00 {FAILURE}"]
+    world.run_until("2026-03-02 14:30")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 16:00")
+    assert ["(reminder, " in line for line in sent(world)] == [False, True]
+
+
 def test_an_agent_that_fails_twice_releases_the_notification(make_world: MakeWorld) -> None:
     world = make_world(
         config("retries: 0, on_failure: none"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: FAILED}

@@ -433,6 +433,21 @@ def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> N
     assert sent[1:] == [("other", failed)]
 
 
+def test_a_failure_whose_message_was_not_delivered_is_sent_again_when_its_channel_works(make_world: MakeWorld) -> None:
+    other_agent = agent(interval="1h", deliver="hook").partition("agents:\n")[2].replace("ops:", "web:", 1)
+    world = make_world(HOOKS + agent(deliver="[hook, other]", retries="0", on_failure="{after: 1}") + other_agent)
+    world.scripts |= {"ops": lambda call: 1 if call.at < utc("2026-03-02 10:15") else "HEARTBEAT_OK"}
+    world.scripts |= {"web": lambda call: f"ALERT: {call.at:%H:%M}"}
+    answers, sent = {"hook": REFUSED}, list[tuple[str, str]]()
+    world.send = channels_answering(answers, sent)
+    world.run_until("2026-03-02 08:45")
+    assert [channel for channel, text in sent if "ops failed" in text] == ["other"]
+    del answers["hook"]
+    world.run_until("2026-03-02 11:00")
+    about_ops = [(channel, text[:8].strip()) for channel, text in sent if "ops failed" in text]
+    assert about_ops == [("other", "warning"), ("hook", "warning"), ("hook", "over"), ("other", "over")]
+
+
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
     alert_in_every_run(world)
