@@ -255,8 +255,7 @@ class JobQueue:
                 try:
                     async with self._in_time():  # the pool would try again for 30 s, and not say why it cannot connect
                         await (await psycopg.AsyncConnection.connect(self._conninfo, **self._options)).close()
-                    await self._connector.open_async()
-                    async with self._in_time():
+                        await self._connector.open_async()
                         await self._prepare_tables(may_create)
                 except BaseException:
                     await self._connector.close_async()

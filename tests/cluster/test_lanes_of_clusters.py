@@ -45,7 +45,7 @@ def wait_until(is_true: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True, lease: str = "1h") -> Cluster:
+def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True, lease: str = "2m") -> Cluster:
     """The lease is long, so that none ends while this machine is busy with something else."""
     state = "state/h.db" if workers else dsn
     executor = QUEUE.format(lease=lease) if workers else ""
