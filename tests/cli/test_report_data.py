@@ -226,7 +226,7 @@ MONTH_REPORT = """\
 989 runs: 144 with an alert, 844 without, 1 failed. 595 slots skipped, 1 of them
 missed. Cost $37.35 for 14m tokens in and 38k out. Most expensive:
 agent/research ($34.83; run 955 alone $2.70). Most alerts: agent/research (120
-of 144). Undelivered messages: 10 dead (`heartbeatd outbox`). The daemon was
+of 144). Undelivered messages: 11 dead (`heartbeatd outbox`). The daemon was
 down 2 times, 5h7m in all.
 
 NAME                 RUNS  ALERTS  FAILED  SKIPPED  MISSED    COST
@@ -256,9 +256,8 @@ FAILED         RUNS  ENTRIES
 exit              1  cron/nightly-backup
 
 CHANNEL  DELIVERED  PENDING  HELD  DEAD  DROPPED  UNCERTAIN
-hook           113        0     0     8        0          8
-log              1        0     0     0        0          0
-phone           60        0     0     2        0          0
+hook           115        0     0     9        0          9
+phone           69        0     0     2        0          0
 
 DOWN FROM            UNTIL                FOR  CAUSE
 2026-10-22 00:00:00  2026-10-22 05:00:00  5h   ended unexpectedly
