@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 from itertools import islice
@@ -104,30 +103,19 @@ class Report:
     """An answer with findings, one per key.
 
     `text` is a text that the checklist asked for, and that has no key. `loose` is other text around the lines with keys: it is
-    sent only together with a finding. `dropped` counts the findings above the limit. `cut_key` is the key of the finding whose
-    text was cut off at a token limit.
+    sent only together with a finding. `dropped` counts the findings above the limit. `unconfirmed` are findings that the agent
+    did not say again when it was asked.
     """
 
     findings: tuple[Finding, ...]
     text: str = ""
     loose: str = ""
     dropped: int = 0
-    cut_key: str | None = None
+    unconfirmed: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:
         """The answer as plain text, for the run record."""
         return "\n".join(part for part in (self.text, self.loose, *(finding.line for finding in self.findings)) if part)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownCondition:
-    """An open condition, as the prompt lists it. `reported_at` is when a recipient was last notified; None if not yet."""
-
-    label: str
-    severity: Severity
-    text: str
-    since: datetime
-    reported_at: datetime | None = None
 
 
 class InvalidFindings(ValueError):
@@ -164,7 +152,7 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
         raise InvalidFindings("none of the findings has a key or a text")
     keyless = [finding.text for finding in parsed if not finding.key and not finding.resolved]
     report = Report(
-        _merge_findings([finding for finding in parsed if finding.key]),
+        tuple(finding for finding in parsed if finding.key),
         "\n".join(part for part in (words, *keyless) if part),
         dropped=max(0, len(found) - MAX_FINDINGS),
     )
@@ -172,8 +160,8 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
-    """One report of several parts of an answer. A key that is in several of them is one finding."""
-    findings = _merge_findings([finding for report in reports for finding in report.findings])
+    """One report of several parts of an answer."""
+    findings = tuple(finding for report in reports for finding in report.findings)
     merged = Report(
         findings[:MAX_FINDINGS],
         "\n".join(report.text for report in reports if report.text),
@@ -216,7 +204,7 @@ def read_report(answer: str, *, is_cut: bool = False) -> Report | None:
     report = _read_json(answer)
     if report is None and is_cut:
         report = _read_cut_json(answer)
-    return _read_lines(answer, is_cut=is_cut) if report is None else report
+    return _read_lines(answer) if report is None else report
 
 
 def _parse_json_text(text: str, *, is_cut: bool) -> object:
@@ -315,16 +303,17 @@ def _clean_text(text: str, most: int | None = MAX_TEXT) -> str:
     return kept if most is None or len(kept) <= most else f"{kept[:most].rstrip()}..."
 
 
-def _merge_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def merge_by_key(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """One finding per key: the highest severity and all different texts. It is resolved only if all of them are."""
     merged: dict[str, Finding] = {}
     for finding in findings:
         before = merged.get(finding.key)
-        merged[finding.key] = finding if before is None else _merge_two(before, finding)
+        merged[finding.key] = finding if before is None else merge_two(before, finding)
     return tuple(merged.values())
 
 
-def _merge_two(first: Finding, second: Finding) -> Finding:
+def merge_two(first: Finding, second: Finding) -> Finding:
+    """Two findings about the same thing as one, with the key of the first."""
     if first.resolved != second.resolved:
         return second if first.resolved else first
     text = first.text if second.text in first.text else _clean_text(f"{first.text}\n{second.text}")
@@ -423,7 +412,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d|\d\d?:\d\d:\d\d|\d\d?[/.](?:\d\d?|[A-Z
 _HASH = re.compile(r"(?=[a-f]*\d)[0-9a-f]{7,64}")  # of a commit or a container
 
 
-def _read_lines(answer: str, *, is_cut: bool = False) -> Report | None:
+def _read_lines(answer: str) -> Report | None:
     """The lines with keys. A line without a key belongs to the finding above it, up to an empty line."""
     findings: list[Finding] = []
     more: list[list[str]] = []  # for each finding, the lines that belong to it
@@ -452,8 +441,7 @@ def _read_lines(answer: str, *, is_cut: bool = False) -> Report | None:
         replace(finding, text=_clean_text("\n".join([finding.text, *lines]))) if lines else finding
         for finding, lines in zip(findings, more, strict=True)
     ]
-    cut_key = findings[-1].key if is_cut and is_open else None
-    return with_text_around(Report(_merge_findings(whole), dropped=dropped, cut_key=cut_key), "\n".join(loose))
+    return with_text_around(Report(tuple(whole), dropped=dropped), "\n".join(loose))
 
 
 def _finding_from_line(line: str) -> Finding | None:

@@ -13,7 +13,8 @@ from heartbeat import findings, verdict
 from heartbeat.checklist import count_boxes
 from heartbeat.checks import Situation, Skip, create_missing_checklist, first_obstacle, load_checklist
 from heartbeat.decision import Action, Decision, InvalidDecision, decision_prompt, parse_decision
-from heartbeat.findings import Finding, KnownCondition
+from heartbeat.evidence import OpenProblem
+from heartbeat.findings import Finding, merge_by_key
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
 from heartbeat.prompt import PromptFacts, PromptWake, compose_prompt
 from heartbeat.runners import Answer, Failure
@@ -221,10 +222,10 @@ def _carry_over(before: Beat, now: datetime) -> Beat:
     )
 
 
-def _known_conditions(before: Beat) -> tuple[KnownCondition, ...]:
+def _known_conditions(before: Beat) -> tuple[OpenProblem, ...]:
     """The open conditions as the prompt lists them."""
     return tuple(
-        KnownCondition(known.finding.label, known.finding.severity, known.finding.text, known.since, known.reported_at)
+        OpenProblem(known.finding.label, known.finding.severity, known.finding.text, known.since, known.reported_at)
         for known in before.conditions
     )
 
@@ -245,7 +246,7 @@ def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer |
     report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=answer.truncated)
     judged = verdict.judge_for(spec, report.text if report else content, truncated=answer.truncated)
     holds = [finding for finding in report.findings if not finding.resolved] if report else []
-    run = replace(run, outcome="alert" if holds else judged.outcome, findings=report.findings if report else ())
+    run = replace(run, outcome="alert" if holds else judged.outcome, findings=merge_by_key(report.findings) if report else ())
     if run.outcome == "alert" and not spec.show_alerts:
         return replace(run, suppression=Suppression.NOT_SHOWN)
     run, news = _update_conditions(spec, run)

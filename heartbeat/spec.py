@@ -167,6 +167,7 @@ class _Calls:
     timeout: timedelta
     async_timeout: timedelta = timedelta(hours=1)
     answer: AnswerForm = "text"
+    ask_again: int = 0  # further calls of a run at most, if its answer is incomplete
     strip_reasoning: bool = True
     precheck: Precheck | None = None
     decide: Decide | None = None

@@ -29,6 +29,7 @@ class Suppression(StrEnum):
     NOT_SHOWN = "not_shown"
     DECIDED_SKIP = "decided_skip"
     MUTED = "muted"
+    NO_FINDINGS = "no_findings"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from heartbeat.findings import KnownCondition
+from heartbeat.evidence import OpenProblem
 from heartbeat.prompt import AgentActivity
 from scheduler.engine import budget_reservations
 from scheduler.engine.tick import Tick
@@ -93,11 +93,12 @@ def _make_claim(
         activity=_agent_activity(tx, entry, entry_row),
         conditions=_open_conditions(tx, entry_row) if entry_row.conditions else (),
         looked_at=entry_row.looked_at,
+        left_out=entry_row.looked_line_digests,
     )
 
 
-def _open_conditions(tx: Transaction, entry_row: EntryRow) -> tuple[KnownCondition, ...]:
-    return tuple(condition.for_prompt for condition in conditions.open_conditions_of(tx.db, entry_row.name))
+def _open_conditions(tx: Transaction, entry_row: EntryRow) -> tuple[OpenProblem, ...]:
+    return tuple(condition.as_problem for condition in conditions.open_conditions_of(tx.db, entry_row.name))
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:

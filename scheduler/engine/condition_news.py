@@ -43,14 +43,16 @@ def news_for_target(condition: Condition, target: Target, spec: Heartbeat, now: 
         if not knows or flapping:
             return None
         assert last is not None
-        line = _ending_line(condition) if spec.show_resolved and condition.ended_by is not EndedBy.USER else ""
+        is_told = spec.show_resolved and condition.ended_by is not EndedBy.USER and last.severity is not Severity.INFO
+        line = _ending_line(condition) if is_told else ""
         return news(ReportKind.ENDED, line, last.severity)
     if condition.is_acknowledged:
         return None
     if last is None or not knows or last.is_lost:
         if flapping:
             return news(ReportKind.FLAPPING, _flapping_line(text))
-        return news(ReportKind.OPEN, text)
+        is_known = condition.has_returned and last is not None and last.severity is Severity.INFO is condition.severity
+        return news(ReportKind.OPEN, "" if is_known else text)
     if condition.severity.rank > last.severity.rank:
         kind = ReportKind.FLAPPING if flapping else ReportKind.OPEN
         return news(kind, f"{condition.severity.value.upper()} now, {last.severity.value} before: {condition.text}")
@@ -58,7 +60,13 @@ def news_for_target(condition: Condition, target: Target, spec: Heartbeat, now: 
         return news(ReportKind.FLAPPING, _flapping_line(text), last.severity)
     if not flapping and last.kind is ReportKind.FLAPPING:
         return news(ReportKind.OPEN, "", last.severity)
-    if last.is_pending or flapping or condition.missed or now < _reminder_of(last, condition, spec):
+    if (
+        last.is_pending
+        or flapping
+        or condition.missed
+        or condition.severity is Severity.INFO
+        or now < _reminder_of(last, condition, spec)
+    ):
         return None
     since = _local_time(condition.opened_at, spec.zone)
     line = f"still open, since {since} ({abbreviate_duration(now - condition.opened_at)}): {text}"

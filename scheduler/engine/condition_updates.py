@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from hashlib import sha256
 
-from heartbeat.findings import Finding, Severity
+from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read_lines
+from heartbeat.findings import Finding, Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Heartbeat
-from heartbeat.verdict import normalise_text
 from scheduler.engine import job_conditions
 from scheduler.engine.condition_news import ConditionNews, is_unsettled, news_for_target
 from scheduler.model.condition import FLAPPING_TIME, Condition, Effect, EndedBy, ReportKind
@@ -22,13 +21,12 @@ from scheduler.store import conditions
 from scheduler.store.transaction import Transaction
 
 MAX_OPEN = 200  # open conditions of an agent; further findings are counted in one condition of their own
-LONGEST_HOLD = timedelta(minutes=30)  # how long a finding that was cut waits for the next run
-MAX_LINES = 200  # lines of a precheck's output that are compared
+LOOKS_WITHOUT_LINES = 2  # in a row, after which a condition whose lines are gone is over
+RETURN_TIME = timedelta(days=1)  # a condition whose line comes back so soon is the same as before
 WRONG_END_TIME = timedelta(days=1)  # a condition that opens again so soon was not over
+MAX_ALIASES = 20  # other keys of a condition that are remembered
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
 OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
-
-LOOKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED})  # skips at which the precheck ran, and no agent was called
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,7 @@ class ConditionUpdate:
 
     `conditions` are all of them after the run, `changed` those to save, and `opened` is the number that this run has opened.
     `news` is what targets are notified of. `noted` says what happened to each finding and each closed condition, by key.
+    `unnamed` are the names of the precheck's lines that belong to no condition.
     """
 
     conditions: tuple[Condition, ...]
@@ -45,6 +44,7 @@ class ConditionUpdate:
     news: tuple[ConditionNews, ...]
     noted: Mapping[str, Mapping[str, object]]
     now: datetime
+    unnamed: frozenset[str] = frozenset()
     is_muted: bool = False
 
     def for_muted_agent(self) -> ConditionUpdate:
@@ -69,44 +69,37 @@ class ConditionUpdate:
 
 
 def plan_update(
-    tx: Transaction,
-    claim: Claim,
-    result: AttemptResult,
-    before: EntryRow,
-    targets: Sequence[Target],
-    next_slot: datetime | None,
+    tx: Transaction, claim: Claim, result: AttemptResult, before: EntryRow, targets: Sequence[Target]
 ) -> ConditionUpdate | None:
     """What this result does to the conditions of the agent; None if it does not concern them. Nothing is written.
 
     1. Findings open conditions, continue them, or close those that are over.
-    2. A complete answer that does not mention a condition counts against it (`count_silence`).
+    2. A condition whose lines are gone from the precheck's output is over. A complete answer that does not mention one without
+       lines counts against it (`end_conditions`).
     3. Each target gets one line for every condition that is news to it (`news_for_target`).
     """
     spec = claim.entry.spec
-    has_looked = result.outcome in ANSWERED or result.reason in LOOKED
+    lines = lines_of_precheck(result)
+    has_looked = result.outcome in ANSWERED or lines is not None
     has_findings = result.report is not None and bool(result.report.findings)
     if not isinstance(spec, Heartbeat) or not has_looked or not (before.conditions or has_findings):
         return None
     known = {condition.key: condition for condition in conditions.conditions_of(tx.db, spec.name)}
-    tracker = _ConditionTracker(
-        tx.now, spec, claim, result, known, output_lines(result), _has_all_lines(result), before.looked_line_digests,
-        failed_jobs=job_conditions.failed_jobs_of_wakes(tx, claim),
-        failing_jobs=job_conditions.failing_jobs(tx, known.values()),
-    )  # fmt: skip
+    jobs = job_conditions.failed_jobs_of_wakes(tx, claim), job_conditions.failing_jobs(tx, known.values())
+    look = Look([condition.as_problem for condition in known.values() if condition.is_open], lines, jobs[0] | jobs[1])
+    tracker = _ConditionTracker(tx.now, spec, claim, result, known, look, failed_jobs=jobs[0])
     tracker.apply_findings()
-    tracker.count_silence()
+    tracker.end_conditions()
     after = tuple(tracker.now_known.values())
-    held_key = _cut_key_to_hold(result, known, next_slot, tx.now)
     shown = after if spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN else ()
     news = tuple(
-        found
-        for condition in shown
-        for target in (targets if condition.key != held_key else ())
-        if (found := news_for_target(condition, target, spec, tx.now))
+        found for condition in shown for target in targets if (found := news_for_target(condition, target, spec, tx.now))
     )
     changed = tuple(_without_void_ack(condition) for condition in after if condition != known.get(condition.key))
     opened = sum(condition.is_open and condition.opened_at == tx.now for condition in changed)
-    return ConditionUpdate(after, changed, opened, news, tracker.effects, tx.now)
+    named = {line.name for condition in after if condition.is_open for line in condition.lines}
+    unnamed = frozenset(line.name for line in lines or ()) - named
+    return ConditionUpdate(after, changed, opened, news, tracker.effects, tx.now, unnamed)
 
 
 def save_update(tx: Transaction, update: ConditionUpdate, message_ids: Mapping[Target, int]) -> None:
@@ -144,11 +137,8 @@ class _ConditionTracker:
     claim: Claim
     result: AttemptResult
     known: Mapping[str, Condition]
-    lines: frozenset[str] | None  # of the precheck's output; None if there is none to compare
-    has_all_lines: bool  # False if the output was too long, so that a line may be missing in `lines`
-    lines_before: frozenset[str]  # at the last complete answer
-    failed_jobs: frozenset[str] = frozenset()  # that have woken this run
-    failing_jobs: frozenset[str] = frozenset()  # that a condition is about, and whose last run failed
+    look: Look
+    failed_jobs: frozenset[str]  # that have woken this run
     now_known: dict[str, Condition] = field(default_factory=dict)
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
@@ -165,72 +155,89 @@ class _ConditionTracker:
         """Open, continue or close the condition of each finding."""
         report = self.result.report
         surplus = report.dropped if report else 0
-        for finding in report.findings if report else ():
-            before = self.now_known.get(finding.key)
-            self.mentioned.add(finding.key)
+        for subject, finding in self.look.assign(report.findings) if report else ():
+            before = self.now_known[comparable_key(subject.problem.label)] if subject.problem else None
             if finding.resolved:
                 self._resolve(finding, before)
-            elif before is not None and before.is_open:
-                self._continue(finding, before)
+            elif before is not None:
+                self._continue(finding, before, subject)
             elif self._open_count() < MAX_OPEN:
-                self._open(finding, before)
+                self._open(finding, subject)
             else:
                 surplus += 1
-                self._note(finding, Effect.UNTRACKED)
+                self._note(finding.key, finding, Effect.UNTRACKED)
+        for finding in report.unconfirmed if report else ():
+            self._note(finding.key, finding, Effect.UNCONFIRMED)
         if surplus:
             noun = "finding" if surplus == 1 else "findings"
             more = f"More: heartbeatd show {self.claim.run_id}"
             text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. {more}"
+            before = self.now_known.get(OVERFLOW.key)
             finding = replace(OVERFLOW, text=text)
-            before = self.now_known.get(finding.key)
-            self.mentioned.add(finding.key)
-            self._continue(finding, before) if before and before.is_open else self._open(finding, before)
+            self._continue(finding, before, Subject()) if before and before.is_open else self._open(finding, Subject())
 
-    def count_silence(self) -> None:
-        """Close open conditions that the answer does not mention, if that means that they are over.
+    def end_conditions(self) -> None:
+        """Close open conditions whose lines are gone in two prechecks in a row.
 
-        If all lines of the precheck that came with a condition are gone from its whole output, one such answer is enough.
+        One without lines is closed after several answers that do not mention it.
         """
         for condition in list(self.now_known.values()):
-            if not condition.is_open or condition.key in self.mentioned or not self._is_silence(condition):
+            if not condition.is_open or condition.opened_at == self.now:
                 continue
-            missed = condition.missed + 1
-            lines_are_gone = bool(condition.lines) and self.lines is not None and not condition.lines & self.lines
-            if (lines_are_gone and self.has_all_lines) or missed >= answers_to_close(condition, self.spec.clear_after):
-                closed = replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed)
-                self._keep(closed)
-                self._note_condition(closed, Effect.CLEARED)
+            problem = condition.as_problem
+            if condition.lines and self.spec.precheck is not None:
+                if self.look.lines is None or (not self.look.is_present(problem) and not self._has_all_lines()):
+                    continue
+                present = self.look.is_present(problem)
+                missed, most = 0 if present else condition.missed + 1, LOOKS_WITHOUT_LINES
+                condition = replace(condition, lines=self.look.tracked_lines(problem))
+            elif condition.key in self.mentioned or not self._is_silence(condition):
+                continue
             else:
+                missed, most = condition.missed + 1, answers_to_close(condition, self.spec.clear_after)
+            if missed < most:
                 self._keep(replace(condition, missed=missed))
+            else:
+                self._keep(replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed))
+                self.effects[condition.key] = {"key": condition.label, "effect": Effect.CLEARED}
+
+    def _has_all_lines(self) -> bool:
+        """Whether the look has every line of the precheck's output: without a digest, the output was truncated."""
+        checked = self.result.precheck
+        if checked is None or (checked.digest is None and checked.status is not PrecheckStatus.NOTHING):
+            return False
+        return len(self.look.lines or ()) < MAX_LINES
 
     def _is_silence(self, condition: Condition) -> bool:
         """Whether an answer without this condition counts against it.
 
-        It does not if the answer is incomplete, if the lines of the precheck that came with the condition are still there, or if
-        a wake came with it and this run had no wake of the same sender: then the agent did not see what it had reported. Nor does
-        it if the condition is about a cron job that still fails.
+        It does not if the answer is incomplete, or if a wake came with the condition and this run had no wake of the same sender:
+        then the agent did not see what it had reported. Nor does it if the condition is about a cron job that still fails.
         """
         if condition.key == OVERFLOW.key:
             return self.result.is_complete_answer  # it is about the answers themselves
-        if condition.jobs & (self.failing_jobs | self.failed_jobs):
+        if not condition.jobs.isdisjoint(self.look.jobs):
             return False
         if condition.senders and not condition.senders & self.senders:
             return False
-        if condition.lines and self.lines is not None and condition.lines <= self.lines:
-            return False
         return self.result.is_complete_answer or self.result.reason is Skip.PRECHECK
 
-    def _open(self, finding: Finding, before: Condition | None) -> None:
+    def _open(self, finding: Finding, subject: Subject) -> None:
+        """Open a condition. If one with the same line was closed within a day, it is the same condition."""
+        line = subject.line
+        before = returning = self._returning(line) if line else None
+        if before is None:
+            finding = replace(finding, label=self._free_label(finding.label))
+            before = self.known.get(finding.key)
         recent = tuple(opened for opened in (before.openings if before else ()) if opened > self.now - FLAPPING_TIME)
         wrongly_closed = 0
         if before is not None and before.closed_at is not None and before.closed_at > self.now - WRONG_END_TIME:
-            wrongly_closed = before.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED)
-        others = [known.lines for known in self.known.values() if known.is_open]
+            wrongly_closed = before.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED and not before.lines)
         opened = Condition(
             name=self.spec.name,
-            key=finding.key,
-            label=finding.label,
-            severity=finding.severity,
+            key=before.key if before else finding.key,
+            label=before.label if before else finding.label,
+            severity=(line.severity if line else None) or finding.severity,
             text=finding.text,
             opened_at=self.now,
             last_seen_at=self.now,
@@ -239,47 +246,67 @@ class _ConditionTracker:
             id=before.id if before else 0,
             wrongly_closed=wrongly_closed,
             openings=(*recent[-10:], self.now),
-            lines=(self.lines or frozenset()).difference(self.lines_before, *others),
-            senders=self.senders,
-            jobs=self._jobs_of(finding),
+            lines=(TrackedLine(line.name, line.form),) if line else (),
+            senders=frozenset() if line else self.senders,
+            jobs=frozenset() if line else self._jobs_of(finding, subject),
+            aliases=_with_alias(returning, finding) if returning else (),
             reports=before.reports if before else {},
+            has_returned=returning is not None,
         )
         self._keep(opened)
-        self._note(finding, Effect.OPENED)
+        self._note(opened.key, finding, Effect.OPENED)
 
-    def _continue(self, finding: Finding, before: Condition) -> None:
+    def _returning(self, line: Line) -> Condition | None:
+        """The condition that was closed within a day and had this line, with the same figures."""
+        closed = [each for each in self.known.values() if each.closed_at and each.closed_at > self.now - RETURN_TIME]
+        found = (each for each in closed if not self.now_known[each.key].is_open)
+        return next((each for each in found if any(line.form == own.form for own in each.lines)), None)
+
+    def _free_label(self, label: str) -> str:
+        """The label, with a number if another open condition has this key."""
+        number, free = 1, label
+        while (known := self.now_known.get(comparable_key(free))) is not None and known.is_open:
+            number += 1
+            free = f"{label} {number}"
+        return free
+
+    def _continue(self, finding: Finding, before: Condition, subject: Subject) -> None:
+        problem, line = before.as_problem, subject.line
+        self.mentioned.add(before.key)
+        told = [each.severity for each in self.look.lines_of(problem) if each.severity]
+        severity = max(told, default=finding.severity, key=lambda each: each.rank)
+        if severity.rank < before.severity.rank and self.spec.ask_again and not self.look.has_new_form(problem):
+            severity = before.severity
+        own = (TrackedLine(line.name, line.form),) if line and not before.lines else ()
         self._keep(
             replace(
                 before,
-                label=finding.label,
-                severity=finding.severity,
+                severity=severity,
                 text=finding.text if finding.text != finding.label else before.text,
                 last_seen_at=self.now,
                 last_run_id=self.claim.run_id,
                 missed=0,
-                lines=before.lines if self.lines is None else before.lines & self.lines,
-                jobs=before.jobs | self._jobs_of(finding),
+                lines=before.lines or own,
+                jobs=before.jobs | self._jobs_of(finding, subject),
+                aliases=_with_alias(before, finding),
             )
         )
-        self._note(finding, Effect.WORSENED if finding.severity.rank > before.severity.rank else Effect.KNOWN)
+        self._note(before.key, finding, Effect.WORSENED if severity.rank > before.severity.rank else Effect.KNOWN)
 
-    def _jobs_of(self, finding: Finding) -> frozenset[str]:
+    def _jobs_of(self, finding: Finding, subject: Subject) -> frozenset[str]:
         """The failed jobs that have woken this run and that the finding is about."""
         text = f"{finding.label}\n{finding.text}"
-        return frozenset(job for job in self.failed_jobs if job_conditions.is_about_job(text, job, self.failed_jobs))
+        named = {job for job in self.failed_jobs if job_conditions.is_about_job(text, job, self.failed_jobs)}
+        return frozenset(named | ({subject.job} if subject.job else set()))
 
     def _resolve(self, finding: Finding, before: Condition | None) -> None:
-        if before is None or not before.is_open:
-            self._note(finding, Effect.IGNORED)
+        """Close a condition, because the agent says so. It is not believed while there is evidence."""
+        if before is None or self.look.is_present(before.as_problem):
+            self._note(finding.key, finding, Effect.IGNORED)
             return
         text = finding.text or f'it was "{before.text}"'
-        ended = replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run_id)
-        self._keep(ended)
-        self._note(finding, Effect.RESOLVED)
-
-    def _note_condition(self, condition: Condition, effect: Effect) -> None:
-        """Record for the run what happened to a condition that its answer does not mention."""
-        self.effects[condition.key] = {"key": condition.label, "effect": effect}
+        self._keep(replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run_id))
+        self._note(before.key, finding, Effect.RESOLVED)
 
     def _open_count(self) -> int:
         return sum(condition.is_open for condition in self.now_known.values())
@@ -287,8 +314,8 @@ class _ConditionTracker:
     def _keep(self, condition: Condition) -> None:
         self.now_known[condition.key] = condition
 
-    def _note(self, finding: Finding, effect: Effect) -> None:
-        self.effects[finding.key] = {
+    def _note(self, key: str, finding: Finding, effect: Effect) -> None:
+        self.effects[key] = {
             "key": finding.label,
             "severity": finding.severity.value,
             "text": finding.text,
@@ -297,37 +324,19 @@ class _ConditionTracker:
         }
 
 
-def _cut_key_to_hold(
-    result: AttemptResult, known: Mapping[str, Condition], next_slot: datetime | None, now: datetime
-) -> str | None:
-    """The key of the finding at which the answer was cut, if a run follows soon that may have the whole text.
-
-    None if an earlier run has opened its condition, because it has waited for a run already.
-    """
-    key = result.report.cut_key if result.report else None
-    before = known.get(key) if key else None
-    if before is not None and before.is_open:
-        return None
-    return key if next_slot is not None and next_slot - now <= LONGEST_HOLD else None
+def _with_alias(condition: Condition, finding: Finding) -> tuple[str, ...]:
+    """The aliases of a condition, with the key of a finding about it."""
+    if condition.as_problem.has_key(finding.key):
+        return condition.aliases
+    return (*condition.aliases[-MAX_ALIASES + 1 :], finding.key)
 
 
-def output_lines(result: AttemptResult) -> frozenset[str] | None:
-    """Digests of the lines that the precheck printed, without figures. None if it did not run, or failed."""
+def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:
+    """The lines that the precheck printed. None if it did not run, or failed."""
     checked = result.precheck
     if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
         return None
-    if checked.status is PrecheckStatus.NOTHING:
-        return frozenset()
-    lines = (normalise_text(line, "numbers") for line in checked.output.splitlines()[:MAX_LINES])
-    return frozenset(sha256(line.encode(errors="replace")).hexdigest()[:12] for line in lines if line)
-
-
-def _has_all_lines(result: AttemptResult) -> bool:
-    """Whether `output_lines` has every line of the precheck's output."""
-    checked = result.precheck
-    if checked is None or (checked.digest is None and checked.status is not PrecheckStatus.NOTHING):
-        return False  # without a digest the output was truncated
-    return len(checked.output.splitlines()) <= MAX_LINES
+    return () if checked.status is PrecheckStatus.NOTHING else read_lines(checked.output)
 
 
 def _without_void_ack(condition: Condition) -> Condition:

@@ -51,7 +51,8 @@ from scheduler.store import breakers, checklist_items, entries, outbox, runs, se
 from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
-MAX_CUT_ANSWERS = 3  # after so many cut answers to the same output of the precheck, it counts as looked at
+MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
+MAX_LEFT_OUT = 400  # lines that the agent has left out on purpose, and about which it is not asked again
 
 BUDGET_SPENT_TEXT = "its budget does not allow another attempt"
 
@@ -108,17 +109,21 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, det
 
 
 def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> tuple[AttemptResult, datetime | None]:
-    """The time of the next attempt; None if there is none. Then the returned result has the reason."""
+    """The time of the next attempt; None if there is none. Then the returned result has the reason.
+
+    An answer that was cut is retried too. If there is no further attempt, it counts as it is.
+    """
     used = claim.attempt - claim.crashes
     if result.transient and result.retry_after and result.retry_after > LONGEST_RETRY_AFTER:
         return replace(result, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
-    if not result.transient or used > claim.entry.retries or breakers.has_open_breaker(tick.tx, claim.entry):
+    is_cut = result.truncated and result.outcome in ANSWERED
+    if not (result.transient or is_cut) or used > claim.entry.retries or breakers.has_open_breaker(tick.tx, claim.entry):
         return result, None
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:
-        return replace(result, error=_with_budget_text(result.error)), None
+        return (result if is_cut else replace(result, error=_with_budget_text(result.error))), None
     at = tick.now + max(_retry_delay(tick.chance, used), result.retry_after or timedelta())
     if entry_row.state != "active" or entry_row.paused or not _retry_fits(claim.entry, entry_row, claim.slot, tick.now, at):
-        return replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT), None
+        return (result if is_cut else replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT)), None
     return result, at
 
 
@@ -169,7 +174,7 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
         return None
     after = _queue_messages(tick, before, claim, plan)
     if result.outcome in ANSWERED:
-        after = _record_look(after, claim, result, plan.update.opened if plan.update else 0, tick.now)
+        after = _record_look(after, claim, result, plan.update, tick.now)
     if result.selection and result.selection.remarks:
         tick.tx.report(ChecklistRemarked(entry.name, result.selection.remarks))
     sessions.save_alert(tick.tx, claim, result)
@@ -213,8 +218,7 @@ def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRe
     may_send = bool(result.message or result.report or (before.conditions and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    next_slot = planning.next_due_after(before, claim.slot) if result.truncated else None
-    update = condition_updates.plan_update(tick.tx, claim, result, before, targets, next_slot)
+    update = condition_updates.plan_update(tick.tx, claim, result, before, targets)
     texts = _text_by_target(result, text_targets, update)
     is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now)
@@ -318,37 +322,37 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     return noted._replace(failures=0, last_success_at=tx.now, quiet=0 if sent else entry_row.quiet + 1, alerting=alerting)
 
 
-def _record_look(entry_row: EntryRow, claim: Claim, result: AttemptResult, opened: int, now: datetime) -> EntryRow:
+def _record_look(
+    entry_row: EntryRow, claim: Claim, result: AttemptResult, update: ConditionUpdate | None, now: datetime
+) -> EntryRow:
     """The entry row after an answer, with what the next output of the precheck is compared with.
 
     The output counts as looked at only after a final answer. An answer that was cut is not final. After the output has changed,
-    an answer is not final either if it reports nothing, or opens fewer conditions than there are new lines (`confirm`). For the
-    same output this is so only a limited number of times.
+    an answer is not final either if a line of it belongs to no condition, unless the agent has left out this line before
+    (`confirm`). For the same output this is so only a limited number of times. Then the line counts as left out on purpose.
     """
     checked, precheck = result.precheck, claim.entry.precheck
     if checked is None or checked.digest is None or precheck is None:
         return entry_row
-    lines = condition_updates.output_lines(result) or frozenset()
+    lines = condition_updates.lines_of_precheck(result) or ()
+    unnamed = update.unnamed if update else frozenset(line.name for line in lines)
     most = 0
     if result.truncated:
         most = MAX_CUT_ANSWERS
-    elif checked.digest != entry_row.precheck:
-        has_findings = result.report is not None and bool(result.report.findings)
-        new_lines = lines - entry_row.looked_line_digests
-        says_something = result.outcome is Outcome.ALERT or (claim.entry.kind is Kind.CRON and bool(result.message))
-        is_final = len(new_lines) <= opened if has_findings else says_something
-        most = 0 if is_final else precheck.confirm
+    elif checked.digest != entry_row.precheck and not unnamed <= entry_row.looked_line_digests and not result.message:
+        most = precheck.confirm
     answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0
     if answers < most and precheck.unchanged == "skip":
         return entry_row._replace(unconfirmed=checked.digest, unconfirmed_answers=answers + 1)
+    left_out = [*sorted(entry_row.looked_line_digests - unnamed), *sorted(unnamed)][-MAX_LEFT_OUT:]
     return entry_row._replace(
-        precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(sorted(lines))
+        precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(left_out)
     )
 
 
 def _forget_last_look(entry_row: EntryRow) -> EntryRow:
     """The entry row after a precheck without work. If its next output is the same as before that, there is work again."""
-    return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0, looked_lines=None)
+    return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0)
 
 
 def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> None:

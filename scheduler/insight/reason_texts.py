@@ -180,7 +180,8 @@ EFFECT_TEXTS: dict[str, str] = {
     Effect.RESOLVED: "over, as the agent reported",
     Effect.CLEARED: "closed, because the agent no longer mentions it",
     Effect.ENDED: "its end was reported late, because it was flapping",
-    Effect.IGNORED: "over, but no such condition was open",
+    Effect.IGNORED: "reported as over, but no such condition was open, or its evidence is still there",
+    Effect.UNCONFIRMED: "left out, because the agent did not say it again when it was asked",
     Effect.UNTRACKED: "not tracked, because too many conditions are open",
 }
 
@@ -191,6 +192,7 @@ SUPPRESSION_TEXTS: dict[str, str] = {
     Suppression.DECIDED_SKIP: "the agent decided not to run",
     Suppression.DUPLICATE: "its recipients have already got its content",
     Suppression.NOT_SHOWN: "alerts are not delivered (show_alerts: false)",
+    Suppression.NO_FINDINGS: "the answer is prose, without findings",
     Suppression.MUTED: "its messages are suppressed (mute)",
 }
 

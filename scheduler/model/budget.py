@@ -193,12 +193,12 @@ class AttemptUsage:
 
     @property
     def turn_budget(self) -> TurnBudget | None:
-        """What the turns of a model with tools may use; None if the attempt has only one turn.
+        """What all requests to the agent's model may use; None if it is no model.
 
         A model that decides first has its own part of the maximum.
         """
         *first, last = self.model_calls or (None,)
-        if last is None or last.turns == 1:
+        if last is None:
             return None
         most, before = self.max_usage, replace(self, model_calls=tuple(first), usd_per_run=None)._of_turns(all_turns=True)
         usd = (most.nanos - before.nanos) / NANO if self.priced else None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from heartbeat.findings import KnownCondition, Severity
+from heartbeat.evidence import OpenProblem, TrackedLine
+from heartbeat.findings import Severity
 from scheduler.model.settings import Target
 
 FLAPPING_OPENINGS = 3  # a condition that is opened so often within FLAPPING_TIME flaps
@@ -34,6 +35,7 @@ class Effect(StrEnum):
     REPORTED = "reported"  # it was open already, and a recipient that did not know of it was notified
     ENDED = "ended"  # it had been reported as flapping, and its end was reported
     IGNORED = "ignored"  # the agent said that it is over, but it was not open
+    UNCONFIRMED = "unconfirmed"  # the agent did not say it again when it was asked, so it was left out
     UNTRACKED = "untracked"  # there were too many open conditions
 
 
@@ -79,9 +81,10 @@ class Condition:
 
     `id` is 0 before the condition is saved. `missed` counts the answers in a row that did not mention it, and `wrongly_closed`
     how often it was mentioned again soon after it had been closed for that reason. `openings` are the times within the last day
-    at which it was opened. `lines` are digests of lines of the precheck's output, and `senders` the senders of wakes, that came
-    with it: while these are the same, an answer without it does not mean that it is over. `jobs` are the failed cron jobs that it
-    is about: it is closed when they work again.
+    at which it was opened. `lines` are the lines of the precheck's output that are its evidence: it is closed when they are gone.
+    `jobs` are the failed cron jobs that it is about: it is closed when they work again. `senders` are the senders of wakes that
+    came with it: without such a wake, an answer without it does not mean that it is over. `aliases` are other keys that the agent
+    has used for it. `has_returned`: this run has opened it again, with the same line as before.
     """
 
     name: str
@@ -99,11 +102,13 @@ class Condition:
     missed: int = 0
     wrongly_closed: int = 0
     openings: tuple[datetime, ...] = ()
-    lines: frozenset[str] = frozenset()
+    lines: tuple[TrackedLine, ...] = ()
     senders: frozenset[str] = frozenset()
     jobs: frozenset[str] = frozenset()
+    aliases: tuple[str, ...] = ()
     acknowledgement: Acknowledgement | None = None
     reports: Mapping[Target, ConditionReport] = field(default_factory=dict)
+    has_returned: bool = False
 
     def is_known_to(self, target: Target) -> bool:
         """Whether the target was notified of it, and not of its end."""
@@ -124,8 +129,11 @@ class Condition:
         return sum(opened > now - FLAPPING_TIME for opened in self.openings) >= FLAPPING_OPENINGS
 
     @property
-    def for_prompt(self) -> KnownCondition:
-        """The condition as the prompt lists it."""
+    def as_problem(self) -> OpenProblem:
+        """The condition as the prompt lists it, and as findings are compared with it."""
         known = [report for report in self.reports.values() if report.kind is not ReportKind.ENDED]
         delivered = [report.delivered_at for report in known if report.delivered_at]
-        return KnownCondition(self.label, self.severity, self.text, self.opened_at, max(delivered, default=None))
+        reported_at = max(delivered, default=None)
+        return OpenProblem(
+            self.label, self.severity, self.text, self.opened_at, reported_at, self.aliases, self.lines, self.jobs, self.senders
+        )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from heartbeat.findings import KnownCondition
+from heartbeat.evidence import OpenProblem
 from heartbeat.prompt import AgentActivity
 from heartbeat.runners import Answer, Resources
 from heartbeat.spec import Heartbeat, Precheck
@@ -68,8 +68,9 @@ class Claim:
     last_error: str | None = None
     up_since: datetime | None = None
     activity: AgentActivity | None = None
-    conditions: tuple[KnownCondition, ...] = ()
+    conditions: tuple[OpenProblem, ...] = ()
     looked_at: datetime | None = None
+    left_out: frozenset[str] = frozenset()
     traceparent: str | None = None
 
     @property

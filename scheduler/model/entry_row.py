@@ -20,11 +20,11 @@ class EntryRow(NamedTuple):
 
     `troubles` is the number of its problems that are not over, or whose end is yet to be sent.
     `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
-    precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of the
-    lines of that output. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that
-    are not final. `paused_by` is who paused it: command, or token NAME. `mute` is the mute until `muted_until`, as text
-    (`model/mute`). `expected_at` is when the first slot comes due that
-    is still to be answered, None if none is expected. `expected_before` is when the slot after it comes due.
+    precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of
+    lines that the agent has left out on purpose. `unconfirmed` is the digest of a newer output, to which so many
+    `unconfirmed_answers` were given that are not final. `paused_by` is who paused it: command, or token NAME. `mute` is the mute
+    until `muted_until`, as text (`model/mute`). `expected_at` is when the first slot comes due that is still to be answered, None
+    if none is expected. `expected_before` is when the slot after it comes due.
 
     Functions return a changed row, and `store.entries` writes it once, at the end of the step. This is a named tuple because
     one run makes nine of these values, and a tuple takes a tenth of the time of a dataclass.

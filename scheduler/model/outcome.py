@@ -226,7 +226,8 @@ class AttemptResult:
     @property
     def is_complete_answer(self) -> bool:
         """Whether the agent has looked at everything in its prompt: its answer was not cut, and no decision skipped it."""
-        return self.outcome in ANSWERED and not self.truncated and self.suppression is not Suppression.DECIDED_SKIP
+        skipped = (Suppression.DECIDED_SKIP, Suppression.NO_FINDINGS)
+        return self.outcome in ANSWERED and not self.truncated and self.suppression not in skipped
 
     @property
     def precheck_problem(self) -> str | None:

@@ -6,8 +6,10 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from types import UnionType
+from typing import Any
 
+from heartbeat.evidence import TrackedLine
 from heartbeat.findings import Severity
 from heartbeatd import answers
 from scheduler.model.condition import FLAPPING_TIME, Acknowledgement, Condition, ConditionReport, EndedBy, ReportKind
@@ -18,8 +20,6 @@ from scheduler.store import outbox
 from scheduler.store.transaction import Transaction
 
 MAX_KEPT_CLOSED = 500  # closed conditions of an agent; the oldest are deleted first
-
-Item = TypeVar("Item", str, int)
 
 
 def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
@@ -103,21 +103,23 @@ def save_condition(tx: Transaction, condition: Condition) -> int:
         to_millis(condition.opened_at), to_millis(condition.last_seen_at),
         to_millis(condition.closed_at) if condition.closed_at else None, condition.ended_by, condition.missed,
         condition.wrongly_closed, json.dumps([to_millis(opened) for opened in condition.openings]),
-        json.dumps(sorted(condition.lines)), json.dumps(sorted(condition.senders)), json.dumps(sorted(condition.jobs)),
+        json.dumps([[line.name, line.form, line.forms] for line in condition.lines]),
+        json.dumps(sorted(condition.senders)), json.dumps(sorted(condition.jobs)),
         condition.first_run_id, condition.last_run_id,
         *((to_millis(acked.at), acked.severity, acked.by) if acked else (None, None, "")),
+        json.dumps(condition.aliases),
     )  # fmt: skip
     row = tx.db.execute(
         "insert into condition (label, severity, text, state, opened_at, last_seen_at, closed_at, ended_by, missed,"
-        " wrongly_closed, openings, lines, senders, jobs, first_run_id, last_run_id, acked_at, acked_severity, acked_by, name,"
-        " key)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
+        " wrongly_closed, openings, lines, senders, jobs, first_run_id, last_run_id, acked_at, acked_severity, acked_by, aliases,"
+        " name, key)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (name, key) do update set"
         " label = excluded.label, severity = excluded.severity, text = excluded.text, state = excluded.state,"
         " opened_at = excluded.opened_at, last_seen_at = excluded.last_seen_at, closed_at = excluded.closed_at,"
         " ended_by = excluded.ended_by, missed = excluded.missed, wrongly_closed = excluded.wrongly_closed,"
         " openings = excluded.openings, lines = excluded.lines, senders = excluded.senders, jobs = excluded.jobs,"
         " first_run_id = excluded.first_run_id, last_run_id = excluded.last_run_id, acked_at = excluded.acked_at,"
-        " acked_severity = excluded.acked_severity, acked_by = excluded.acked_by returning id",
+        " acked_severity = excluded.acked_severity, acked_by = excluded.acked_by, aliases = excluded.aliases returning id",
         (*values, condition.name, condition.key),
     ).fetchone()
     return int(row["id"])
@@ -203,13 +205,19 @@ def count_open(db: sqlite3.Connection) -> dict[tuple[str, str, bool], int]:
     return {(row[0], row[1], bool(row[2])): row[3] for row in rows}
 
 
-def _read_list(text: str, item_type: type[Item]) -> list[Item]:
+def _read_list(text: str, item_type: type | UnionType) -> list[Any]:
     """A list in a column. What is damaged is left out, so that the rest can be used."""
     try:
         found = json.loads(text)
     except ValueError:
         return []
     return [item for item in found if isinstance(item, item_type)] if isinstance(found, list) else []
+
+
+def _read_lines(text: str) -> tuple[TrackedLine, ...]:
+    """The lines in a column. An earlier version wrote a digest for each, without the figures."""
+    found = [[each, "", 1] if isinstance(each, str) else each for each in _read_list(text, str | list)]
+    return tuple(TrackedLine(*each) for each in found if [type(part) for part in each] == [str, str, int])
 
 
 def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]) -> Condition:
@@ -229,9 +237,10 @@ def _condition_from_row(row: sqlite3.Row, reports: dict[Target, ConditionReport]
         missed=row["missed"],
         wrongly_closed=row["wrongly_closed"],
         openings=tuple(from_millis(opened) for opened in _read_list(row["openings"], int)),
-        lines=frozenset(_read_list(row["lines"], str)),
+        lines=_read_lines(row["lines"]),
         senders=frozenset(_read_list(row["senders"], str)),
         jobs=frozenset(_read_list(row["jobs"], str)),
+        aliases=tuple(_read_list(row["aliases"], str)),
         acknowledgement=Acknowledgement(from_millis(row["acked_at"]), Severity(row["acked_severity"]), row["acked_by"])
         if row["acked_severity"]
         else None,

@@ -825,6 +825,12 @@ alter table entry drop column flapping
 """
 
 
+@migrations()
+def m025_aliases(db: Any) -> None:
+    """The other keys that an agent has used for a condition, as JSON."""
+    db.conn.execute("alter table condition add column aliases text not null default '[]'")
+
+
 # In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
 CIRCUITS = """
 create table breaker_by_model (

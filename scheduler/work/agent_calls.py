@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +17,7 @@ from heartbeat.runners import AgentRequest, Answer, Resources, Turn, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.threads import in_daemon_thread
+from scheduler.model.budget import TOKENS_PER_PRICE
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed
 from scheduler.model.outcome import WOKEN, AttemptResult, Call, Failure, Outcome, Skip
@@ -174,6 +175,24 @@ def exceeds_reservation(claim: Claim, prompt: Prompt) -> bool:
     """Whether this prompt may need more tokens than were reserved for it."""
     most = reserved_input_tokens(claim)
     return most is not None and count_prompt_tokens(claim, prompt) > most
+
+
+def is_affordable(claim: Claim, runner: Runner, prompt: Prompt, calls: Sequence[Call]) -> bool:
+    """Whether what the budget has reserved for this attempt is enough for another call with this prompt, after these calls."""
+    if claim.reserved is None or not (claim.reserved.amount.nanos or claim.reserved.amount.tokens):
+        return True
+    most, used = claim.reserved.turns, [call.tokens for call in calls]
+    if most is None or not isinstance(runner, ModelRunner) or None in used:
+        return False
+    spent = [tokens for tokens in used if tokens is not None]
+    output = sum(tokens.output for tokens in spent) + runner.max_output_tokens
+    total = (
+        sum(tokens.total for tokens in spent)
+        + max_tokens(prompt.text, *(text for _, text in claim.messages))
+        + runner.max_output_tokens
+    )
+    usd = ((total - output) * most.input_price + output * most.output_price) / TOKENS_PER_PRICE
+    return total <= most.tokens and (most.usd is None or usd <= most.usd)
 
 
 def explain_obstacle(claim: Claim, obstacle: Skip) -> str | None:

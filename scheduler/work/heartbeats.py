@@ -12,9 +12,10 @@ from heartbeat.checklist_file import why_unreadable
 from heartbeat.checks import Situation, check_results, create_missing_checklist, first_obstacle, late_obstacle, load_checklist
 from heartbeat.decision import Action, Decision, decision_prompt
 from heartbeat.due_items import Selection
+from heartbeat.evidence import Answers, Look, read_lines
 from heartbeat.hours import TWO_YEARS
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, describe_size, prompt_meta
+from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, compose_question, describe_size, prompt_meta
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat, ModelRunner, Precheck
@@ -22,7 +23,7 @@ from heartbeat.threads import in_daemon_thread
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Elapsed, Entry
-from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome, Skip, Suppression
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Call, Failure, Kind, Outcome, Skip, Suppression, Trigger
 from scheduler.model.wake import Wake, interleave_senders
 from scheduler.work import agent_calls
 
@@ -227,8 +228,45 @@ class _Attempt:
             error = "the tasks that were decided on make the prompt larger than its budget allows"
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt_parts=dict(prompt.part_sizes))
         request = self._agent_request(facts, prompt, time_left)
+        result = await self._send(request, prompt)
+        if not self.spec.ask_again or result.outcome not in ANSWERED or result.truncated:
+            return result
+        return await self._ask_again(facts, prompt, request, result)
+
+    async def _send(self, request: AgentRequest, prompt: Prompt) -> AttemptResult:
         classify = partial(_classify_answer, self.spec)
         return await agent_calls.call_agent(request, prompt, self.spec.runner, self.resources, classify, self.elapsed)
+
+    async def _ask_again(self, facts: PromptFacts, prompt: Prompt, request: AgentRequest, first: AttemptResult) -> AttemptResult:
+        """Ask the agent about what is missing in its answer, and put the answers together."""
+        answers = Answers(_look_of_run(facts, self.claim))
+        if first.report is None and first.message and not answers.look.problems and answers.look.lines is None:
+            return first  # a text of an agent that has no problems is a note
+        answers.add(first.report, first.message or "")
+        result, text = first, first.text or ""
+        for _ in range(self.spec.ask_again):
+            missing = answers.missing
+            question = compose_question(prompt, text, missing.question) if missing else prompt
+            if not missing or not self._may_ask(question, result):
+                break
+            further = await self._send(replace(request, prompt=question.text, timeout=self._time_left()), question)
+            result = replace(
+                result,
+                calls=(*result.calls, *further.calls),
+                tool_calls=(*result.tool_calls, *further.tool_calls),
+                prompt_parts=further.prompt_parts or result.prompt_parts,
+            )
+            if further.outcome not in ANSWERED or further.truncated:
+                break
+            answers.add(further.report, further.message or "")
+            text = further.text or ""
+        return _combine_answers(self.spec, answers, result) if answers.was_asked_again else result
+
+    def _may_ask(self, question: Prompt, result: AttemptResult) -> bool:
+        """Whether the time of the attempt and its reservation in the budget allow another call."""
+        if self.spec.timeout - self.elapsed() < agent_calls.MIN_TIME_LEFT:
+            return False
+        return agent_calls.is_affordable(self.claim, self.spec.runner, question, result.calls)
 
     def _agent_request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
         return replace(
@@ -294,6 +332,36 @@ def _prompt_facts(spec: Heartbeat, claim: Claim, situation: Situation, selection
         messages=tuple(text for _, text in claim.messages),
         run=claim.run_id,
         conditions=claim.conditions,
+    )
+
+
+def _look_of_run(facts: PromptFacts, claim: Claim) -> Look:
+    """What the run saw besides the answer of its agent."""
+    checked = facts.precheck
+    jobs = {wake.sender for wake in claim.wakes if wake.source == Trigger.CRON and wake.outcome in FAILURES}
+    jobs.update(*(problem.jobs for problem in facts.conditions))
+    has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
+    lines = read_lines(checked.output) if checked and has_lines else None
+    return Look(facts.conditions, lines, frozenset(jobs), claim.left_out)
+
+
+def _combine_answers(spec: Heartbeat, answers: Answers, result: AttemptResult) -> AttemptResult:
+    """The result of a run whose agent was asked again. Prose is no answer: nothing of it is sent, unless it is an alarm."""
+    report = answers.report
+    if report is None:
+        if result.message and verdict.begins_with_alarm(result.message):
+            return result
+        return replace(result, message=None, suppression=Suppression.NO_FINDINGS)
+    first = result.report or findings.Report(())
+    report = replace(report, text=first.text, loose=first.loose, dropped=first.dropped)
+    judged = _classify_answer(spec, Answer(str(report), report=report))
+    return replace(
+        result,
+        outcome=judged.outcome,
+        suppression=judged.suppression,
+        text=judged.text or verdict.OK_TOKEN,
+        message=judged.message,
+        report=judged.report,
     )
 
 

@@ -41,7 +41,7 @@ agents:
   ops:
     runner: {{kind: {kind}, provider: p}}
     model: m
-    heartbeat: {{interval: 3h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+    heartbeat: {{interval: 3h, stagger: 0s, checklist: "- look\\n", deliver: log, ask_again: 0}}
 """
 
 
@@ -161,7 +161,7 @@ def test_the_wake_text_of_a_job_says_that_its_answer_was_truncated(make_world: M
 def test_the_session_of_an_agent_contains_its_truncated_alert(make_world: MakeWorld) -> None:
     cut = gateway.text_answer("<think>hm</think>Half of", truncated=True)
     with Server([cut, gateway.text_answer("HEARTBEAT_OK")]) as server:
-        world = make_world(http_agent(server.url, beat=", isolated_session: false"))
+        world = make_world(http_agent(server.url, beat=", isolated_session: false, retries: 0"))
         world.run(hours=4)
         messages = server.requests[1].json["messages"]
     assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_NOTE}"}

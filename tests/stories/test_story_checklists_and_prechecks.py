@@ -195,7 +195,7 @@ def test_the_first_changed_precheck_output_starts_an_agent_call(make_world: Make
 
 
 def test_a_quiet_answer_to_changed_output_is_confirmed_once(make_world: MakeWorld) -> None:
-    world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("1", "1", "1", "2")})
+    world = make_world(agent(precheck=SAME), prechecks={"ops": precheck_outputs("a", "a", "a", "b")})
     world.run(minutes=160)
     reasons = [row["reason"] for row in world.records()]
     assert reasons == [None, None, "precheck_unchanged", None, None, "precheck_unchanged"]

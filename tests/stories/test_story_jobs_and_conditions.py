@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -375,12 +374,11 @@ def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_c
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
-def test_a_failure_after_the_agent_has_closed_the_condition_is_reported_again(make_world: MakeWorld) -> None:
+def test_an_agent_cannot_close_the_condition_of_a_job_that_still_fails(make_world: MakeWorld) -> None:
     answers = in_turn(REPORT, "[job:nightly-backup] resolved", "HEARTBEAT_OK")
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": answers})
-    world.run_until("2026-03-03 08:20")
-    assert [line[:11] for line in sent(world)] == ["03-02 08:00", "03-02 08:30", "03-03 08:00"]
-    assert "(reminder, 2 times in a row since 2026-03-02 03:00 UTC)" in sent(world)[2]
+    world.run_until("2026-03-03 07:50")
+    assert [line[:11] for line in sent(world)] == ["03-02 08:00"]
 
 
 def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: MakeWorld) -> None:
@@ -611,14 +609,6 @@ def test_deliver_last_holds_back_only_what_the_agent_says_in_the_same_conversati
     world.run_until("2026-03-02 12:00")
     moved = [f"03-02 06:00 {FAILURE}"] if talks_to != "4711" else []
     assert sent(world) == [*moved, f"03-02 08:00 {REPORT}"]
-
-
-def test_a_finding_that_was_cut_is_awaited_until_the_next_run_has_the_whole_text(make_world: MakeWorld) -> None:
-    cut = json.dumps({"text": "[job:nightly-backup] The back", "truncated": True})
-    scripts = {"nightly-backup": in_turn(FAILED), "ops": in_turn(cut, json.dumps({"text": REPORT}))}
-    world = make_world(config(), start=NIGHT, scripts=scripts)
-    world.run_until("2026-03-02 12:00")
-    assert sent(world) == [f"03-02 08:30 {REPORT}"]
 
 
 def printed(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -> str:

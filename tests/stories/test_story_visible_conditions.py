@@ -107,7 +107,7 @@ def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld,
     assert facts(printed(world, "show", str(second)), "finding") == [
         "disk (critical): already open",
         "mail: over, as the agent reported",
-        "tls: over, but no such condition was open",
+        "tls: reported as over, but no such condition was open, or its evidence is still there",
     ]
     assert [each["effect"] for each in data(printed(world, "show", str(second), "--format", "json"))["findings"]] == [
         "known",

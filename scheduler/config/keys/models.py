@@ -320,7 +320,9 @@ class Conditions(ConfigPart):
         "The interval of reminders while a critical condition is open.", "`remind`, at most 6h"
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
-        2, "A condition is closed when this many answers in a row do not mention it."
+        2,
+        "A condition without evidence is closed when this many answers in a row do not mention it. A line of the precheck and a"
+        " failed job are evidence.",
     )
 
 
@@ -449,6 +451,11 @@ class HeartbeatCall(ConfigPart, section="Model"):
         "The form of the answer. With `structured`, a model must report its findings by a tool with a schema, and any other"
         " runner is asked for JSON. With `text`, a line of the answer may begin with the key of a finding: `[disk:/var]`.",
         "`structured` if the runner calls a model, else `text`",
+    )
+    ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
+        "The maximum number of further calls in a run whose answer is incomplete. The agent is asked about what is missing, for"
+        " example about a line of the precheck that has no finding.",
+        "2 if the runner calls a model, unless its tools may change things. Otherwise 0",
     )
 
 

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule
 from heartbeat.hours import Hours, window
 from heartbeat.schedule_slots import ScheduleSlots
-from heartbeat.spec import Heartbeat, ModelRunner
+from heartbeat.spec import Heartbeat, ModelRunner, Runner
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
 from scheduler.config.settings.entry_parts import (
@@ -29,7 +29,9 @@ LONGEST_GRACE = timedelta(minutes=10)
 LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical
 ASYNC_RUNNERS = ("http", "python")
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
-COMPUTED_KEYS = ("enabled", "interval", "stagger", "model", "precheck", "decide", "session_keep", "answer", "deliver")
+COMPUTED_KEYS = (
+    "enabled", "interval", "stagger", "model", "precheck", "decide", "session_keep", "answer", "ask_again", "deliver",
+)  # fmt: skip
 ALWAYS = Hours()
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
@@ -70,6 +72,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         remind=beat.conditions.remind,
         remind_critical=beat.conditions.remind_critical or min(beat.conditions.remind, LONGEST_REMIND_CRITICAL),
         clear_after=beat.conditions.clear_after,
+        ask_again=_further_calls(beat.ask_again, runner),
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
         decide=runners.build_decide(agent, node),
@@ -82,6 +85,13 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     if built.enabled and built.interval:
         check_interval_fits_hours(built.interval, built.hours, keys)
     return built
+
+
+def _further_calls(given: int | None, runner: Runner) -> int:
+    """How often an agent is asked again in a run. A program that is no model would give the same answer again."""
+    if given is not None:
+        return given
+    return 2 if isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things) else 0
 
 
 def logs_by_default(agent: models.Agent, context: ConfigContext) -> bool:

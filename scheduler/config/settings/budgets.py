@@ -189,7 +189,7 @@ class EntryLimits:
         for prefix, bound in self._day_limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{self._attempt_text} may use {most.tokens:,} tokens{self._explain_tokens()}"
-                lower = "tokens_per_run" if self.attempt.turn_budget else "max_input_tokens"
+                lower = "tokens_per_run" if self._turns > 1 else "max_input_tokens"
                 yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), lower)
 
     @property
@@ -199,10 +199,15 @@ class EntryLimits:
         kind, name = self.key
         return f"one attempt of {kind.label_of(name)}{f' with {models}' if models else ''}"
 
+    @property
+    def _turns(self) -> int:
+        """How often an attempt can call the agent's model, because it uses tools."""
+        return self.attempt.model_calls[-1].turns if self.attempt.model_calls else 0
+
     def _explain_tokens(self) -> str:
         calls = self.attempt.model_calls
         answers = " and ".join(f"{question.output_tokens:,}" for question in calls)
-        turns = f", in each of up to {calls[-1].turns} turns with tools" if self.attempt.turn_budget else ""
+        turns = f", in each of up to {self._turns} turns with tools" if self._turns > 1 else ""
         return f" ({self.attempt.input_tokens:,} tokens in, {answers} out{turns})" if answers else ""
 
 

@@ -1,0 +1,141 @@
+"""To which problem a finding belongs, and what an answer lacks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from loops import loop_over
+
+from heartbeat.evidence import Answers, Look, OpenProblem, TrackedLine, read_lines
+from heartbeat.findings import Finding, Report, Severity
+
+NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
+VAR, HOME, NGINX, POSTGRES = (
+    "nearly full: /var 91 %",
+    "nearly full: /home 92 %",
+    "nginx.service failed",
+    "postgres.service failed",
+)
+
+
+def problem(label: str, *lines: str, text: str = "", keys: tuple[str, ...] = (), forms: int = 1, **more: object) -> OpenProblem:
+    """An open problem of severity warning with these lines as evidence."""
+    tracked = tuple(TrackedLine(line.name, line.form, forms) for line in read_lines("\n".join(lines)))
+    return OpenProblem(label, Severity.WARNING, text, NOW, None, keys, tracked, **more)  # type: ignore[arg-type]
+
+
+def look(printed: str | None, *problems: OpenProblem, jobs: tuple[str, ...] = (), left_out: frozenset[str] = frozenset()) -> Look:
+    return Look(problems, None if printed is None else read_lines(printed), frozenset(jobs), left_out)
+
+
+def subject(seen: Look, key: str, text: str) -> str | None:
+    """What a finding is about: the label of a problem, the text of a free line, or a job."""
+    ((found, _),) = seen.assign([Finding(key, text)])
+    return found.problem.label if found.problem else found.line.text if found.line else found.job
+
+
+BOTH = look(f"{VAR}\n{HOME}\n{NGINX}", problem("disk:/var", VAR), problem("web", NGINX))
+
+
+@loop_over(
+    ("seen", "key", "text", "about"),
+    [
+        (BOTH, "disk:/var", "/var is 95 % full", "disk:/var"),
+        (BOTH, "storage", "the partition /var fills up", "disk:/var"),  # another key
+        (BOTH, "disk:/var", "/home is 92 % full", HOME),  # a free line, although the key is in use
+        (BOTH, "disk", "nearly full", "disk:/var"),  # two lines have these words alike: the one that is known by such words
+        (BOTH, "web", "the site cannot be reached", "web"),  # no word of a line, but a known key
+        (BOTH, "site", "the site cannot be reached", None),  # never the only free line by elimination
+        (look(POSTGRES, problem("web", NGINX)), "db", "postgres is down", POSTGRES),
+        (look(POSTGRES, problem("db")), "db", "postgres is down", "db"),  # it was open before its line was printed
+        (look(f"{NGINX}\n{VAR}", jobs=("nightly-backup",)), "backup", "the nightly backup failed", "nightly-backup"),
+        (look(VAR, problem("tar", jobs=frozenset({"backup"})), jobs=("backup", "mirror")), "x", "job mirror failed", "mirror"),
+        (look(VAR, problem("tar", jobs=frozenset({"backup"})), jobs=("backup", "mirror")), "x", "job backup failed", "tar"),
+        (look(VAR, jobs=("backup",)), "job:backup", "/var has no room", "backup"),
+        (look(None, problem("disk:/var", text="/var is 90 % full")), "storage-1", "/var is 95 % full", "disk:/var"),
+        (look(None, problem("nginx", text="down")), "postgres", "down", None),
+        (look(None, problem("nginx", text="down"), problem("disk", text="full")), "nginx-x", "nginx is down", "nginx"),
+        (look("10.0.0.1 is down\n10.0.0.2 is down", problem("host", "10.0.0.1 is down")), "ping", "10.0.0.2 is down", "host"),
+        (look("md0 is degraded\nmd1 is degraded", problem("raid", "md0 is degraded")), "raid", "md1 is degraded", "md1 is degraded"),
+    ]
+)  # fmt: skip
+def test_a_finding_belongs_to_the_line_whose_words_it_shares_most(seen: Look, key: str, text: str, about: str | None) -> None:
+    assert subject(seen, key, text) == about
+
+
+def test_two_lines_that_differ_only_in_figures_belong_to_two_problems() -> None:
+    seen = look("disk 1 is full\ndisk 2 is full", problem("one", "disk 1 is full"))
+    assert [line.text for line in seen.free_lines] == ["disk 2 is full"]
+
+
+def test_two_findings_about_one_line_become_one() -> None:
+    seen = look(f"{VAR}\n{NGINX}")
+    found = [
+        Finding("disk", "/var fills up"),
+        Finding("var", "/var has no room", Severity.CRITICAL),
+        Finding("web", "nginx failed"),
+    ]
+    assert [(finding.label, finding.severity.value) for _, finding in seen.assign(found)] == [
+        ("disk", "critical"),
+        ("web", "warning"),
+    ]
+
+
+def asked(seen: Look, *answers: list[Finding] | str) -> Answers:
+    """These answers to one look. A text is prose."""
+    given = Answers(seen)
+    for answer in answers:
+        given.add(None if isinstance(answer, str) else Report(tuple(answer)), answer if isinstance(answer, str) else "")
+    return given
+
+
+DISK, WEB, FAN = Finding("disk:/var", "/var is 95 % full"), Finding("web", "nginx failed"), Finding("fan", "it is loud")
+WORSE = Finding("disk:/var", "/var is 95 % full", Severity.CRITICAL)
+
+
+@loop_over(
+    ("seen", "answer", "named"),
+    [
+        (look(f"{VAR}\n{NGINX}"), [DISK], ["Line 2"]),
+        (look(f"{VAR}\n{NGINX}", left_out=frozenset(line.name for line in read_lines(NGINX))), [DISK], []),
+        (look("nearly full: /var 95 %", problem("disk:/var", VAR)), [], ["[disk:/var] has other figures"]),
+        (look(VAR, problem("disk:/var", VAR)), [], []),  # nothing has changed
+        (look(VAR, problem("disk:/var", VAR)), [FAN], ["[fan] belongs to no line"]),
+        (look(VAR, problem("disk:/var", VAR)), [WORSE], ["[disk:/var] was less severe"]),
+        (look("nearly full: /var 95 %", problem("disk:/var", VAR)), [WORSE], []),  # other figures are evidence
+        (look("nearly full: /var 95 %", problem("disk:/var", VAR, forms=2)), [WORSE], ["[disk:/var] was less severe"]),
+        (look("critical: nearly full: /var 91 %", problem("disk:/var", VAR)), [WORSE], []),  # the line says it
+        (look(VAR), "I looked. The disk /var fills up.", ["Line 1", "no findings"]),
+        (look(VAR), [Finding("summary", "All is well but /var.")], ["Line 1", "no findings"]),
+        (look(None, problem("disk:/var"), problem("web")), [WEB], ["[disk:/var] is open"]),
+        (look(None, problem("disk:/var", senders=frozenset({"api:bot"}))), [], []),
+        (look(None), [FAN], ["[fan] belongs to no line"]),
+    ]
+)  # fmt: skip
+def test_the_second_question_names_what_is_missing(seen: Look, answer: list[Finding] | str, named: list[str]) -> None:
+    question = asked(seen, answer).missing.question
+    assert len(question.splitlines()) == len(named)
+    assert all(text in question for text in named)
+
+
+def test_only_a_second_answer_confirms_a_finding_without_evidence_and_a_rise() -> None:
+    seen = look(VAR, problem("disk:/var", VAR))
+    assert not asked(seen, [WORSE, FAN], [WORSE, FAN]).missing
+    assert asked(seen, [WORSE, FAN], [WORSE, FAN]).report == Report((WORSE, FAN))
+    first = Finding("disk:/var", WORSE.text, Severity.WARNING)
+    assert asked(seen, [WORSE, FAN], [DISK]).report == Report((first,), unconfirmed=(FAN,))
+    assert asked(seen, [WORSE], [DISK], [WORSE]).report == Report((WORSE,))
+
+
+def test_prose_is_never_reported_but_the_lines_that_it_names() -> None:
+    seen = look(f"{VAR}\ncritical: {NGINX}\n{HOME}")
+    report = asked(seen, "nginx has failed, and /var is nearly full", "All is well otherwise").report
+    assert report is not None
+    assert [(finding.text, finding.severity.value) for finding in report.findings] == [(VAR, "warning"), (NGINX, "critical")]
+    assert asked(seen, "I looked at everything", "All is well").report is None
+
+
+def test_a_line_with_a_name_that_contains_a_figure_is_not_the_line_of_another_name() -> None:
+    first, second = read_lines("md0 is degraded\nmd1 is degraded")
+    assert first.name != second.name
+    assert read_lines("disk 1 is full")[0].name == read_lines("disk 2 is full")[0].name
