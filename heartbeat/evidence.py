@@ -213,7 +213,7 @@ class Look:
         job = next((job for job in self.jobs if finding.key == comparable_key(f"job:{job}")), None)
         if job is not None:
             return self._subject_of_job(job, known)
-        best = self._best_evidence(finding_words(finding), known)
+        best = self._best_evidence(finding, known)
         if isinstance(best, str):
             return self._subject_of_job(best, known)
         if best is None:
@@ -228,29 +228,32 @@ class Look:
         about = next((problem for problem in self.problems if job in problem.jobs), None)
         return Subject(about or (known if known is not None and not known.lines else None), job=job)
 
-    def _best_evidence(self, words: frozenset[str], known: OpenProblem | None) -> Line | str | None:
-        """The line, or the failed job, whose words are shared most, weighted by how few have them."""
+    def _best_evidence(self, finding: Finding, known: OpenProblem | None) -> Line | str | None:
+        """The line, or the failed job, whose words are shared most, weighted by how few have them.
+
+        Among equals the text decides, then the key, and then which has fewer other words.
+        """
         evidence: list[tuple[Line | str, frozenset[str]]] = [(line, line.words) for line in self.lines or ()]
         evidence += [(job, words_of(f"job {job} failed")) for job in sorted(self.jobs)]
         weights = _weights(each for _, each in evidence)
-        best, most = None, (0.0, False, 0.0)
+        words, text = finding_words(finding), words_of(finding.text)
+        best, most = None, (0.0, 0.0, False, 0.0)
         for each, own in evidence:
-            shared = sum(weights[word] for word in words & own)
+            shared, whole = _weight_of(words & own, weights), _weight_of(own, weights)
             is_known = known is not None and isinstance(each, Line) and self.owners.get(each.place) == known
-            score = (shared, is_known, shared / sum(weights[word] for word in own) if own else 0.0)
+            score = (shared, _weight_of(text & own, weights), is_known, shared / whole if whole else 0.0)
             if shared and score > most:
                 best, most = each, score
         return best
 
     def named_lines(self, text: str) -> list[Line]:
         """The free lines that a text is about, because it has most of their words."""
-        weights = _weights(line.words for line in self.lines or ())
-        words = words_of(text)
-
-        def weight(of: frozenset[str]) -> float:
-            return sum(weights[word] for word in of)
-
-        return [line for line in self.free_lines if line.words and weight(line.words & words) >= NAMED_SHARE * weight(line.words)]
+        weights, words = _weights(line.words for line in self.lines or ()), words_of(text)
+        return [
+            line
+            for line in self.free_lines
+            if line.words and _weight_of(line.words & words, weights) >= NAMED_SHARE * _weight_of(line.words, weights)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +425,10 @@ def _weights(texts: Iterable[frozenset[str]]) -> Mapping[str, float]:
     """The weight of each word: the fewer texts have it, the more it weighs."""
     counts = Counter(word for words in texts for word in words)
     return Counter({word: 1 / number for word, number in counts.items()})
+
+
+def _weight_of(words: Iterable[str], weights: Mapping[str, float]) -> float:
+    return sum(weights[word] for word in words)
 
 
 def _digest(text: str) -> str:

@@ -121,6 +121,8 @@ def _ending_line(condition: Condition) -> str:
         return f"resolved after {lasted}: {condition.text}"
     if condition.ended_by is EndedBy.JOB:
         return f"resolved after {lasted}, because the cron job works again. It was: {condition.text}"
+    if condition.ended_by is EndedBy.GONE:
+        return f"resolved after {lasted}, because its lines are gone. It was: {condition.text}"
     return f"resolved after {lasted}, because the agent no longer mentions it. It was: {condition.text}"
 
 

@@ -189,16 +189,17 @@ class _ConditionTracker:
                 if self.look.lines is None or (not self.look.is_present(problem) and not self._has_all_lines()):
                     continue
                 present = self.look.is_present(problem)
-                missed, most = 0 if present else condition.missed + 1, LOOKS_WITHOUT_LINES
+                missed, most, ended_by = 0 if present else condition.missed + 1, LOOKS_WITHOUT_LINES, EndedBy.GONE
                 condition = replace(condition, lines=self.look.tracked_lines(problem))
             elif condition.key in self.mentioned or not self._is_silence(condition):
                 continue
             else:
                 missed, most = condition.missed + 1, answers_to_close(condition, self.spec.clear_after)
+                ended_by = EndedBy.NOT_MENTIONED
             if missed < most:
                 self._keep(replace(condition, missed=missed))
             else:
-                self._keep(replace(condition, closed_at=self.now, ended_by=EndedBy.NOT_MENTIONED, missed=missed))
+                self._keep(replace(condition, closed_at=self.now, ended_by=ended_by, missed=missed))
                 self.effects[condition.key] = {"key": condition.label, "effect": Effect.CLEARED}
 
     def _has_all_lines(self) -> bool:
@@ -232,7 +233,7 @@ class _ConditionTracker:
         recent = tuple(opened for opened in (before.openings if before else ()) if opened > self.now - FLAPPING_TIME)
         wrongly_closed = 0
         if before is not None and before.closed_at is not None and before.closed_at > self.now - WRONG_END_TIME:
-            wrongly_closed = before.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED and not before.lines)
+            wrongly_closed = before.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED)
         opened = Condition(
             name=self.spec.name,
             key=before.key if before else finding.key,

@@ -206,6 +206,7 @@ REJECTED_WAKE_TEXTS: dict[str, str] = {
 
 ENDED_BY_TEXTS: dict[str, str] = {
     EndedBy.RESOLVED: "the agent reported its end",
+    EndedBy.GONE: "its lines are gone from the output of the precheck",
     EndedBy.NOT_MENTIONED: "the agent no longer mentions it",
     EndedBy.USER: "a user closed it",
     EndedBy.JOB: "the job works again",

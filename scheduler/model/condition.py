@@ -44,6 +44,7 @@ class EndedBy(StrEnum):
 
     RESOLVED = "resolved"  # the agent said so
     NOT_MENTIONED = "not_mentioned"  # the agent's answers no longer mention it
+    GONE = "gone"  # its lines are gone from the precheck's output
     USER = "user"
     JOB = "job"  # the cron job that failed works again
 

@@ -324,7 +324,7 @@ def test_a_condition_whose_precheck_lines_are_gone_in_two_prechecks_is_over(make
     world.run(minutes=20)
     assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
     world.run(minutes=15)
-    assert sent(world)[2:] == ["[disk] resolved after 30m, because the agent no longer mentions it. It was: 92 %"]
+    assert sent(world)[2:] == ["[disk] resolved after 30m, because its lines are gone. It was: 92 %"]
 
 
 @pytest.mark.parametrize("noise", ["job {} is slow\n", "x" * 3000 + " {}\n"], ids=["too many lines", "too many bytes"])
@@ -341,7 +341,7 @@ def test_a_precheck_without_work_ends_a_condition_without_an_agent_call(make_wor
     world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outputs("disk is full", "NO_WORK"))
     world.run(hours=1)
     assert len(world.calls) == 1
-    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 30m, because the agent no longer mentions it. It was: 92 %"]
+    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 30m, because its lines are gone. It was: 92 %"]
 
 
 def test_output_that_returns_after_a_precheck_without_work_starts_an_agent_call(make_world: MakeWorld) -> None:

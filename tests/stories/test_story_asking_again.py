@@ -1,0 +1,183 @@
+"""A mediocre model: other keys, forgotten findings, prose and wrong severities, and what users are sent all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loops import loop_over
+from servers.messages import message, text, tool
+from world import AgentCall, MakeWorld, World
+
+from heartbeat.runners import HttpReply
+
+CONFIG = """
+providers: {{p: {{kind: anthropic, api_key: "${{KEY}}"}}}}
+prices: {{m: {{input: 1.0, output: 5.0}}}}
+channels: {{phone: {{kind: webhook, url: "http://127.0.0.1:9/phone", allow_private: true}}}}
+agents:
+  ops:
+    runner: {{kind: anthropic, provider: p}}
+    model: m
+    heartbeat: {{interval: 15m, stagger: 0s, checklist: "- look\\n", deliver: phone{more}}}
+"""
+PRECHECK = ", precheck: {command: ./check.sh, unchanged: skip}"
+VAR, VAR_WORSE, HOME, NGINX = (
+    "nearly full: /var 91 %",
+    "nearly full: /var 97 %",
+    "nearly full: /home 92 %",
+    "nginx.service failed",
+)
+Findings = list[tuple[str, str, str]]
+
+
+class Model:
+    """A model that gives these answers, one per call, and the last one from then on: findings, or prose as a text."""
+
+    def __init__(self, *answers: Findings | str) -> None:
+        self.answers = list(answers)
+        self.prompts: list[str] = []
+        self.usage = {"input_tokens": 400, "output_tokens": 60}
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+        self.prompts.append(json.loads(body)["messages"][-1]["content"])
+        given = self.answers[min(len(self.prompts), len(self.answers)) - 1]
+        if isinstance(given, str):
+            answer = message(text(given), usage=self.usage)
+        else:
+            found = [dict(zip(("key", "text", "severity"), each, strict=True)) | {"resolved": False} for each in given]
+            answer = message(tool("report_findings", {"findings": found}), stop_reason="tool_use", usage=self.usage)
+        return HttpReply(200, {"content-type": "application/json"}, json.dumps(answer).encode())
+
+
+def played(
+    make_world: MakeWorld, folder: Path, printed: list[str] | None, *answers: Findings | str, more: str = ""
+) -> tuple[World, Model]:
+    """A world in which the precheck prints these outputs, one per run, and the last one from then on."""
+    model = Model(*answers)
+    outputs = list(printed or [])
+
+    def precheck(_: AgentCall) -> Any:
+        return outputs.pop(0) if len(outputs) > 1 else outputs[0]
+
+    config = CONFIG.format(more=(PRECHECK if printed else "") + more)
+    return make_world(config, folder, http=model, environ={"KEY": "k"}, prechecks={"ops": precheck}), model
+
+
+def sent(world: World) -> list[str]:
+    return [line for _, _, words in world.delivered for line in words.splitlines()]
+
+
+DISK, WEB = ("disk:/var", "/var is 91 % full", "warning"), ("nginx", "nginx does not run", "warning")
+
+
+@loop_over(
+    ("printed", "answers", "expected", "calls"),
+    [
+        # another key at each run, and two open conditions whose lines share words
+        ([f"{VAR}\n{HOME}", f"{VAR}\n{HOME}\n{NGINX}"],
+         [[DISK, ("home", "/home fills up", "warning")], [("x", "/home fills", "warning"), ("y", "/var fills", "warning"), WEB]],
+         ["[disk:/var] /var is 91 % full", "[home] /home fills up", "[nginx] nginx does not run"], 2),
+        # a generic key for two things
+        ([f"{VAR}\n{HOME}"], [[("disk", "/var is full", "warning"), ("disk", "/home is full", "warning")]],
+         ["[disk] /var is full", "[disk 2] /home is full"], 1),
+        # a line is forgotten in the first answer
+        ([f"{VAR}\n{NGINX}"], [[DISK], [DISK, WEB]], ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 2),
+        # a line is left out on purpose: it is asked for twice, and twice in the next run
+        ([f"{VAR}\n{NGINX}"], [[DISK]], ["[disk:/var] /var is 91 % full"], 6),
+        # prose, and then findings
+        ([VAR], ["I looked, and /var fills up.", [DISK]], ["[disk:/var] /var is 91 % full"], 2),
+        # only prose: the line that it names is sent, and not the prose
+        ([f"{VAR}\n{NGINX}"], ["I looked: nginx has failed, the service."], ["[nginx.service failed] nginx.service failed"], 6),
+        ([VAR], [[("summary", "/var is nearly full", "info")]], ["[nearly full: /var] nearly full: /var 91 %"], 3),
+        # an invented finding is not said again
+        ([VAR], [[DISK, ("fan", "a fan is loud", "warning")], [DISK]], ["[disk:/var] /var is 91 % full"], 3),
+        # a finding without a line is said again
+        ([VAR], [[DISK, ("fan", "a fan is loud", "warning")]], ["[disk:/var] /var is 91 % full", "[fan] a fan is loud"], 2),
+        # a higher severity with other figures, and without
+        ([VAR, VAR_WORSE], [[DISK], [("disk:/var", "97 %", "critical")]],
+         ["[disk:/var] /var is 91 % full", "[disk:/var] CRITICAL now, warning before: 97 %"], 2),
+        ([VAR, f"{VAR}\n{NGINX}"], [[DISK], [("disk:/var", "bad", "critical"), WEB], [DISK, WEB]],
+         ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 4),
+        # the line has the last word about the severity
+        ([f"critical: {NGINX}"], [[("nginx", "nginx does not run", "info")]], ["[nginx] CRITICAL: nginx does not run"], 1),
+        # an end that lasts for one look only is none, and the end of one line ends no other
+        ([f"{VAR}\n{NGINX}", VAR, f"{VAR}\n{NGINX}"], [[DISK, WEB]], ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 3),
+        # the same line comes back within a day
+        ([NGINX, "NO_WORK", "NO_WORK", NGINX], [[WEB], [("web", "nginx is down", "warning")]],
+         ["[nginx] nginx does not run", "[nginx] resolved after 30m, because its lines are gone. It was: nginx does not run",
+          "[nginx] nginx is down"], 2),
+        ([NGINX, "NO_WORK", "NO_WORK", NGINX], [[("nginx", "nginx does not run", "info")]], ["[nginx] nginx does not run"], 2),
+    ],
+)  # fmt: skip
+def test_a_mediocre_model_makes_no_noise(
+    make_world: MakeWorld, tmp_path: Path, printed: list[str], answers: list[Findings | str], expected: list[str], calls: int
+) -> None:
+    world, model = played(make_world, tmp_path, printed, *answers)
+    world.run(hours=1)
+    assert (sent(world), len(model.prompts)) == (expected, calls)
+
+
+def test_the_second_prompt_names_what_is_missing(make_world: MakeWorld, tmp_path: Path) -> None:
+    world, model = played(make_world, tmp_path, [f"{VAR}\n{NGINX}"], [DISK], [DISK, WEB])
+    world.run(minutes=1)
+    first, second = model.prompts
+    assert second.startswith(first.strip())
+    question = second.removeprefix(first.strip())
+    assert f'Line 2 of the check has no finding: "{NGINX}"' in question
+    assert "Line 1" not in question
+
+
+def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_world: MakeWorld, tmp_path: Path) -> None:
+    keys = ("disk", "storage", "var-full", "fs", "space", "partition", "volume")
+    runs = [[(f"{keys[run % 7]}-{run}", f"/var is {run % 9 + 90} % full", "warning")] for run in range(400)]
+    world, _ = played(make_world, tmp_path, None, *runs)
+    world.run(hours=41)
+    assert len([line for line in sent(world) if "still open" not in line]) == 1
+
+
+def test_without_a_precheck_a_condition_that_is_left_out_is_asked_for(make_world: MakeWorld, tmp_path: Path) -> None:
+    world, model = played(make_world, tmp_path, None, [DISK], [DISK], [], [DISK], [])
+    world.run(minutes=20)
+    assert len(model.prompts) == 4
+    assert "[disk:/var] is open, and has no finding" in model.prompts[3]
+    world.run(hours=1)
+    assert [line.partition(",")[0] for line in sent(world)] == ["[disk:/var] /var is 91 % full", "[disk:/var] resolved after 45m"]
+
+
+@loop_over(
+    ("more", "used", "calls"),
+    [
+        ("", 1900, 2),
+        (", ask_again: 0", 60, 1),
+        (", budget: {usd_per_day: 1}", 1900, 2),  # the reservation is enough for two short calls
+        (", budget: {tokens_per_run: 4600}", 60, 2),
+        (", budget: {tokens_per_run: 4600}", 1900, 1),  # and here for one
+        (", budget: {usd_per_run: 0.013}", 60, 2),
+        (", budget: {usd_per_run: 0.013}", 1900, 1),
+    ],
+)
+def test_further_calls_stay_within_the_settings_and_the_reservation(
+    make_world: MakeWorld, tmp_path: Path, more: str, used: int, calls: int
+) -> None:
+    world, model = played(make_world, tmp_path, [f"{VAR}\n{NGINX}"], [DISK], [DISK, WEB], more=more)
+    model.usage = {"input_tokens": 400, "output_tokens": used}
+    world.run(minutes=1)
+    assert len(model.prompts) == calls
+
+
+def test_a_further_call_that_fails_leaves_the_first_answer(make_world: MakeWorld) -> None:
+    class Failing(Model):
+        async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+            answered = await super().post(url, headers, body, seconds)
+            return answered if len(self.prompts) != 2 else HttpReply(529, {}, b"{}")
+
+    model = Failing([DISK])
+    world = make_world(
+        CONFIG.format(more=PRECHECK), http=model, environ={"KEY": "k"}, prechecks={"ops": lambda _: f"{VAR}\n{NGINX}"}
+    )
+    world.run(minutes=1)
+    assert sent(world) == ["[disk:/var] /var is 91 % full"]
+    assert [row["outcome"] for row in world.records()] == ["alert"]
