@@ -98,7 +98,9 @@ def _make_claim(
 
 
 def _open_conditions(tx: Transaction, entry_row: EntryRow) -> tuple[OpenProblem, ...]:
-    return tuple(condition.as_problem for condition in conditions.open_conditions_of(tx.db, entry_row.name))
+    """The open conditions, without those that the daemon itself has opened."""
+    found = conditions.open_conditions_of(tx.db, entry_row.name)
+    return tuple(condition.as_problem for condition in found if not condition.key.startswith("heartbeatd:"))
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:

@@ -27,6 +27,10 @@ WRONG_END_TIME = timedelta(days=1)  # a condition that opens again so soon was n
 MAX_ALIASES = 20  # other keys of a condition that are remembered
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that close the condition
 OVERFLOW = Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
+FLOOD = Finding("heartbeatd:new-conditions", "", Severity.INFO)
+OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOURS_OF_DAY = 3  # times as many new conditions as in an hour are sent in a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,16 @@ class ConditionUpdate:
 
 
 def plan_update(
-    tx: Transaction, claim: Claim, result: AttemptResult, before: EntryRow, targets: Sequence[Target]
+    tx: Transaction, claim: Claim, result: AttemptResult, before: EntryRow, targets: Sequence[Target], most: int
 ) -> ConditionUpdate | None:
     """What this result does to the conditions of the agent; None if it does not concern them. Nothing is written.
 
     1. Findings open conditions, continue them, or close those that are over.
     2. A condition whose lines are gone from the precheck's output is over. A complete answer that does not mention one without
        lines counts against it (`end_conditions`).
-    3. Each target gets one line for every condition that is news to it (`news_for_target`).
+    3. If the agent has opened `most` conditions within an hour already, or several times as many within a day, that is reported
+       instead of each new one, until it has opened none for an hour (`note_flood`).
+    4. Each target gets one line for every condition that is news to it (`news_for_target`).
     """
     spec = claim.entry.spec
     lines = lines_of_precheck(result)
@@ -86,14 +92,19 @@ def plan_update(
         return None
     known = {condition.key: condition for condition in conditions.conditions_of(tx.db, spec.name)}
     jobs = job_conditions.failed_jobs_of_wakes(tx, claim), job_conditions.failing_jobs(tx, known.values())
-    look = Look([condition.as_problem for condition in known.values() if condition.is_open], lines, jobs[0] | jobs[1])
+    open_problems = [each.as_problem for each in known.values() if each.is_open and each.key not in OWN_KEYS]
+    look = Look(open_problems, lines, jobs[0] | jobs[1])
     tracker = _ConditionTracker(tx.now, spec, claim, result, known, look, failed_jobs=jobs[0])
     tracker.apply_findings()
     tracker.end_conditions()
+    is_flooded = tracker.note_flood(most)
     after = tuple(tracker.now_known.values())
     shown = after if spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN else ()
     news = tuple(
-        found for condition in shown for target in targets if (found := news_for_target(condition, target, spec, tx.now))
+        found
+        for condition in shown
+        for target in targets
+        if (found := news_for_target(condition, target, spec, tx.now)) and not (is_flooded and _is_new(condition, target))
     )
     changed = tuple(_without_void_ack(condition) for condition in after if condition != known.get(condition.key))
     opened = sum(condition.is_open and condition.opened_at == tx.now for condition in changed)
@@ -182,7 +193,7 @@ class _ConditionTracker:
         One without lines is closed after several answers that do not mention it.
         """
         for condition in list(self.now_known.values()):
-            if not condition.is_open or condition.opened_at == self.now:
+            if not condition.is_open or condition.opened_at == self.now or condition.key == FLOOD.key:
                 continue
             problem = condition.as_problem
             if condition.lines and self.spec.precheck is not None:
@@ -201,6 +212,24 @@ class _ConditionTracker:
             else:
                 self._keep(replace(condition, closed_at=self.now, ended_by=ended_by, missed=missed))
                 self.effects[condition.key] = {"key": condition.label, "effect": Effect.CLEARED}
+
+    def note_flood(self, most: int) -> bool:
+        """Whether new conditions are not sent one by one, because there are too many. This is a condition, too."""
+        times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
+        opened = [each for each in self.now_known.values() if each.is_open and each.opened_at == self.now]
+        number = sum(at > self.now - DAY for at in times)
+        is_too_many = sum(at > self.now - HOUR for at in times) >= most or number >= HOURS_OF_DAY * most
+        flood = self.now_known.get(FLOOD.key)
+        if flood is not None and flood.is_open:
+            if opened or any(at > self.now - HOUR for at in times):
+                return True
+            self._keep(replace(flood, closed_at=self.now, ended_by=EndedBy.GONE))
+        elif opened and is_too_many:
+            number += len(opened)
+            rest = "More are sent only if they are critical, until an hour passes without a new one. All: heartbeatd conditions"
+            self._open(replace(FLOOD, text=f"{number} new conditions within a day. {rest}"), Subject())
+            return True
+        return False
 
     def _has_all_lines(self) -> bool:
         """Whether the look has every line of the precheck's output: without a digest, the output was truncated."""
@@ -323,6 +352,12 @@ class _ConditionTracker:
             "resolved": finding.resolved,
             "effect": effect,
         }
+
+
+def _is_new(condition: Condition, target: Target) -> bool:
+    """Whether the target would get a new condition that is not critical."""
+    is_exempt = condition.severity is Severity.CRITICAL or condition.key in OWN_KEYS
+    return condition.is_open and not condition.is_known_to(target) and not is_exempt
 
 
 def _with_alias(condition: Condition, finding: Finding) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRe
     may_send = bool(result.message or result.report or (before.conditions and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    update = condition_updates.plan_update(tick.tx, claim, result, before, targets)
+    update = condition_updates.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
     texts = _text_by_target(result, text_targets, update)
     is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now)

@@ -74,6 +74,7 @@ class Limits:
     wake_flood: WakeRate
     wake_keep: timedelta
     shutdown_grace: timedelta
+    new_problems: int
     budget: Budget | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from loops import loop_over
@@ -12,6 +13,7 @@ from servers.messages import message, text, tool
 from world import AgentCall, MakeWorld, World
 
 from heartbeat.runners import HttpReply
+from scheduler.store.conditions import list_conditions
 
 CONFIG = """
 providers: {{p: {{kind: anthropic, api_key: "${{KEY}}"}}}}
@@ -136,6 +138,28 @@ def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_wor
     world, _ = played(make_world, tmp_path, None, *runs)
     world.run(hours=41)
     assert len([line for line in sent(world) if "still open" not in line]) == 1
+
+
+def test_more_new_conditions_than_the_limit_are_one_message(make_world: MakeWorld) -> None:
+    names = (f"k{first}{second}" for first in ascii_lowercase for second in ascii_lowercase)
+    config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
+    config = "limits: {new_problems: 3}\n" + config.replace("    model: m\n", "")
+    calm_after = 60
+
+    def agent(_: AgentCall) -> str:
+        run = len(world.calls)
+        if run > calm_after:
+            return "HEARTBEAT_OK"
+        return f"[{next(names)}!] worse {next(names)}" if run == calm_after else f"[{next(names)}] {next(names)}"
+
+    world = make_world(config, environ={"KEY": "k"}, scripts={"ops": agent})
+    world.run(minutes=15 * calm_after)
+    opened = [line for line in sent(world) if "resolved" not in line]
+    assert [line.partition("]")[0] for line in opened[:4]] == ["[kaa", "[kac", "[kae", "[heartbeatd:new-conditions"]
+    assert opened[3].startswith("[heartbeatd:new-conditions] 4 new conditions within a day.")
+    assert [line.partition(" ")[2] for line in opened[4:]] == ["CRITICAL: worse kep"]
+    world.run(hours=2)
+    assert [each.key for each in list_conditions(world.store.connection)] == []
 
 
 def test_without_a_precheck_a_condition_that_is_left_out_is_asked_for(make_world: MakeWorld, tmp_path: Path) -> None:

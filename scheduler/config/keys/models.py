@@ -652,6 +652,11 @@ class Limits(ConfigPart):
     wake_keep: types.PositiveDuration = key(
         timedelta(hours=24), "How long a wake waits for a run. After this time it expires.", written="24h"
     )
+    new_problems: types.Count = key(
+        10,
+        "How many new conditions of one agent are sent within an hour, and three times as many within a day. After that, only"
+        " critical ones are sent, until the agent opens none for an hour.",
+    )
     shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs in progress may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
         None,
