@@ -339,7 +339,7 @@ class _ConditionTracker:
         self._note(before.key, finding, Effect.RESOLVED)
 
     def _open_count(self) -> int:
-        return sum(condition.is_open for condition in self.now_known.values())
+        return sum(condition.is_open and condition.key != FLOOD.key for condition in self.now_known.values())
 
     def _keep(self, condition: Condition) -> None:
         self.now_known[condition.key] = condition
