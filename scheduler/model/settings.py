@@ -69,7 +69,6 @@ class Limits:
     """The limits of the daemon as a whole."""
 
     concurrency: int
-    min_interval: timedelta
     wake_gap: timedelta
     wake_flood: WakeRate
     wake_keep: timedelta

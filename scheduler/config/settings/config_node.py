@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -27,22 +26,22 @@ NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ConfigContext:
-    """The rest of the config. `folder` is the absolute folder of the file; `agents` and `channels` are the declared names.
+    """The rest of the config. `folder` is the absolute folder of the file, and `channels` are the declared names and `log`.
 
-    `calendars` are the declared calendars. `open_channels` are the channels whose URL contains
-    {target}; `deliver_names` are the words that `deliver` accepts: the channels, and `last`.
+    `open_channels` are the channels whose URL contains {target}. `calendars` are the declared calendars.
     """
 
     folder: Path
-    zone: ZoneInfo
-    min_interval: timedelta
-    agents: Collection[str]
+    config: models.Config
     channels: Collection[str]
+    open_channels: Collection[str]
     calendars: Mapping[str, Calendar]
     secrets: SecretResolver
     diagnostics: Diagnostics
-    open_channels: Collection[str] = ()
-    deliver_names: Collection[str] = ()
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return self.config.timezone
 
     def resolve_path(self, text: str) -> Path:
         """An absolute path from a path in the config: relative to its folder, or to the home folder with ~/."""

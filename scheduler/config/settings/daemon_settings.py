@@ -66,7 +66,7 @@ def _parse_listen(part: models.Server, node: ConfigNode) -> tuple[str, int]:
 
 
 def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | None:
-    node.check_declared(part.agents or (), node.context.agents, "agent", "tokens", name, "agents")
+    node.check_declared(part.agents or (), node.context.config.agents, "agent", "tokens", name, "agents")
     value = node.resolve_secret(part.value, "tokens", name, "value", used=True)
     if value is None:
         return None

@@ -75,8 +75,9 @@ def build_schedule(text: str, zone: ZoneInfo, node: ConfigNode, *, calls_model: 
         return None
     for warning in schedule.warnings:
         node.add_warning(warning, "schedule")
-    if calls_model and schedule.shortest_period() < node.context.min_interval:
-        period, least = format_duration(schedule.shortest_period()), format_duration(node.context.min_interval)
+    shortest = node.context.config.limits.min_interval
+    if calls_model and schedule.shortest_period() < shortest:
+        period, least = format_duration(schedule.shortest_period()), format_duration(shortest)
         problem = f"its shortest interval is {period}, but limits.min_interval is {least}"
         node.add_error(f"{problem}; space the times out, or lower the limit", "schedule")
     return schedule
@@ -84,8 +85,9 @@ def build_schedule(text: str, zone: ZoneInfo, node: ConfigNode, *, calls_model: 
 
 def check_min_interval(interval: timedelta, node: ConfigNode, key: str) -> None:
     """Add an error for an interval below limits.min_interval."""
-    if interval < node.context.min_interval:
-        least = format_duration(node.context.min_interval)
+    shortest = node.context.config.limits.min_interval
+    if interval < shortest:
+        least = format_duration(shortest)
         problem = f"{format_duration(interval)} is below limits.min_interval, which is {least}"
         node.add_error(f"{problem}; write {least} or more, or lower the limit", key)
 
@@ -215,9 +217,9 @@ def _single_channel(channels: tuple[str, ...], to_last: tuple[str, ...], speaks:
 
 def check_deliver(names: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> None:
     """Add an error for each name in the `deliver` below a node without a recipient."""
-    offered = node.context.deliver_names if speaks and node.context.open_channels else node.context.channels
-    offered = [name for name in offered if name not in node.context.open_channels]
-    node.check_declared(names, node.context.deliver_names, "channel", "deliver", offered=offered)
+    offered = [name for name in node.context.channels if name not in node.context.open_channels]
+    offered += [LAST_TARGET] if speaks and node.context.open_channels else []
+    node.check_declared(names, (*node.context.channels, LAST_TARGET), "channel", "deliver", offered=offered)
     for index, name in enumerate(names):
         if problem := _deliver_problem(name, node, speaks=speaks):
             node.add_error(problem, "deliver", index)

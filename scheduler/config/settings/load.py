@@ -167,19 +167,9 @@ def _build_settings(
 
 
 def _build_context(config: models.Config, folder: Path, vault: SecretResolver, diagnostics: Diagnostics) -> ConfigContext:
-    targets = ("log", *config.channels)
     to_last = tuple(name for name, part in config.channels.items() if PLACEHOLDER in (part.url or ""))
     return ConfigContext(
-        folder,
-        config.timezone,
-        config.limits.min_interval,
-        config.agents,
-        targets,
-        entry_parts.build_calendars(config.calendars),
-        vault,
-        diagnostics,
-        to_last,
-        (*targets, LAST_TARGET),
+        folder, config, ("log", *config.channels), to_last, entry_parts.build_calendars(config.calendars), vault, diagnostics
     )
 
 
