@@ -411,7 +411,7 @@ conditions.add_command(VerbCommand("CloseProblem", "close"))
 def outbox(ctx: click.Context, /, **given: object) -> None:
     """List undelivered messages, send them again, or drop them.
 
-    Pending and held messages are listed first, then dead letters (messages that could not be delivered). A message may
+    Pending and held messages are listed first, then messages that were given up. A message may
     be held if it is unknown whether it arrived (`heartbeatd docs guarantees` gives the rules). A held message is not sent again
     automatically.
     """

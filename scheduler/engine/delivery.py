@@ -43,7 +43,7 @@ class Delivery:
 
 
 def claim_deliveries(tick: Tick, parts: TickParts, under_way: Iterable[Delivery]) -> list[Delivery]:
-    """Mark the due messages as `sending` and return them. A message whose channel is no longer declared becomes a dead letter."""
+    """Mark the due messages as `sending` and return them. A message whose channel is no longer declared is given up."""
     messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way))
     deliveries = [parts.run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]

@@ -101,7 +101,7 @@ def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
 def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     """Delete rows that are older than their retention. Returns the number of deleted runs.
 
-    Runs are deleted before messages are given up, because the notification of a dead letter refers to the run.
+    Runs are deleted before messages are given up, because the message about an undelivered one refers to its run.
     """
     wake_starts.expire_wakes(tick)
     removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED)

@@ -197,7 +197,7 @@ def check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
     """The channels with messages that were given up."""
     for channel in outbox.unfinished_by_channel(db):
         if channel.dead:
-            text = f"{channel.channel}: {format_count(channel.dead, 'dead letter')}; `heartbeatd outbox` lists them"
+            text = f"{channel.channel}: {format_count(channel.dead, 'message')} given up; `heartbeatd outbox` lists them"
             yield Finding("warn", "outbox", text)
 
 
