@@ -485,7 +485,7 @@ def test_text_beside_the_tool_is_kept_and_other_tools_are_counted() -> None:
 def test_two_calls_of_the_tool_are_one_answer() -> None:
     swap = {"key": "swap", "text": "full", "severity": "info", "resolved": False}
     answer = findings_of(tool("report_findings", {"findings": [DISK]}), tool("report_findings", {"findings": [swap, DISK]}))
-    assert answer.text == "[disk:/var!] 92 % full\n[swap] full"
+    assert answer.text == "[disk:/var!] 92 % full\n[swap] full\n[disk:/var!] 92 % full"
 
 
 @loop_over(

@@ -140,10 +140,13 @@ def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_wor
     assert len([line for line in sent(world) if "still open" not in line]) == 1
 
 
-def test_more_new_conditions_than_the_limit_are_one_message(make_world: MakeWorld) -> None:
+@loop_over(("limit", "number"), [(3, 3), (10, 30)])  # in an hour, and in a day
+def test_more_new_conditions_than_the_limit_are_one_message(
+    make_world: MakeWorld, tmp_path: Path, limit: int, number: int
+) -> None:
     names = (f"k{first}{second}" for first in ascii_lowercase for second in ascii_lowercase)
     config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
-    config = "limits: {new_problems: 3}\n" + config.replace("    model: m\n", "")
+    config = f"limits: {{new_problems: {limit}}}\n" + config.replace("    model: m\n", "")
     calm_after = 60
 
     def agent(_: AgentCall) -> str:
@@ -152,12 +155,12 @@ def test_more_new_conditions_than_the_limit_are_one_message(make_world: MakeWorl
             return "HEARTBEAT_OK"
         return f"[{next(names)}!] worse {next(names)}" if run == calm_after else f"[{next(names)}] {next(names)}"
 
-    world = make_world(config, environ={"KEY": "k"}, scripts={"ops": agent})
+    world = make_world(config, tmp_path, environ={"KEY": "k"}, scripts={"ops": agent})
     world.run(minutes=15 * calm_after)
     opened = [line for line in sent(world) if "resolved" not in line]
-    assert [line.partition("]")[0] for line in opened[:4]] == ["[kaa", "[kac", "[kae", "[heartbeatd:new-conditions"]
-    assert opened[3].startswith("[heartbeatd:new-conditions] 4 new conditions within a day.")
-    assert [line.partition(" ")[2] for line in opened[4:]] == ["CRITICAL: worse kep"]
+    assert [line.partition("]")[0] for line in opened[:3]] == ["[kaa", "[kac", "[kae"]
+    assert opened[number].startswith(f"[heartbeatd:new-conditions] {number + 1} new conditions within a day.")
+    assert [line.partition(" ")[2] for line in opened[number + 1 :]] == ["CRITICAL: worse kep"]
     world.run(hours=2)
     assert [each.key for each in list_conditions(world.store.connection)] == []
 
