@@ -162,10 +162,11 @@ def test_the_cookie_opens_nothing_else_of_the_api(user: PageUser) -> None:
 
 
 def test_a_form_does_what_the_api_does(user: PageUser) -> None:
-    answer = user.submit("/page/do/agents/ops/pause", next="/?q=ops", done="ops is paused.")
-    assert (answer.status, "ops is paused." in answer.text) == (200, True)
+    notice = "Log out (chief) agent/ops is paused until resumed"
+    answer = user.submit("/page/do/agents/ops/pause", next="/?q=ops")
+    assert (answer.status, notice in answer.text) == (200, True)
     assert is_paused(user.daemon)
-    assert "ops is paused." not in user.get("/").text  # a notice is shown once
+    assert notice not in user.get("/").text  # it is shown once
     user.submit("/page/do/agents/ops/resume")
     assert not is_paused(user.daemon)
 
