@@ -84,7 +84,8 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
         known = (before.severity, before.faults) if before else (found.severity, ())
         severity = max(known[0], found.severity, key=lambda each: each.rank)
         faults = tuple(dict.fromkeys((*known[1], found.fault)))
-        return News(problem, target, ProblemNotice(kind, severity, now, faults), change)
+        is_known = last is not None and last.kind is not Told.OVER and (last.is_known or last.delivered_at is not None)
+        return News(problem, target, ProblemNotice(kind, severity, now, faults, is_known), change)
 
     if last is None or last.kind is Told.OVER or last.is_lost:
         return news(Change.UNSTABLE if is_unstable else Change.OPENED, None)
@@ -102,7 +103,7 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
 
 def _news_of_end(problem: Problem, target: Target, last: ProblemNotice, now: datetime) -> News | None:
     """The end of a problem: sent if the recipient got it as more than `info`, and later if it is unstable."""
-    is_sent = not last.is_lost and last.severity is not Severity.INFO
+    is_sent = (last.is_known or not last.is_lost) and last.severity is not Severity.INFO
     if is_sent and problem.is_unstable(now):
         return None
     known = ProblemNotice(Told.OVER, last.severity, now)

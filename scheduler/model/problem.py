@@ -32,15 +32,16 @@ class Told(StrEnum):
 class ProblemNotice:
     """The last message about a problem to one recipient, queued at `at`.
 
-    `severity` is the highest that the recipient got. `faults` are the different errors of which it was notified. `is_pending`:
-    the message may still arrive. `is_lost`: it was given up, so it does not count as sent. `delivered_at` is None unless it has
-    arrived.
+    `severity` is the highest that the recipient got. `faults` are the different errors of which it was notified. `is_known`: an
+    earlier message about the same opening has arrived. `is_pending`: the message may still arrive. `is_lost`: it was given up, so
+    it does not count as sent. `delivered_at` is None unless it has arrived.
     """
 
     kind: Told
     severity: Severity
     at: datetime
     faults: tuple[str, ...] = ()
+    is_known: bool = False
     is_pending: bool = False
     is_lost: bool = False
     delivered_at: datetime | None = None

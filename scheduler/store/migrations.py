@@ -738,6 +738,7 @@ create table problem_notice (
   told_at integer not null,
   faults text not null,             -- the errors of which it was notified, as JSON
   outbox_id integer,                -- the last part of the last message; null: nothing was sent
+  known integer not null default 0, -- 1: an earlier message about the same opening has arrived
   primary key (problem_id, channel, whom)
 ) strict, without rowid;
 

@@ -712,3 +712,17 @@ agents:
         )
     ]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
+
+
+def test_the_end_is_sent_if_any_message_about_the_problem_has_arrived(make_world: MakeWorld, tmp_path: Path) -> None:
+    """The agent fails from 08:00 on and works at 12:00. Reminders are due every three hours."""
+    opened, again, end = "03-02 08:00 warning", "03-02 09:00 warning", "03-02 12:00 over   "
+    reminder = "03-02 11:00 warning"
+    table = [((), [opened, reminder, end]), ((11,), [opened, end]), ((8,), [again, end])]
+    for number, (refused, expected) in enumerate(table):
+        (folder := tmp_path / str(number)).mkdir()
+        world = make_world(HOOKS + agent(retries="0", interval="1h", deliver="hook", on_failure="{after: 1, remind: 3h}"), folder)
+        world.send = lambda sent, world=world, refused=refused: REFUSED if world.clock.now.hour in refused else TAKEN
+        fail_until(world, "2026-03-02 11:59", lambda count: "no")
+        fail_until(world, "2026-03-02 13:00", None)
+        assert [line[:19] for line in message_lines(world) if "ops failed" in line] == expected, refused
