@@ -12,7 +12,7 @@ from scheduler.model.budget import Price, call_cost
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim
 from scheduler.model.events import CallCharged, ModelMismatched, ProviderCalled, ProviderFailed
-from scheduler.model.outcome import LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
+from scheduler.model.outcome import ANSWERED, LONGEST_RETRY_AFTER, AttemptResult, Call, Failure
 from scheduler.store import breakers, runs
 from scheduler.store.transaction import Transaction
 
@@ -47,7 +47,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     for circuit in closed:
         provider_problems.record_closed_breaker(tick, claim, circuit)
     for call in relevant:
-        if is_answered(call):
+        if is_answered(call) and result.outcome in ANSWERED:
             provider_problems.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)

@@ -58,6 +58,8 @@ def update_problems(
     A successful run of an entry without problems needs no database access.
     """
     updated = _update_problems(tick, claim, result, entry_row, woken, covered)
+    if updated.state != "active" and updated.troubles:
+        updated = _forget_problems(tick.tx, claim.entry, updated)  # it was removed or disabled during the run
     is_mute_over = updated.mute is not None and not updated.is_muted(tick.now)
     return updated._replace(muted_until=None, mute=None) if is_mute_over else updated
 
@@ -92,7 +94,7 @@ def _update_problems(
         provider_problems.notify_recipients(tick, claim, cause)
     entry_row = _notify_recipients(tick, claim, result, entry_row, after, woken, covered)
     for problem in over.values():
-        if problem.found.cause_id is not None and result.outcome in ANSWERED:
+        if result.outcome in ANSWERED:
             provider_problems.record_working(tick, claim, problem.found.cause_id)
     return entry_row
 

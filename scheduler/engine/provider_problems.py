@@ -12,7 +12,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import FAILURES, AttemptResult, Call, Failure, Kind, Skip
-from scheduler.model.problem import Finding, Problem, Subject
+from scheduler.model.problem import PROVIDER, Finding, Problem, Subject
 from scheduler.store import breakers, outbox, problems
 from scheduler.store.transaction import Transaction
 
@@ -93,13 +93,19 @@ def _finding(blamed: FailedCircuit) -> Finding:
 
 
 def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
-    """Record an answered call: the end of an unstable circuit is sent when it no longer opens again and again."""
+    """Record an answered call of a run that has worked.
+
+    1. The problem of a circuit is over if no other entry fails because of it.
+    2. The end of an unstable circuit is sent when it no longer opens again and again.
+    """
     called = circuit_of_call(call)
+    failing = breakers.failing_circuits(tick.tx)
     for circuit in required_circuits((called,)) if called else ():
-        if circuit in breakers.recovered_circuits(tick.tx):
-            problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
-            if problem is not None:
-                _send_end(tick, claim, problem)
+        problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit)) if circuit in failing else None
+        if problem is not None and problem.over_at is not None:
+            _send_end(tick, claim, problem)
+        elif problem is not None and set(problems.consequences_of(tick.tx.db, problem.id)) <= {claim.entry.key}:
+            _end(tick, claim, problem)
 
 
 def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
@@ -110,15 +116,18 @@ def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
         _end(tick, claim, problem)
 
 
-def record_working(tick: Tick, claim: Claim, cause_id: int) -> None:
-    """End the problem of a circuit that an entry was affected by, because the entry works again. Its own one is saved already."""
-    problem = problems.get_problem(tick.tx.db, cause_id)
-    if problem is None or breakers.find_breaker(tick.tx, problem.subject.circuit) is not None:
-        return
-    is_elsewhere = problem.subject.circuit not in claim.entry.circuits
-    if is_elsewhere and problems.consequences_of(tick.tx.db, problem.id):
-        return  # it uses another model now, so its success says nothing about this one
-    _end(tick, claim, problem)
+def record_working(tick: Tick, claim: Claim, cause_id: int | None) -> None:
+    """End the problem of the circuit that an entry was affected by, because the entry works again. Its own one is saved already.
+
+    If the entry uses another model now, its success says nothing about this circuit. Then only a circuit is over that affects no
+    entry any more. There may be several: each one that it was switched from.
+    """
+    for problem in problems.unsettled_problems(tick.tx.db, PROVIDER):
+        circuit = problem.subject.circuit
+        has_answered = problem.id == cause_id and circuit in claim.entry.circuits
+        affects_none = has_answered or not problems.consequences_of(tick.tx.db, problem.id)
+        if affects_none and breakers.find_breaker(tick.tx, circuit) is None:
+            _end(tick, claim, problem)
 
 
 def _end(tick: Tick, claim: Claim, problem: Problem) -> None:

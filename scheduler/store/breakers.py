@@ -35,12 +35,12 @@ PlannedEntries = Mapping[Key, Entry]
 
 MAX_TURNS = 100  # entries that are remembered in `turns`
 
-# The open breakers, and (with an empty reason) the circuits that work, and whose recipients do not know that yet.
-OPEN_OR_RECOVERED = """
+# The open breakers, and (with an empty reason) the circuits with a problem that is not over, or whose end is still to be sent.
+OPEN_OR_FAILING = """
 select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
 union all
-select name, part, '', '', 0, 0, 0, null, '[]' from problem where kind = 'provider' and over_at is not null
-  and exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over')
+select name, part, '', '', 0, 0, 0, null, '[]' from problem where kind = 'provider' and (over_at is null
+  or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))
 """
 
 
@@ -85,10 +85,10 @@ def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
     return _open_breakers_by_circuit(tx).get(circuit)
 
 
-def recovered_circuits(tx: Transaction) -> frozenset[Circuit]:
-    """The circuits that work, and whose recipients do not know that yet. They come from the same query as the open breakers."""
+def failing_circuits(tx: Transaction) -> frozenset[Circuit]:
+    """The circuits with a problem that is not over, or whose end is still to be sent. The query of the breakers finds them too."""
     _open_breakers_by_circuit(tx)
-    return tx.recovered_circuits
+    return tx.failing_circuits
 
 
 def has_open_breaker(tx: Transaction, entry: Entry) -> bool:
@@ -245,9 +245,9 @@ def _open_breakers_of(tx: Transaction, entry: Entry) -> list[Breaker]:
 def _open_breakers_by_circuit(tx: Transaction) -> dict[Circuit, Breaker]:
     """Every open breaker by its circuit, queried once per transaction for all entries: most providers have none."""
     if tx.open_breakers is None:
-        rows = tx.db.execute(OPEN_OR_RECOVERED).fetchall()
+        rows = tx.db.execute(OPEN_OR_FAILING).fetchall()
         tx.open_breakers = {breaker.circuit: breaker for breaker in (_breaker_from_row(row) for row in rows if row["reason"])}
-        tx.recovered_circuits = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
+        tx.failing_circuits = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
     return tx.open_breakers
 
 

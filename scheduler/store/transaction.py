@@ -31,7 +31,7 @@ class Transaction:
     held_lanes: set[str] | None = None  # agents whose lane is held over HTTP
     entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
     open_breakers: dict[Circuit, Breaker] | None = None
-    recovered_circuits: frozenset[Circuit] = frozenset()  # that work, and whose recipients do not know; with `open_breakers`
+    failing_circuits: frozenset[Circuit] = frozenset()  # with a problem that is not settled; with `open_breakers`
     unknown_usd: dict[tuple[str, str, str], tuple[Amount, float]] = field(default_factory=dict)  # by day; see spend.unknown_usd
     clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 

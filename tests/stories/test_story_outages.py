@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 
 import pytest
-from servers.messages import Models, error_answer
+from servers.messages import Models, error_answer, text_answer
 from servers.scripted import Act, Server, hang_up
 from simulation import size
 from test_story_breakers import FIVE, FORBIDDEN, KEY, LATER, NO_KEY, OK, by_model, count_outcomes, fleet
@@ -19,6 +20,7 @@ from world import MakeWorld, World
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.status_data import read_status
+from scheduler.store.problems import unsettled_problems
 
 BUSY = error_answer(529, "overloaded_error", "Overloaded")
 
@@ -366,3 +368,73 @@ def test_an_inconclusive_failure_does_not_end_the_outage(make_world: MakeWorld) 
         assert notification_kinds(world) == ["opened hook", "opened hook"]
         world.run(minutes=25)
     assert notification_kinds(world)[2:] == ["over hook", "over hook"]
+
+
+def test_a_provider_is_over_when_it_answers_and_no_entry_fails_because_of_it(make_world: MakeWorld, tmp_path: Path) -> None:
+    """Also if the agent that it made fail then had another problem, or was changed or removed, and a second agent calls it."""
+    table: list[tuple[str, Act, str]] = [
+        ("its model is refused", FORBIDDEN, ""),
+        ("an error of its own", error_answer(400, "invalid_request_error", "what?"), ""),
+        ("removed", BUSY, "removed"),
+        ("disabled", BUSY, "enabled: false"),
+        ("its failures are not reported", BUSY, "on_failure: none"),
+    ]
+    for number, (case, later, change) in enumerate(table):
+        (folder := tmp_path / str(number)).mkdir()
+        with Models(by_model(own=BUSY)) as server:
+            world = make_world(fleet(server.url, "a", "b", model_a="own", b="stagger: 5m"), folder, environ={"KEY": KEY})
+            world.run(minutes=40)
+            assert [line[12:47] for line in notification_lines(world)] == ["warning  provider anthropic unreach"], case
+            server.answer = by_model(own=later)
+            names = ("b",) if change == "removed" else ("a", "b")
+            if change:
+                world.reload(fleet(server.url, *names, model_a="own", a=change, b="stagger: 5m"))
+            world.run(minutes=30)
+            server.answer = lambda request: OK
+            world.run(hours=1)
+        ends = [line[12:] for line in notification_lines(world) if "over     provider anthropic unreachable" in line]
+        assert len(ends) == 1, case
+        assert read_status(world.store.connection, world.clock.now).outages == [], case
+
+
+def test_each_provider_that_an_agent_was_switched_from_is_over_when_the_agent_works(make_world: MakeWorld) -> None:
+    with Models(lambda request: BUSY) as server:
+        second = f'}}, second: {{kind: anthropic, api_key: "${{KEY}}", base_url: "{server.url}"}}}}\n'
+        yaml = fleet(server.url, "a").replace("}}\n", second, 1)
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=40)
+        world.reload(yaml.replace("runner: {kind: anthropic}", "runner: {kind: anthropic, provider: second}"))
+        world.run(hours=1)
+        server.answer = lambda request: OK
+        world.run(hours=1)
+    assert [line.partition(" unreachable")[0] for line in notification_lines(world)] == [
+        "03-02 08:30 warning  provider anthropic",
+        "03-02 09:00 warning  provider second",
+        "03-02 10:00 over     provider second",
+        "03-02 10:00 over     provider anthropic",
+    ]
+    assert world.delivered[-1][2].endswith(
+        "Agent a uses another model now and works. No run waits for provider anthropic any longer."
+    )
+
+
+def test_a_provider_is_not_over_while_it_answers_only_the_first_attempt_of_a_run(make_world: MakeWorld) -> None:
+    """The first attempt gets an unusable answer, the second one none."""
+    with Models(lambda request: BUSY) as server:
+        server.answer = lambda request: BUSY if len(server.requests) % 2 == 0 else text_answer("")
+        world = make_world(fleet(server.url, "a", a="retries: 1"), environ={"KEY": KEY})
+        world.run(hours=2, minutes=50)
+        assert (len(server.requests), len(notification_lines(world))) == (12, 1)
+
+
+def test_an_agent_that_is_removed_during_a_run_that_fails_has_no_problem_any_more(make_world: MakeWorld) -> None:
+    with Models(lambda request: BUSY) as server:
+        yaml = fleet(server.url, "a", "b", a="timeout: 30m, on_failure: {after: 1}", b="stagger: 15m")
+        world = make_world(yaml, environ={"KEY": KEY}, durations={"a": timedelta(minutes=10)})
+        world.run(minutes=3)
+        world.reload(fleet(server.url, "b", b="stagger: 15m"))
+        world.run(minutes=8)
+        server.answer = lambda request: OK
+        world.run(hours=1)
+    assert [line[12:20].strip() for line in notification_lines(world)] == ["warning", "over"]
+    assert unsettled_problems(world.store.connection) == []
