@@ -86,7 +86,7 @@ def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
 
 
 def failing_circuits(tx: Transaction) -> frozenset[Circuit]:
-    """The circuits with a problem that is not over, or whose end is still to be sent. The query of the breakers finds them too."""
+    """The circuits with a problem that is not over, or whose end is still to be sent. The query of the breakers has them too."""
     _open_breakers_by_circuit(tx)
     return tx.failing_circuits
 
