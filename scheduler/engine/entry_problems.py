@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -188,8 +188,8 @@ def _passed_check(cause: Skip, reason: Skip) -> bool:
     return CHECK_ORDER.index(reason) > CHECK_ORDER.index(cause) or any({cause, reason} <= check for check in SAME_CHECK)
 
 
-def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, known: str | None) -> bool:
-    """Whether an entry begins to fail, fails for another reason than `known`, or works again. `known` is None if it worked.
+def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, known: Sequence[str]) -> bool:
+    """Whether an entry begins to fail, fails for another reason than the `known` ones, or has one of them no more.
 
     It never does with `on_failure: none`, because failures are not reported then. While a provider fails, its open breaker is no
     other reason than its refusals.
@@ -202,12 +202,15 @@ def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, kn
     found = {each.key: each for each in _findings(claim, result, blamed)}
     for each in found.values():
         reason = str(result.reason) if blamed else each.reason
-        is_same_provider = blamed is not None and known in (blamed.reason, Skip.BREAKER_OPEN) and _has_cause(tx, before, blamed)
-        if reason != known and times_in_a_row(before.get(each.key)) >= after and not is_same_provider:
+        is_same_provider = (
+            blamed is not None and not {blamed.reason, Skip.BREAKER_OPEN}.isdisjoint(known) and _has_cause(tx, before, blamed)
+        )
+        if reason not in known and times_in_a_row(before.get(each.key)) >= after and not is_same_provider:
             return True
-    if known is None or found:
-        return False
-    return result.outcome in ANSWERED or any(_is_over(tx, claim, result, problem) for problem in before.values())
+    if known and not found and result.outcome in ANSWERED:
+        return True
+    known_ones = (each for each in before.values() if each.key not in found and each.found.reason in known)
+    return any(_is_over(tx, claim, result, each) for each in known_ones)
 
 
 def _has_cause(tx: Transaction, before: Mapping[str, Problem], blamed: FailedCircuit) -> bool:

@@ -57,10 +57,10 @@ def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState
     open_ones = {each.key: each.severity.rank for each in conditions.open_conditions_of(tx.db, entry_row.name)}
     last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
     texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
-    failing = problems.present_problem(problems.problems_of(tx.db, *entry.key)) if entry_row.troubles else None
+    known = problems.problems_of(tx.db, *entry.key) if entry_row.troubles else ()
     is_agent = entry_row.kind == "heartbeat"
     return KnownState(
         open_ones if is_agent else {},
         (*texts, entry.message_digest(last.strip())) if last else tuple(texts),
-        failing.found.reason if failing else None,
+        " ".join(each.found.reason for each in known if each.over_at is None),
     )

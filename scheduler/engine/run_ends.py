@@ -223,7 +223,8 @@ def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRe
     is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now)
     ends_mute = known is not None and (
-        mutes.has_news(claim, result, update, known) or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing)
+        mutes.has_news(claim, result, update, known)
+        or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing.split())
     )
     is_held = is_muted and not ends_mute and bool(texts)
     if is_muted and not ends_mute:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.messages import Models, message, text
+from servers.scripted import reply
+from test_story_breakers import KEY, fleet
 from world import Delayed, MakeWorld, Script, World
 
 from heartbeatd.verbs import Ack, Mute, Unack, Unmute
@@ -371,3 +374,19 @@ def test_only_open_conditions_can_be_acknowledged(make_world: MakeWorld) -> None
         world.request(VerbRequest(Ack(agent="ops", key="disk")))
     with pytest.raises(Refused, match="run 1 of agent 'ops' has no open condition"):
         world.request(VerbRequest(Ack(run=1)))
+
+
+def test_a_mute_until_something_changes_lasts_while_two_problems_do_and_ends_when_one_of_them_is_over(
+    make_world: MakeWorld,
+) -> None:
+    cut = reply(message(text("HEARTBEAT_OK and more"), stop_reason="max_tokens"))
+    with Models(lambda request: cut) as server:
+        yaml = fleet(server.url, "ops", ops="precheck: {command: look, on_error: run}, on_failure: {after: 1}")
+        world = make_world(yaml, environ={"KEY": KEY}, prechecks={"ops": lambda call: 1})
+        world.run(minutes=10)
+        mute(world, until_changed=True)
+        world.run(hours=2)
+        assert [event.muted for event in world.events_of(MuteChanged)] == [True]
+        world.prechecks["ops"] = lambda call: "a mail"
+        world.run(hours=1)
+    assert [event.muted for event in world.events_of(MuteChanged)] == [True, False]
