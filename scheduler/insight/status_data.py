@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime, timedelta
+from itertools import groupby
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -171,7 +172,8 @@ def read_entries(
     open_counts, found = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
-    unsettled = problems.unsettled_problems(db)
+    own = {key: list(each) for key, each in groupby(problems.unsettled_problems(db, kind, name), lambda one: one.subject[:2])}
+    causes = {each.id: each for each in problems.unsettled_problems(db, PROVIDER)} if own else {}
     return [
         EntryStatus(
             **dict(entry_states.entry_state(entry, times, is_open=row["last_state"] in ("running", "waiting"))),
@@ -182,7 +184,7 @@ def read_entries(
             consecutive_failures=entry.failures,
             consecutive_quiet=entry.quiet,
             alerting=bool(entry.alerting),
-            failing=_present_failures(entry, row, unsettled),
+            failing=_present_failures(row, own.get((entry.kind, entry.name), ()), causes),
             wakes_waiting=row["wakes"],
             undelivered=_undelivered_messages(undelivered.get((entry.kind, entry.name))),
             activity=_last_activity(entry),
@@ -272,18 +274,19 @@ def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus
     return WakeStatus(**known | {"run": run, "waits_for": wait.reason if wait else None, "until": wait.until if wait else None})
 
 
-def _present_failures(entry: EntryRow, row: sqlite3.Row, unsettled: Sequence[Problem]) -> Failing | None:
+def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[int, Problem]) -> Failing | None:
     """The present failures: how many in a row, since when, and when the last message was delivered.
 
     If a provider is at fault, that is the message about its problem. `held_back_for` is only there while the message is delayed,
     and names the agents that are to report the failure.
     """
-    problem = problems.present_problem(each for each in unsettled if each.subject[:2] == (entry.kind, entry.name))
+    problem = problems.present_problem(own)
     if problem is None:
         return None
     awaits, told_at = row["failing_awaits"], _told_at(problem)
-    if told_at is None and problem.found.cause_id is not None:
-        told_at = next((_told_at(each) for each in unsettled if each.id == problem.found.cause_id), None)
+    cause = causes.get(problem.found.cause_id or 0)
+    if told_at is None and cause is not None:
+        told_at = _told_at(cause)
     return Failing(
         times=problem.count,
         reason=problem.found.reason,

@@ -21,7 +21,10 @@ UNSETTLED = (
     "(over_at is null or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))"
 )
 
-ALL_UNSETTLED = "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind order by kind, name, part, key"  # noqa: S608
+ALL_UNSETTLED = (
+    "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind"  # noqa: S608
+    " and coalesce(?, name) = name order by kind, name, part, key"
+)
 COUNT_UNSETTLED = (
     "update entry set troubles = (select count(*) from problem where problem.kind = entry.kind"  # noqa: S608
     " and problem.name = entry.name and " + UNSETTLED + ") where kind = ? and name = ?"
@@ -46,9 +49,9 @@ def problems_of(db: sqlite3.Connection, kind: str, name: str) -> list[Problem]:
     return _read_problems(db, "select * from problem where kind = ? and name = ? order by part, key", (kind, name))
 
 
-def unsettled_problems(db: sqlite3.Connection, kind: str | None = None) -> list[Problem]:
-    """The problems of all subjects, or of those of one kind, that are not over or whose end is still to be sent."""
-    return _read_problems(db, ALL_UNSETTLED, (kind,))
+def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: str | None = None) -> list[Problem]:
+    """The problems of all subjects, or of those of one kind or name, that are not over or whose end is still to be sent."""
+    return _read_problems(db, ALL_UNSETTLED, (kind, name))
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject) -> Problem | None:
