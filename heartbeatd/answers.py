@@ -618,6 +618,48 @@ class ConditionList(ResponseBody):
     conditions: Shared[list[Condition]]
 
 
+class ProblemNotice(EntryPart):
+    """What one recipient was last sent about a problem. `delivered_at` is null unless it has arrived."""
+
+    channel: str
+    target: str | None = None
+    kind: Literal["open", "unstable", "over"]
+    severity: Severity
+    sent_at: Time
+    delivered_at: Time | None
+    says: str
+
+
+class Problem(EntryBody):
+    """Something that is wrong. What an agent reported itself has no number. `kind` and `name` are those of an agent or a job.
+
+    A problem that is `covered` is the consequence of the `cause`, of which people are told instead. One that is only `seen` was
+    not found often enough to be reported. `affects` are the agents and jobs that fail because of it. A limited token sees the
+    problems of its own agents, and of others those that affect them.
+    """
+
+    number: Shared[str | None]
+    subject: Shared[str]
+    kind: Shared[EntryKind | None]
+    name: Shared[str | None]
+    key: Shared[str]
+    severity: Shared[Severity]
+    text: str | None
+    state: Shared[Literal["open", "covered", "seen", "over"]]
+    since: Shared[Time]
+    over: Shared[Time | None]
+    unstable: Shared[bool]
+    cause: Shared[str | None]
+    affects: Shared[list[EntryName]]
+    acknowledged_at: Time | None
+    acknowledged_by: str | None
+    notices: list[ProblemNotice]
+
+
+class ProblemList(ResponseBody):
+    problems: Shared[list[Problem]]
+
+
 class PlannedDay(EntryPart):
     """The runs of an entry on one local day. `firings` is null if they are only counted."""
 

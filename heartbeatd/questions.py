@@ -21,6 +21,7 @@ from heartbeatd.answers import (
     MessageList,
     Overview,
     PlanForecast,
+    ProblemList,
     RunList,
     RunWithWakes,
     Status,
@@ -156,6 +157,16 @@ class ListConditions(Question[ConditionList]):
     state: Literal["open", "all"] = Field(default="open", description="open or all")
 
 
+class ListProblems(Question[ProblemList]):
+    """Everything that is wrong: open problems (`state=all`: also those that are over), and open conditions of agents."""
+
+    tool = "problems"
+    paths = {"list_problems": "/api/v1/problems"}
+
+    name: str | None = Field(default=None, description="a number such as p12, or the name of what has the problem")
+    state: Literal["open", "all"] = Field(default="open", description="open or all")
+
+
 class WhoAmI(Question[CallerToken]):
     """The caller's own token: its name, its permissions, and its agents (null: all)."""
 
@@ -200,6 +211,7 @@ class QuestionMethods:
     get_explanation = of_name(Explain)
     list_undelivered = of_all(ListMessages)
     list_conditions = of_all(ListConditions)
+    list_problems = of_all(ListProblems)
     get_caller = of_all(WhoAmI)
     get_config = of_all(GetConfig)
     get_agent_config = of_name(GetEntryConfig)

@@ -381,6 +381,19 @@ class ListOrSubcommand(click.Group):
         return words
 
 
+@click.command()
+@click.argument("name", required=False, metavar="[NAME|pNUMBER]", shell_complete=options.complete_names())
+@click.option("--all", "also_over", is_flag=True, help="Also list problems that are over, or were not reported yet.")
+@options.reading_options
+def problems(**given: object) -> object:
+    """List everything that is wrong: problems that the daemon found, and open conditions that agents reported.
+
+    NAME is an agent, a job, a provider or a channel. pNUMBER is the number at the end of the first line of a message, such as
+    p12. The most severe problems come first.
+    """
+    return call("listings:print_problems", given)
+
+
 @click.group(cls=ListOrSubcommand, invoke_without_command=True, subcommand_metavar="[AGENT]")
 @click.option("--all", "closed", is_flag=True, help="Also list closed conditions that are still in the database.")
 @options.config_option
@@ -705,7 +718,7 @@ def schema(**given: object) -> object:
 SECTIONS: dict[str, list[click.Command]] = {
     "Look": [status, explain, plan, runs, show, logs, report],
     "Act": [*map(VerbCommand, ("Wake", "Cancel", "Pause", "Resume")), busy, cron],
-    "Messages": [outbox, conditions, *map(VerbCommand, ("Ack", "Unack", "Mute", "Unmute", "Ping"))],
+    "Messages": [problems, outbox, conditions, *map(VerbCommand, ("Ack", "Unack", "Mute", "Unmute", "Ping"))],
     "Configure": [check, config, VerbCommand("Reload")],
     "Set up": [init, run, worker, mcp, doctor, database, docs, files],
 }

@@ -1,4 +1,4 @@
-"""The commands that list or show what is recorded: `runs`, `show`, `conditions` and `outbox`."""
+"""The commands that list or show what is recorded: `runs`, `show`, `problems`, `conditions` and `outbox`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from heartbeatd.answers import (
     ChargedAmounts,
     Condition,
     ConditionReport,
+    Problem,
     QueuedMessage,
     RunFinding,
     RunRecord,
@@ -40,12 +41,14 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
+from scheduler.insight import problem_list
 from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS
 from scheduler.model.budget import describe_unknown
 from scheduler.model.condition import ReportKind
 from scheduler.model.expected_error import InputError
 from scheduler.store import run_history
 from scheduler.store.conditions import list_conditions
+from scheduler.store.entries import states_and_schedules
 from scheduler.store.outbox import list_messages
 from scheduler.store.run_history import RunFilter
 
@@ -266,6 +269,47 @@ def _condition_details(each: Condition, now: datetime) -> Iterator[str]:
 
 def _reports_newest_first(each: Condition) -> list[ConditionReport]:
     return sorted(each.reports, key=lambda report: str(report.reported_at), reverse=True)
+
+
+def print_problems(name: str | None, also_over: bool, path: Path, state: Path | None, form: str) -> None:
+    """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
+    now = utc_now()
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+        everything, known = (problem_list.list_problems(db, now), states_and_schedules(db)) if db else ([], {})
+    try:
+        found = problem_list.choose_problems(everything, name, known, also_over=also_over)
+    except LookupError as error:
+        raise InputError(f"no {error}; `heartbeatd problems --all` lists all problems") from None
+    columns = [
+        Column[Problem]("PROBLEM", lambda each: each.number or "-"),
+        Column("SUBJECT", lambda each: each.subject),
+        Column("KEY", lambda each: each.key),
+        Column("SEVERITY", lambda each: each.severity),
+        Column("SINCE", lambda each: format_short_time(each.since, now)),
+        Column("STATE", lambda each: _state_of_problem(each, now)),
+    ]
+    empty = "there are no problems" if also_over else "there are no open problems"
+    print_list(found, form, columns, empty=empty, details=lambda each: _problem_details(each, now))
+
+
+def _state_of_problem(each: Problem, now: datetime) -> str:
+    state = f"over {format_short_time(each.over, now)}" if each.over else each.state
+    return state + (", unstable" if each.unstable else "") + (", acknowledged" if each.acknowledged_at else "")
+
+
+def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
+    """Its text, what it is the consequence of, and what each recipient was sent last."""
+    if len(each.key) > MAX_LISTED_KEY:
+        yield each.key
+    yield from (each.text or "").strip().splitlines()[:1]
+    if each.cause:
+        yield f"not reported: {each.cause} is the cause, and is reported instead"
+    if each.state == "seen":
+        yield "not reported: it was not found often enough"
+    if each.state == "open" and not each.notices:
+        yield "not reported yet"
+    for sent in each.notices:
+        yield f"{sent.says} {format_short_time(sent.delivered_at or sent.sent_at, now)}"
 
 
 def print_messages(limit: int, path: Path, state: Path | None, form: str) -> None:

@@ -47,11 +47,11 @@ def problem_text(news: News, says: str, details: Iterable[str], zone: ZoneInfo) 
     first, _, more = says.partition("\n")
     if problem.over_at is not None:
         lasted = abbreviate_duration(problem.over_at - problem.since)
-        return _join_lines(f"{'over':<8} {what}: after {lasted}   p{problem.id}", f"It was: {first}", *details)
+        return _join_lines(f"{'over':<8} {what}: after {lasted}   {problem.number}", f"It was: {first}", *details)
     severity = problem.found.severity
     word = severity.value.upper() if severity is Severity.CRITICAL else severity.value
     state = ", ".join(_state_of_news(news, zone))
-    return _join_lines(f"{word:<8} {what}: {first} ({state})   p{problem.id}", more, *details)
+    return _join_lines(f"{word:<8} {what}: {first} ({state})   {problem.number}", more, *details)
 
 
 def _state_of_news(news: News, zone: ZoneInfo) -> Iterator[str]:

@@ -36,4 +36,4 @@ def _name_of_notice(tick: Tick, news: News) -> str:
     """The kind of the message, which a run has once: a message that waits for a day may cause several reminders."""
     when = f" of {tick.now:%Y-%m-%d %H:%M}" if news.change is Change.REMINDER else ""
     recipient = f" to {news.target.recipient}" if news.target.recipient else ""
-    return f"{news.change} p{news.problem.id}{when}{recipient}"
+    return f"{news.change} {news.problem.number}{when}{recipient}"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from heartbeat.findings import Severity
-from scheduler.model.circuit import Circuit
+from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
 
@@ -34,7 +34,7 @@ class ProblemNotice:
 
     `severity` is the highest that the recipient got. `faults` are the different errors of which it was notified. `is_known`: an
     earlier message about the same opening has arrived. `is_pending`: the message may still arrive. `is_lost`: it was given up, so
-    it does not count as sent. `delivered_at` is None unless it has arrived.
+    it does not count as sent. `delivered_at` is None unless it has arrived. `says` is the same in words.
     """
 
     kind: Told
@@ -45,6 +45,7 @@ class ProblemNotice:
     is_pending: bool = False
     is_lost: bool = False
     delivered_at: datetime | None = None
+    says: str = ""
 
 
 class Subject(NamedTuple):
@@ -73,6 +74,13 @@ class Subject(NamedTuple):
     def target(self) -> Target:
         """The channel, with its recipient."""
         return Target(self.name, self.part)
+
+    @property
+    def label(self) -> str:
+        """As lists name it: `agent/ops`, `cron/backup`, `provider/anthropic`, `channel/phone`."""
+        if self.kind in (PROVIDER, CHANNEL):
+            return "/".join((self.kind, *(part for part in self[1:] if part not in ("", EVERY_MODEL))))
+        return Kind(self.kind).label_of(self.name)
 
     def __str__(self) -> str:
         if self.kind == PROVIDER:
@@ -117,6 +125,11 @@ class Problem:
     openings: tuple[datetime, ...] = ()
     id: int = 0
     notices: Mapping[Target, ProblemNotice] = field(default_factory=dict)
+
+    @property
+    def number(self) -> str:
+        """As messages name it."""
+        return f"p{self.id}"
 
     @property
     def key(self) -> str:

@@ -27,12 +27,21 @@ def conditions_of(db: sqlite3.Connection, name: str) -> list[Condition]:
 
     The most important come first. Those of the same severity and time are in the order of their keys.
     """
-    rows = db.execute("select * from condition where name = ? order by key", (name,)).fetchall()
-    reports = _read_reports(db, [row["id"] for row in rows])
-    found = [_condition_from_row(row, reports.get(row["id"], {})) for row in rows]
+    found = _read_conditions(db, "select * from condition where name = ? order by key", (name,))
     return sorted(
         found, key=lambda condition: (not condition.is_open, -condition.severity.rank, -to_millis(condition.last_seen_at))
     )
+
+
+def all_conditions(db: sqlite3.Connection) -> list[Condition]:
+    """The conditions of all agents, open and closed, by agent and key."""
+    return _read_conditions(db, "select * from condition order by name, key", ())
+
+
+def _read_conditions(db: sqlite3.Connection, query: str, values: tuple[str, ...]) -> list[Condition]:
+    rows = db.execute(query, values).fetchall()
+    reports = _read_reports(db, [row["id"] for row in rows])
+    return [_condition_from_row(row, reports.get(row["id"], {})) for row in rows]
 
 
 REPORTS = """

@@ -9,11 +9,12 @@ from datetime import timedelta
 
 from heartbeat.findings import Severity
 from scheduler.model.entry import Entry, Key
+from scheduler.model.outcome import DeliveryState
 from scheduler.model.problem import CHANNEL, PROVIDER, UNSTABLE_TIME, Finding, Problem, ProblemNotice, Subject, Told
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.entries import save_changed_entries
-from scheduler.store.outbox import HeldNotice
+from scheduler.store.outbox import HeldNotice, delivery_text
 from scheduler.store.transaction import Transaction
 
 # The problems that matter for the next look: they are not over, or a recipient is still to be notified of their end.
@@ -34,7 +35,9 @@ COUNT_UNSETTLED = (
 NOTICES = """
 select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known,
   count(part.id) as parts, sum(part.state = 'delivered') as delivered, sum(part.state = 'dead') as dead,
-  sum(part.state in ('pending', 'sending', 'uncertain', 'held')) as pending, max(part.finished_at) as finished_at
+  sum(part.state in ('pending', 'sending', 'uncertain', 'held')) as pending, max(part.finished_at) as finished_at,
+  max(part.attempts) as tries, max(case when part.state <> 'delivered' then part.error end) as error,
+  max(last.channel) as sent_on, max(last.whom) as sent_to, max(part.doubted_at) as doubted_at
 from problem_notice as told left join outbox as last on last.id = told.outbox_id
 left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
   and part.notice is not distinct from last.notice
@@ -52,6 +55,11 @@ def problems_of(db: sqlite3.Connection, kind: str, name: str) -> list[Problem]:
 def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: str | None = None) -> list[Problem]:
     """The problems of all subjects, or of those of one kind or name, that are not over or whose end is still to be sent."""
     return _read_problems(db, ALL_UNSETTLED, (kind, name))
+
+
+def all_problems(db: sqlite3.Connection) -> list[Problem]:
+    """The problems of all subjects, also those that are over."""
+    return _read_problems(db, "select * from problem", ())
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject) -> Problem | None:
@@ -92,8 +100,22 @@ def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dic
             is_pending=bool(row["pending"]),
             is_lost=bool(row["dead"]),
             delivered_at=arrived_at if (row["delivered"] or 0) == row["parts"] else None,
+            says=_delivery_text(row),
         )
     return found
+
+
+def _delivery_text(row: sqlite3.Row) -> str:
+    """Whether the last message to a recipient has arrived, which may have gone to a substitute."""
+    delivered, state = row["delivered"] or 0, DeliveryState.DROPPED
+    if delivered == row["parts"]:
+        state = DeliveryState.DELIVERED
+    elif row["dead"]:
+        state = DeliveryState.DEAD
+    elif row["pending"]:
+        state = DeliveryState.PARTIAL if delivered else DeliveryState.PENDING
+    target = Target(row["sent_on"] or row["channel"], (row["sent_to"] if row["sent_on"] else row["whom"]) or "")
+    return delivery_text(target.label, state, row["tries"] or 0, row["error"], doubted=row["doubted_at"] is not None)
 
 
 def save_problem(tx: Transaction, problem: Problem) -> int:

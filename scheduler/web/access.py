@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from heartbeatd.answers import SHARED, EntryBody, EntryPart, ResponseBody, SharedBody
+from heartbeatd.answers import SHARED, EntryBody, EntryPart, Problem, ResponseBody, SharedBody
 from heartbeatd.operations import Concern, Permission
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
@@ -136,6 +136,8 @@ def _cut_part(value: Any, caller: Caller) -> Any:
 
 def _is_foreign(value: Any, caller: Caller) -> bool:
     key = _name_of(value) if isinstance(value, ResponseBody) else None
+    if key is None and isinstance(value, Problem):  # of a provider or a channel
+        return not any(caller.may_access(Kind(each.kind), each.name) for each in value.affects)
     return key is not None and not caller.may_access(*key)
 
 

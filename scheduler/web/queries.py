@@ -23,11 +23,12 @@ from heartbeatd.questions import (
     ListConditions,
     ListJobs,
     ListMessages,
+    ListProblems,
     ListRuns,
     WhoAmI,
 )
 from scheduler.insight import explanation as explaining
-from scheduler.insight import forecast, status_data
+from scheduler.insight import forecast, problem_list, status_data
 from scheduler.insight.daemon_state import read_daemon_state
 from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
@@ -37,7 +38,7 @@ from scheduler.store import conditions, disk_reserve, entries, outbox, run_histo
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
-from scheduler.web.access import check_access
+from scheduler.web.access import check_access, cut
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
 from scheduler.web.http_errors import bad_request, not_found
@@ -170,6 +171,19 @@ def list_conditions(request: ApiRequest, question: ListConditions) -> answers.Co
         if name is not None and not found and entries.find_entry(db, Kind.HEARTBEAT, name) is None:
             raise not_found(f"agent {name!r}")
     return answers.ConditionList(conditions=found)
+
+
+@handles(ListProblems)
+def list_problems(request: ApiRequest, question: ListProblems) -> answers.ProblemList:
+    """Everything that is wrong. What the caller may not see counts as unknown."""
+    with open_reader(request.app_state) as db:
+        everything = answers.ProblemList(problems=problem_list.list_problems(db, request.app_state.clock()))
+        known = [key for key in entries.states_and_schedules(db) if request.caller.may_access(*key)]
+    seen, also_over = cut(everything, request.caller).problems, question.state == "all"
+    try:
+        return answers.ProblemList(problems=problem_list.choose_problems(seen, question.name, known, also_over=also_over))
+    except LookupError as error:
+        raise not_found(str(error)) from None
 
 
 @handles(GetWake)

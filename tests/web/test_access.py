@@ -22,7 +22,7 @@ from web_daemon import WebDaemon
 
 from heartbeatd.answers import ConfigFile, WakeNumber
 from heartbeatd.operations import Operation
-from heartbeatd.questions import ListConditions, ListRuns
+from heartbeatd.questions import ListConditions, ListProblems, ListRuns
 from heartbeatd.verbs import (
     VERB_ENDPOINTS,
     Ack,
@@ -105,6 +105,7 @@ SENT: Mapping[type[Operation[Any]], dict[str, Any]] = {
     SetConfig: {"changes": {"heartbeat": {"interval": "31m"}}},
     ListRuns: {"name": "alder"},
     ListConditions: {"state": "all"},
+    ListProblems: {"state": "all"},
 }
 CHANGES = {"/api/v1/config": {"limits": {"concurrency": 7}}, "/api/v1/cron/{name}/config": {"every": "7h"}}
 TOOL_ARGUMENTS: Mapping[str, dict[str, Any]] = {
@@ -161,6 +162,17 @@ class Fleet:
             "insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, openings)"
             f" select kind, name, '', 'failed', 'warning', '', 'exit', '', 1, 1, 1, '{unstable}' from entry"
         )
+        columns = (
+            "kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, opened_at, openings, cause_id"
+        )
+        for subject in ("'provider', 'shared'", "'provider', 'elsewhere'", "'channel', 'birch-channel'"):
+            values = f"{subject}, '', 'refused', 'warning', 'birch fails', 'auth', '', 1, 1, 1, 1, '[1]', null"
+            self.write(f"insert into problem ({columns}) values ({values})")
+        for provider, entries in {"shared": "entry.kind = 'heartbeat'", "elsewhere": "entry.name like 'birch%'"}.items():
+            self.write(
+                f"insert into problem ({columns}) select entry.kind, entry.name, '', '{provider}', 'warning', '', 'auth', '', 1, 1, 1,"
+                f" null, '[]', problem.id from entry, problem where problem.name = '{provider}' and {entries}"
+            )
         self.daemon.do(lambda: world.run(minutes=1))
 
     def reload(self, text: str) -> None:

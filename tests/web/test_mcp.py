@@ -81,12 +81,14 @@ def version(daemon: WebDaemon) -> str:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_the_tools_that_a_token_may_use_are_listed(daemon: WebDaemon, mode: str) -> None:
     assert names_of_tools(daemon, "self", mode) == [tool.name for tool in TOOLS]
-    assert names_of_tools(daemon, "reader", mode) == ["get", "set", "logs", "explain", "plan", "status", "get_checklist"]
+    readable = ["get", "set", "logs", "explain", "plan", "status", "problems", "get_checklist"]
+    assert names_of_tools(daemon, "reader", mode) == readable
     assert names_of_tools(daemon, "waker", mode) == ["test", "wake"]
 
 
 EVERY_CALL: dict[str, dict[str, Any]] = {
     "status": {},
+    "problems": {},
     "get": {"agent": "ops", "all_values": True},
     "set": {"agent": "ops", "changes": {"heartbeat": {"interval": "1h"}}},
     "toggle": {"agent": "ops", "on": False, "for": "2h"},
