@@ -76,7 +76,6 @@ from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
 from scheduler.work import agent_calls, payloads
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
-from scheduler.work.plan import compare_settings
 
 if TYPE_CHECKING:
     from scheduler.store.leadership import Leadership
@@ -139,7 +138,7 @@ def _load_config_after(
         return loaded_in_force, None
     try:
         loaded = load.load_config(path, environ, time_check=_lenient_time_check())
-        config_reload.check_removals(in_force, compare_settings(in_force.settings, loaded.settings))
+        config_reload.check_removals(in_force, loaded)
         if loaded.settings.database != in_force.settings.database:  # a standby of the old database might lead beside this one
             raise Refused("restart_needed", "`state` has changed; restart all daemons of this config with the new value")
     except (ConfigError, Refused) as error:

@@ -16,23 +16,23 @@ from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import entry_label, format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
-from scheduler.config.settings.config_diff import ConfigComparison, compare_stored
-from scheduler.config.settings.config_snapshot import new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.settings.config_diff import ConfigComparison, compare_configs, compare_stored
+from scheduler.config.settings.config_snapshot import store_config, stored_overrides
 from scheduler.config.settings.file_checks import prompt_warnings
-from scheduler.config.settings.load import LoadedConfig, load_config
+from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import restart_warnings
 from scheduler.insight.config_forecast import A_WEEK, foresee_changes
-from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history, entries
+from scheduler.system.files import read_file
 from scheduler.work.plan import make_plan
 
 COLUMNS = ("NAME", "NEXT RUN", "THEN", "RUNS", "THEN")
 MAX_ROWS = 20
+NOT_COMPARED = "a secret may have changed; the stored copy has none to compare with"
 NEXT_RUNS = 2  # entries whose next run is shown; JSON has all of them
-LISTED_NAMES = 200_000  # names in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,22 @@ def preview_file(path: Path, state: Path | None) -> Preview:
     files = daemon_files.locate_files(path, state)
     running = daemon_files.find_running_daemon(files) is not None
     with daemon_files.open_for_reading(files) as db:
-        found = config_history.config_in_force(db) if db else None
-        if found is None:
+        last = config_history.config_in_force(db) if db else None
+        if last is None:
             raise InputError(_nothing_in_force(path, files, state, exists=db is not None))
-        in_force, since = found
-        before = read_snapshot(in_force)
-        if before is None:
-            raise InputError("the active config is too large to be compared: the database does not contain a copy of it")
-        environ = daemon_files.replace_overrides(before.overrides) if running else os.environ
+        in_force, since = last
+        environ = daemon_files.replace_overrides(stored_overrides(in_force)) if running else os.environ
         times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load_config(path, environ, resolve_secrets=False, time_check=times)
-        stored = _store(loaded, before.salt, in_force.path)
+        stored = store_config(loaded, in_force.path)
+        found = compare_stored(in_force, stored)
+        if found is None:
+            raise InputError("the active config was written for another version of heartbeatd and cannot be compared")
         head = f"compared with the config active since {format_time(since)}, daemon {'running' if running else 'down'}"
         against = {"path": str(in_force.path), "hash": in_force.hash, "running": running}
-        return replace(_preview(db, in_force, stored, head, against), warnings=tuple(prompt_warnings(loaded.settings)))
+        preview = _preview(db, found, head, against)
+        note = (NOT_COMPARED,) if not found.diff and stored.hash != in_force.hash else ()
+        return replace(preview, lines=(*preview.lines, *note), warnings=tuple(prompt_warnings(loaded.settings)))
 
 
 def preview_files(path: Path, other: Path, state: Path | None, name: str | None, span: timedelta | None) -> Preview:
@@ -78,16 +80,19 @@ def preview_files(path: Path, other: Path, state: Path | None, name: str | None,
 
     `name`: only for this agent or job. `span`: how far ahead runs are counted; None: a week.
     """
-    files, salt = daemon_files.locate_files(path, state), new_salt()
-    loaded = [load_config(each, os.environ, resolve_secrets=False) for each in (path, other)]
-    first, second = (_store(each, salt, path.absolute()) for each in loaded)
+    files = daemon_files.locate_files(path, state)
+    load_config(other, os.environ, resolve_secrets=False)  # its errors name this file
+    first = load_config(path, os.environ, resolve_secrets=False)
+    # It is loaded as the same file: that its folder is another is no change of relative paths.
+    second = load_config(path, os.environ, resolve_secrets=False, content=read_file(other))
+    found = ConfigComparison(compare_configs(first, second), first.settings, second.settings)
     only = None
     if name is not None:
-        known = {key for each in loaded for key in make_plan(each.settings).entries}
+        known = {key for each in (first, second) for key in make_plan(each.settings).entries}
         only = options.resolve_entry(name, known)
-    against = {"path": str(path), "hash": first.hash}
+    against = {"path": str(path), "hash": first.settings.hash}
     with daemon_files.open_for_reading(files) as db:
-        return _preview(db, first, second, f"{other} compared with {path}", against, only, span or A_WEEK)
+        return _preview(db, found, f"{other} compared with {path}", against, only, span or A_WEEK)
 
 
 def print_preview(preview: Preview, form: str) -> None:
@@ -108,11 +113,6 @@ def print_schedules(preview: Preview, span: timedelta | None) -> None:
         click.echo(f"and {len(preview.changed) - MAX_ROWS:,} more; --format json lists all")
 
 
-def _store(loaded: LoadedConfig, salt: str, place: Path) -> StoredConfig:
-    """The loaded config as it would be stored if its file were at `place`."""
-    return store_snapshot(loaded, take_snapshot(loaded, salt), place)
-
-
 def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exists: bool) -> str:
     if exists:
         return f"{files.shown} contains no config to compare with: the daemon of this version has not run yet"
@@ -122,22 +122,13 @@ def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exi
 
 
 def _preview(
-    db: Any,
-    old: StoredConfig,
-    new: StoredConfig,
-    head: str,
-    against: dict[str, Any],
-    only: Key | None = None,
-    span: timedelta = A_WEEK,
+    db: Any, found: ConfigComparison, head: str, against: dict[str, Any], only: Key | None = None, span: timedelta = A_WEEK
 ) -> Preview:
     now = utc_now()
-    found = compare_stored(old, new)
-    if found is None:
-        raise InputError("the active config was written for another version of heartbeatd and cannot be compared")
     if only:
-        found = replace(found, diff=found.diff.of_entry(entry_label(*only)))
+        found = replace(found, diff=found.diff.of_entries([entry_label(*only)]))
     will = foresee_changes(db, found, now, only, span) if found.diff else None
-    data = {"against": against, **found.diff.as_data(LISTED_NAMES), "consequences": will and will.as_data()}
+    data = {"against": against, **found.diff.as_data(), "consequences": will and will.as_data()}
     nothing = "nothing changes" + (f" for {entry_label(*only)}" if only else "")
     lines = (head, *_lines(found, will)) if will else (head, nothing)
     return Preview(data, tuple(part for line in lines for part in wrap_text(line, 2)), will.next if will else ())

@@ -166,14 +166,13 @@ def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
 
 def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
     """The environment of this shell, with the overrides of the running daemon instead of its own."""
-    from scheduler.config.settings import config_snapshot
+    from scheduler.config.settings.config_snapshot import stored_overrides
 
     if find_running_daemon(files) is None:
         return os.environ
     with open_for_reading(files) as db:
         found = config_history.config_in_force(db) if db and config_history.overrides_in_force(db) else None
-    snapshot = config_snapshot.read_snapshot(found[0]) if found else None
-    return replace_overrides(snapshot.overrides if snapshot else {})
+    return replace_overrides(stored_overrides(found[0]) if found else {})
 
 
 def replace_overrides(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -16,19 +16,19 @@ from typing import Any, Protocol
 
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.text_editing import BYTE_ORDER_MARK
-from scheduler.config.settings.config_diff import ConfigVersion, compare_configs, compare_stored
-from scheduler.config.settings.config_snapshot import mask_text, new_salt, read_snapshot, store_snapshot, take_snapshot
+from scheduler.config.settings.config_diff import compare_configs, compare_stored
+from scheduler.config.settings.config_snapshot import mask_text, store_config
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
-from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, StoredConfig, fold_changes
+from scheduler.model.config_changes import ConfigDiff, ConfigEvent, StoredConfig
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
 from scheduler.system.file_watch import hash_of_file
 from scheduler.system.files import FileChanged, read_file, replace_file
 from scheduler.system.log import log_event
 from scheduler.work import plan as plans
-from scheduler.work.plan import ConfigChanges, Plan
+from scheduler.work.plan import Plan
 
 NO_ANSWER = "no_answer"
 NOT_IN_FORCE = "not_in_force"
@@ -39,30 +39,33 @@ NOT_IN_FORCE_ADVICE = (
 ANSWER_TIMEOUT = 30.0  # seconds
 NOTHING_CHANGED = "nothing changed"
 MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
-UNKNOWN = "not known"  # an old or new value, if the active config was too large to be stored
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The result of a successful reload: the changed keys of the settings, the changes as lines, and the loader's warnings."""
+    """The result of a successful reload: the changes, the number of unchanged entries, and the loader's warnings."""
 
-    diff: ConfigChanges
+    diff: ConfigDiff
+    unchanged: int
     warnings: tuple[str, ...]
-    lines: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """The changes as lines for people."""
+        return self.diff.lines(MAX_LINES) or [NOTHING_CHANGED]
 
 
 @dataclass(frozen=True, slots=True)
 class EditedConfig:
     """The result of an edit: the SHA-256 of the new file, its changed lines as a diff without context, and the reload.
 
-    Secrets in `diff` are masked. `changes` are the changed values, and `problems` the warnings of the loader.
+    Secrets in `diff` are masked. `problems` are the warnings of the loader.
     """
 
     hash: str
     diff: tuple[str, ...]
     reloaded: Reloaded
-    changes: ConfigDiff
     problems: tuple[Diagnostic, ...]
 
 
@@ -130,38 +133,39 @@ class Reloader:
             new = change(old)
             after = new.encode()
             loaded = self._load(content=after)
-            in_force = self._current_plan()
-            plan, diff = _describe_reload(in_force, loaded)
-            reloaded = _describe_result(in_force, plan, diff, loaded)
+            plan, reloaded = self._describe_reload(loaded)
             if not dry and after != before:
                 replace_file(path, before, after)
-                self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, diff)), loaded, reloaded, by)
-        shown = changed_lines(old, new, mask_text)
-        return EditedConfig(hash_of_bytes(after), shown, reloaded, diff, tuple(loaded.warnings))
+                self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, reloaded.diff)), loaded, reloaded, by)
+        return EditedConfig(hash_of_bytes(after), changed_lines(old, new, mask_text), reloaded, tuple(loaded.warnings))
 
     def _check_in_force(self, content: bytes) -> None:
         """Raise Refused if the file would change anything as it is."""
-        in_force = self._current_plan()
         try:
-            settings = self._load(content=content).settings
+            loaded = self._load(content=content)
         except ConfigError:
             raise Refused(NOT_IN_FORCE, NOT_IN_FORCE_ADVICE) from None
-        found = plans.compare_settings(in_force.settings, settings)
-        if settings.hash != in_force.settings.hash or found.added or found.removed or found.changed:
+        if loaded.settings.hash != self._current_plan().settings.hash or compare_configs(self.loaded, loaded):
             raise Refused(NOT_IN_FORCE, NOT_IN_FORCE_ADVICE)
 
     def _reload(self, *, by: str, dry: bool, doubt: bool) -> Reloaded:
         in_force, loaded = self._current_plan(), self._load()
-        new, diff = _describe_reload(in_force, loaded)
-        reloaded = _describe_result(in_force, new, diff, loaded)
+        new, reloaded = self._describe_reload(loaded)
         if doubt:
-            check_removals(in_force, reloaded.diff)
+            check_removals(in_force, loaded)
         is_known = self.reload_state.successful and loaded.settings.hash == in_force.settings.hash
         if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is active already
             return reloaded
         # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
-        self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, diff)), loaded, reloaded, by)
+        self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, reloaded.diff)), loaded, reloaded, by)
         return reloaded
+
+    def _describe_reload(self, loaded: LoadedConfig) -> tuple[Plan, Reloaded]:
+        """The plan of a loaded config, and everything that it changes."""
+        new, diff = plans.make_plan(loaded.settings, store_config(loaded)), compare_configs(self.loaded, loaded)
+        changed = {*diff.added, *(name for each in diff.changes for name in each.entries)}
+        warnings = (*map(str, loaded.warnings), *restart_warnings(self.loaded.settings, loaded.settings))
+        return new, Reloaded(diff, len(new.entries) - len(changed), warnings)
 
     def _adopt_plan(self, request: AdoptPlan, loaded: LoadedConfig, reloaded: Reloaded, by: str) -> None:
         """Let the engine adopt the plan. Raises Refused if the engine cannot do it now. It then does it later."""
@@ -201,12 +205,6 @@ class Reloader:
             log_event(logging.ERROR if is_new else logging.DEBUG, "reload_refused", problem=line, by=by)
 
 
-def _describe_result(in_force: Plan, new: Plan, diff: ConfigDiff, loaded: LoadedConfig) -> Reloaded:
-    change = plans.compare_settings(in_force.settings, new.settings)
-    warnings = (*map(str, loaded.warnings), *restart_warnings(in_force.settings, new.settings))
-    return Reloaded(change, warnings, tuple(diff.lines(MAX_LINES)) or (NOTHING_CHANGED,))
-
-
 def hash_of_bytes(content: bytes) -> str:
     """The SHA-256 of a config file, by which edits say which version they have read."""
     return hashlib.sha256(content).hexdigest()
@@ -242,8 +240,7 @@ def _is_late(error: Exception) -> bool:
 
 def plan_for_start(loaded: LoadedConfig, last: StoredConfig | None) -> tuple[Plan, ConfigEvent | None]:
     """The first plan of a boot, and what has changed since `last`, the last active config; None if nothing has."""
-    before = read_snapshot(last) if last else None
-    stored = store_snapshot(loaded, take_snapshot(loaded, before.salt if before else new_salt()))
+    stored = store_config(loaded)
     # The last one may be that of another host, whose folder and name are others. Relative paths are then no change.
     found = compare_stored(replace(last, path=stored.path), stored) if last and last.hash != stored.hash else None
     diff = found.diff if found else ConfigDiff()
@@ -252,32 +249,13 @@ def plan_for_start(loaded: LoadedConfig, last: StoredConfig | None) -> tuple[Pla
     return plans.make_plan(loaded.settings, stored), ConfigEvent("started", "start", diff) if diff else None
 
 
-def _describe_reload(in_force: Plan, loaded: LoadedConfig) -> tuple[Plan, ConfigDiff]:
-    """The plan of a loaded config, and everything that it changes."""
-    before = read_snapshot(in_force.stored_config) if in_force.stored_config else None
-    after = take_snapshot(loaded, before.salt if before else new_salt())
-    new = plans.make_plan(loaded.settings, store_snapshot(loaded, after))
-    if before is None:  # it was too large to be stored
-        return new, _diff_without_values(plans.compare_settings(in_force.settings, new.settings))
-    return new, compare_configs(ConfigVersion(in_force.settings, before), ConfigVersion(loaded.settings, after))
-
-
-def _diff_without_values(change: ConfigChanges) -> ConfigDiff:
-    keys = [
-        KeyChange(name if "/" in name else "", key if "/" in name else f"{name}.{key}".rstrip("."), UNKNOWN, UNKNOWN)
-        for name, keys in change.changed.items()
-        for key in keys or ("",)
-    ]
-    return ConfigDiff(change.added, change.removed, (), fold_changes(keys))
-
-
-def check_removals(in_force: Plan, change: ConfigChanges) -> None:
-    """Raise Refused if a change removes more than half of the entries: the file may be half-written."""
-    had = len(in_force.entries)
-    if had >= MIN_ENTRIES_TO_DOUBT and len(change.removed) * 2 > had:
+def check_removals(in_force: Plan, loaded: LoadedConfig) -> None:
+    """Raise Refused if a config removes more than half of the entries: the file may be half-written."""
+    had, kept = len(in_force.entries), len(in_force.entries.keys() & plans.make_plan(loaded.settings).entries.keys())
+    if had >= MIN_ENTRIES_TO_DOUBT and (had - kept) * 2 > had:
         raise Refused(
             "too_much_removed",
-            f"the changed file removes {len(change.removed)} of {had} entries; if this is intended, run `heartbeatd reload`",
+            f"the changed file removes {had - kept} of {had} entries; if this is intended, run `heartbeatd reload`",
         )
 
 

@@ -11,17 +11,17 @@ from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Claim
 from scheduler.model.events import SettingsApplied
 from scheduler.store import boots, breakers, config_history, runs
-from scheduler.work.plan import ConfigChanges, Plan, compare_settings
+from scheduler.work.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """Apply a new, valid plan. Returns what it changes. `event` is the record of the reload."""
+    """Apply a new, valid plan. `event` is the record of the reload."""
 
     plan: Plan
     event: ConfigEvent | None = None
 
-    def apply(self, tick: Tick) -> ConfigChanges:
+    def apply(self, tick: Tick) -> None:
         """The entry rows are made to agree with the plan in the same transaction."""
         before = tick.plan
         tick.adopt_plan(self.plan)
@@ -36,7 +36,6 @@ class AdoptPlan:
         breakers.allow_probes_now(tick.tx)
         wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
         tick.tx.report(SettingsApplied(self.plan.settings))
-        return compare_settings(before.settings, self.plan.settings)
 
 
 @dataclass(frozen=True, slots=True)

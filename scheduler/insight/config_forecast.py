@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from heartbeatd.answers import ConfigForecast, CostChange, DailyMaximum, RunsChange, RunsOfKinds, ScheduleChange
@@ -11,7 +11,6 @@ from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
-from scheduler.model.config_changes import ConfigDiff
 from scheduler.model.entry import Key
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
@@ -27,25 +26,21 @@ def foresee_changes(
     """What the new settings of a comparison would change. `only`: for this entry. Another `span` than a week is counted too."""
     plans = plan.make_plan(found.old), plan.make_plan(found.new)
     before, after = (_forecasts(db, each, now) for each in plans)
-    names = {_key_of(new): _key_of(old) for old, new in found.diff.renamed}
-    moved = [key for key in sorted({*before, *after}) if _is_moved(plans, names.get(key, key), key, found.diff)]
-    chosen = {names.get(only, only), only} if only else None
-    moved = [key for key in moved if chosen is None or key in chosen]
-    seen = [[(key, each) for key, each in side.items() if not chosen or key in chosen] for side in (before, after)]
+    moved = [key for key in sorted({*before, *after}) if only in (None, key) and _is_moved(plans, key)]
+    seen = [[(key, each) for key, each in side.items() if only in (None, key)] for side in (before, after)]
     weeks = [{key: _count_runs(each, now, A_WEEK) for key, each in side} for side in seen]
     spans = [{key: _count_runs(each, now, span) for key, each in side} for side in seen] if span != A_WEEK else weeks
-    costs = [_maximum(compute_daily_maximum(settings, now), chosen) for settings in (found.old, found.new)]
+    costs = [_maximum(compute_daily_maximum(settings, now), only) for settings in (found.old, found.new)]
     changes = []
     for key in moved:
-        was = names.get(key, key)
         change = ScheduleChange(
             name=_label(key),
-            before=_next_run(before.get(was), now),
+            before=_next_run(before.get(key), now),
             after=_next_run(after.get(key), now),
-            runs_a_week=RunsChange(before=weeks[0].get(was, 0), after=weeks[1].get(key, 0)),
+            runs_a_week=RunsChange(before=weeks[0].get(key, 0), after=weeks[1].get(key, 0)),
         )
         if span != A_WEEK:
-            change.runs = RunsChange(before=spans[0].get(was, 0), after=spans[1].get(key, 0))
+            change.runs = RunsChange(before=spans[0].get(key, 0), after=spans[1].get(key, 0))
         changes.append(change)
     has_costs = costs[0][1] or costs[1][1]
     forecasted = ConfigForecast(
@@ -67,11 +62,11 @@ def _totals(counts: Sequence[Mapping[Key, int]]) -> RunsOfKinds:
     return RunsOfKinds(agents=agents, jobs=jobs)
 
 
-def _maximum(found: DailyMaximum, chosen: Collection[Key] | None) -> tuple[float | None, bool]:
-    """The highest possible cost of a day, of all entries or of the chosen ones, and whether any of them calls an agent."""
-    if chosen is None:
+def _maximum(found: DailyMaximum, only: Key | None) -> tuple[float | None, bool]:
+    """The highest possible cost of a day, of all entries or of this one, and whether any of them calls an agent."""
+    if only is None:
         return found.usd_per_day, bool(found.entries)
-    costs = [each.usd_per_day for each in found.entries if (each.kind, each.name) in chosen]
+    costs = [each.usd_per_day for each in found.entries if (each.kind, each.name) == only]
     return (None if None in costs else sum(cost or 0 for cost in costs)), bool(costs)
 
 
@@ -79,11 +74,9 @@ def _forecasts(db: sqlite3.Connection | None, of: Plan, now: datetime) -> dict[K
     return {(each.course.kind, each.course.name): each for each in forecast.forecast_entries(db, of, now)}
 
 
-def _is_moved(plans: tuple[Plan, Plan], old: Key, new: Key, diff: ConfigDiff) -> bool:
-    """Whether the entry has another schedule. The old name of a renamed entry does not count as an entry of its own."""
-    if any(_key_of(was) == new for was, _ in diff.renamed):
-        return False
-    before, after = plans[0].entries.get(old), plans[1].entries.get(new)
+def _is_moved(plans: tuple[Plan, Plan], key: Key) -> bool:
+    """Whether the entry has another schedule."""
+    before, after = (each.entries.get(key) for each in plans)
     if before is None or after is None:
         return True
     return (before.schedule_text, before.enabled, before.zone) != (after.schedule_text, after.enabled, after.zone)
@@ -106,8 +99,3 @@ def _sum_of_kind(counts: Mapping[Key, int], kind: Kind) -> int:
 def _label(key: Key) -> str:
     kind, name = key
     return Kind(kind).label_of(name)
-
-
-def _key_of(label: str) -> Key:
-    word, _, name = label.partition("/")
-    return (Kind.CRON if word == "cron" else Kind.HEARTBEAT), name

@@ -220,10 +220,6 @@ class _EntryDay(ExplainedEntry):
         """The entry that was added when this one was removed, if it is the only one with the same schedule."""
         if since is None or not self._past:
             return None
-        reload = self.records.reload_at(since)
-        for old, new in reload.event.diff.renamed if reload else ():
-            if old == self.label:
-                return new
         added = self.records.added.get((self.row.kind, since), [])
         same = [each.name for each in added if each.schedule_text == self.row.schedule_text and each.state != "removed"]
         return self.row.kind.label_of(same[0]) if len(same) == 1 else None

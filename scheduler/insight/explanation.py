@@ -33,7 +33,6 @@ from heartbeatd.answers import (
     StatusCounts,
     WakeWaiting,
 )
-from heartbeatd.state_folder import OVERRIDE_PREFIX
 from scheduler.engine import condition_updates
 from scheduler.insight import entry_states, obstacles, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
@@ -42,7 +41,7 @@ from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, Level, SlotCause
 from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.insight.slot_history import SlotGroup, SlotResult
-from scheduler.model import config_changes, entry_schedule, local_days
+from scheduler.model import entry_schedule, local_days
 from scheduler.model.condition import Condition
 from scheduler.model.entry import Key
 from scheduler.model.local_days import LocalDay
@@ -143,17 +142,8 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
 
 
 def _changes_between(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[EntryChange]:
-    """What reloads have changed for the entry. Of shared keys only overrides of the entry are listed."""
-    found = reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.records.agents)
-    return [each for each in found if each.what != "shared" or _overrides(each.key or "", explained)]
-
-
-def _overrides(variable: str, explained: ExplainedEntry) -> bool:
-    """Whether a changed key is a variable of the environment that sets a value of the entry."""
-    if not variable.startswith(OVERRIDE_PREFIX):
-        return False
-    key = variable.removeprefix(OVERRIDE_PREFIX).replace("__", ".")
-    return config_changes.Override(variable, key, "", "").concerns(explained.label)
+    """What reloads have changed for the entry."""
+    return reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.records.agents)
 
 
 def _next_commands(explained: ExplainedEntry, last_run: RunRecord | None, messages: list[MessagesOfEntry]) -> list[str]:

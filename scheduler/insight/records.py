@@ -19,7 +19,7 @@ from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import LoadedHistory, MissedRecords, SlotResult
 from scheduler.model import entry_schedule
-from scheduler.model.config_changes import FoldedChange, Override, RecordedConfigEvent
+from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
@@ -147,18 +147,14 @@ class Records:
         return config_history.config_events(self.db, self.period.begin, self.period.until)
 
     @cached_property
-    def config_changes(self) -> dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]]:
+    def config_changes(self) -> dict[str, list[tuple[RecordedConfigEvent, KeyChange]]]:
         """What reloads have changed, by agent/NAME or cron/NAME."""
-        found: dict[str, list[tuple[RecordedConfigEvent, FoldedChange]]] = {}
+        found: dict[str, list[tuple[RecordedConfigEvent, KeyChange]]] = {}
         for recorded in self.reloads:
             for change in recorded.event.diff.changes:
                 for label in change.entries:
                     found.setdefault(label, []).append((recorded, change))
         return found
-
-    def reload_at(self, instant: datetime | None) -> RecordedConfigEvent | None:
-        """The reload at exactly this time."""
-        return next((each for each in self.reloads if each.at == instant), None)
 
     def times(self, zone: ZoneInfo) -> TimeFormat:
         """How times of an entry in this zone are shown."""

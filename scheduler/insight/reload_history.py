@@ -35,10 +35,8 @@ def changes_of_entry(
     """What reloads in [begin, end) have changed for one entry, the oldest first, one item for each key.
 
     Each item has `at`, `by` (file watch, SIGHUP, command, token NAME, start), `result`, `what`, `key`, `old` and `new`. `what` is
-    `changed`, `added`, `removed`, `renamed` (`old` and `new` are the names), `shared` (a key outside agents and jobs, such as
-    `timezone`), `refused` (`new` has the errors), or `not stored` (so many entries changed that their names were not kept).
-    Keys of `defaults` are listed as the keys of the entry that they change.
-    `agents` are those that the reader may see (None: all).
+    `changed`, `added`, `removed`, or `refused` (`new` has the errors). Keys of `defaults` are listed as the keys of the entry
+    that they change. `agents` are those that the reader may see (None: all).
     """
     label = kind.label_of(name)
     visible = (each.of_agents(agents) for each in config_history.config_events(db, begin, end))
@@ -63,29 +61,17 @@ Change = tuple[str, str | None, str | None, str | None]  # what, key, old and ne
 
 
 def _changes_of_label(recorded: RecordedConfigEvent, label: str) -> Iterator[Change]:
-    diff = recorded.event.diff
-    if recorded.event.problem is not None:
-        yield "refused", None, None, recorded.event.problem
-    for what, names in (("added", diff.added), ("removed", diff.removed)):
-        if label in names:
-            yield what, None, None, None
-    for old, new in diff.renamed:
-        if label in (old, new):
-            yield "renamed", None, old, new
-    for change in diff.changes:
-        if not change.entries:
-            yield "shared", change.key, change.old, change.new
-        elif label in change.entries:
-            yield "changed", change.key, change.old, change.new
-    if recorded.left_out:
-        yield "not stored", None, None, None
+    problem, diff = recorded.event.problem, recorded.event.diff.of_entries([label])
+    if problem is not None:
+        yield "refused", None, None, problem
+    yield from (("added", None, None, None) for _ in diff.added)
+    yield from (("removed", None, None, None) for _ in diff.removed)
+    yield from (("changed", change.key, change.old, change.new) for change in diff.changes)
 
 
 def _change_text(what: str, key: str | None, old: str | None, new: str | None) -> str:
-    if what in ("changed", "shared"):
+    if what == "changed":
         return f"{key} {old} -> {new}"
-    if what == "renamed":
-        return f"renamed {old} -> {new}"
     if what == "refused" and new:
         return f"the config was rejected: {new.splitlines()[0]}"
-    return {"not stored": "many entries changed; which ones is not recorded"}.get(what, what)
+    return what

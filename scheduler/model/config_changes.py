@@ -1,10 +1,9 @@
-"""Compares two versions of the config: changed values by key, combined for many entries, as lines and as JSON."""
+"""What a version of the config changes, as lines and as JSON, and the records of reloads."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +16,6 @@ NOT_SET = "none"
 OTHER_SECRET = f"{MASK} (another value)"  # the new value of a secret that changed: neither value is shown
 MAX_VALUE = 60  # characters of a value in a line
 MAX_STORED_VALUE = 200  # characters of a value in the database and in JSON
-MAX_STORED_NAMES = 20_000  # names of entries in one recorded reload
 NAMES_WIDTH = 30  # characters for the names of several entries in a line
 KEPT_PREFIX = 12  # characters of a common beginning that are shown before the part that differs
 NOUNS = {"agent": "agents", "cron": "jobs"}
@@ -25,161 +23,69 @@ NOUNS = {"agent": "agents", "cron": "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A key with another value. `entry` is agent/NAME or cron/NAME; empty for a key outside agents and jobs.
+    """A key with another value in all of these entries (agent/NAME or cron/NAME), which are of one kind.
 
-    The values are printable texts without secrets; NOT_SET if there is no value.
+    No entries: a key outside agents and jobs. The values are printable texts without secrets; NOT_SET if there is no value.
     """
-
-    entry: str
-    key: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedChange:
-    """The same change in all of these entries, which are of one kind. No entries: a key outside agents and jobs."""
 
     key: str
     old: str
     new: str
     entries: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        values = " -> ".join(shorten_values(self.old, self.new, MAX_VALUE))
+        if len(self.entries) < 2:
+            return f"{': '.join((*self.entries, self.key))} {values}"
+        return f"{_count(self.entries)}: {self.key} {values} ({shorten_names(self.entries)})"
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigDiff:
-    """Everything that a version of the config changes. Entries are agent/NAME or cron/NAME.
-
-    `renamed` has the old and the new name of entries that are gone while one with the same settings was added.
-    """
+    """Everything that a version of the config changes. Entries are agent/NAME or cron/NAME."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
-    changes: tuple[FoldedChange, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything changes."""
-        return bool(self.added or self.removed or self.renamed or self.changes)
+        return bool(self.added or self.removed or self.changes)
 
-    def of_entry(self, label: str) -> ConfigDiff:
-        """Only what changes for this entry."""
-        return ConfigDiff(
-            tuple(name for name in self.added if name == label),
-            tuple(name for name in self.removed if name == label),
-            tuple(pair for pair in self.renamed if label in pair),
-            tuple(replace(each, entries=(label,)) for each in self.changes if label in each.entries),
-        )
-
-    def of_agents(self, agents: frozenset[str]) -> ConfigDiff:
-        """What a reader may see who is limited to these agents.
-
-        Keys outside agents are left out, because they may concern others. So is a rename if one of its names is another agent.
-        """
-        labels = {Kind.HEARTBEAT.label_of(name) for name in agents}
+    def of_entries(self, labels: Collection[str]) -> ConfigDiff:
+        """Only what changes for these entries."""
         changes = (replace(each, entries=tuple(name for name in each.entries if name in labels)) for each in self.changes)
         return ConfigDiff(
             tuple(name for name in self.added if name in labels),
             tuple(name for name in self.removed if name in labels),
-            tuple((old, new) for old, new in self.renamed if old in labels and new in labels),
             tuple(each for each in changes if each.entries),
         )
 
+    def of_agents(self, agents: Collection[str]) -> ConfigDiff:
+        """What a reader may see who is limited to these agents: no keys outside agents, because they may concern others."""
+        return self.of_entries({Kind.HEARTBEAT.label_of(name) for name in agents})
+
     def lines(self, limit: int = 8) -> list[str]:
-        """At most about `limit` lines for people; none if nothing changes.
-
-        If there are more changes, those of one key share a line. The rest is only counted.
-        """
-        changes = list(map(_change_line, self.changes))
+        """Lines for people, at most `limit` about keys; none if nothing changes. The other keys are only counted."""
+        changes = list(map(str, self.changes))
         if len(changes) > limit:
-            changes = _fold_by_key(self.changes)
-        if len(changes) > limit:
-            changes = [*changes[: limit - 1], f"and {len(changes) - limit + 1} more keys"]
-        renamed = [f"renamed {old} -> {new}" for old, new in self.renamed]
-        if len(renamed) > 2:
-            renamed = [f"renamed {len(renamed)} entries: {renamed[0].removeprefix('renamed ')} and {len(renamed) - 1} more"]
-        return [*_name_lines("added", self.added), *_name_lines("removed", self.removed), *renamed, *changes]
+            changes = [*changes[: limit - 1], f"and {len(changes) - limit + 1:,} more keys"]
+        return [*_name_lines("added", self.added), *_name_lines("removed", self.removed), *changes]
 
-    def as_data(self, names: int = MAX_STORED_NAMES) -> dict[str, Any]:
-        """JSON data with at most so many names of entries. `more` counts the changed entries that are left out."""
-        room = _Room(names)
-        data: dict[str, Any] = {
-            "added": room.take(self.added),
-            "removed": room.take(self.removed),
-            "renamed": [list(pair) for pair in self.renamed[:names]],
-            "changes": [
-                {"key": each.key, "old": each.old, "new": each.new, "entries": taken, "count": len(each.entries)}
-                for each in self.changes
-                if (taken := room.take(each.entries)) or not each.entries
-            ],
-        }
-        return data | {"more": room.left_out}
-
-
-class _Room:
-    """Counts the names that still fit."""
-
-    def __init__(self, names: int) -> None:
-        self._free = names
-        self.left_out = 0
-
-    def take(self, names: Sequence[str]) -> list[str]:
-        found = list(names[: self._free])
-        self._free -= len(found)
-        self.left_out += len(names) - len(found)
-        return found
+    def as_data(self) -> dict[str, Any]:
+        """JSON data."""
+        changes = [asdict(each) | {"count": len(each.entries)} for each in self.changes]
+        return {"added": self.added, "removed": self.removed, "changes": changes}
 
 
 def diff_from_data(data: Mapping[str, Any]) -> ConfigDiff:
-    """The diff from its JSON data. Raises KeyError or TypeError for other data."""
+    """The diff from its JSON data. Records of older versions have renamed entries, which are shown as removed and added."""
+    renamed = data.get("renamed", ())
     return ConfigDiff(
-        tuple(data["added"]),
-        tuple(data["removed"]),
-        tuple((old, new) for old, new in data["renamed"]),
-        tuple(FoldedChange(each["key"], each["old"], each["new"], tuple(each["entries"])) for each in data["changes"]),
+        (*data["added"], *(new for _, new in renamed)),
+        (*data["removed"], *(old for old, _ in renamed)),
+        tuple(KeyChange(each["key"], each["old"], each["new"], tuple(each["entries"])) for each in data["changes"]),
     )
-
-
-def fold_changes(changes: Iterable[KeyChange]) -> tuple[FoldedChange, ...]:
-    """Changes with the same key, old and new value become one. Keys outside entries come first, then the most frequent ones."""
-    found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for each in changes:
-        found[each.entry.partition("/")[0], each.key, each.old, each.new].append(each.entry)
-    folded = [
-        FoldedChange(key, *_shorten_values(old, new, MAX_STORED_VALUE), tuple(names) if kind else ())
-        for (kind, key, old, new), names in found.items()
-    ]
-    return tuple(sorted(folded, key=lambda each: (bool(each.entries), -len(each.entries), each.entries[:1], each.key)))
-
-
-def _change_line(change: FoldedChange) -> str:
-    value = f"{change.key} {_format_values(change.old, change.new)}"
-    if not change.entries:
-        return value
-    if len(change.entries) == 1:
-        return f"{change.entries[0]}: {value}"
-    return f"{_count(change.entries)}: {value} ({shorten_names(change.entries)})"
-
-
-def _fold_by_key(changes: Iterable[FoldedChange]) -> list[str]:
-    """One line for each key of a kind of entry. It shows the most frequent change."""
-    ordered = sorted(changes, key=_kind_and_key)
-    groups = [list(group) for _, group in groupby(ordered, key=_kind_and_key)]
-    groups.sort(key=lambda group: (bool(group[0].entries), -sum(len(each.entries) for each in group)))
-    return [_key_line(group) for group in groups]
-
-
-def _kind_and_key(change: FoldedChange) -> tuple[str, str]:
-    return change.entries[0].partition("/")[0] if change.entries else "", change.key
-
-
-def _key_line(group: list[FoldedChange]) -> str:
-    if len(group) == 1:
-        return _change_line(group[0])
-    names = [name for each in group for name in each.entries]
-    first = max(group, key=lambda each: len(each.entries))
-    example = f"{_format_values(first.old, first.new)} ({shorten_names(first.entries)})"
-    return f"{_count(names)}: {first.key}, {len(group)} different changes, such as {example}"
 
 
 def _name_lines(verb: str, names: Sequence[str]) -> Iterator[str]:
@@ -204,11 +110,7 @@ def shorten_names(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {left:,} more" if left else "")
 
 
-def _format_values(old: str, new: str) -> str:
-    return " -> ".join(_shorten_values(old, new, MAX_VALUE))
-
-
-def _shorten_values(old: str, new: str, length: int) -> tuple[str, str]:
+def shorten_values(old: str, new: str, length: int) -> tuple[str, str]:
     """Both values with at most `length` characters. Of long texts with the same beginning, the part that differs is shown."""
     if max(len(old), len(new)) > length:
         same = next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
@@ -278,17 +180,16 @@ class ConfigEvent:
 
 @dataclass(frozen=True, slots=True)
 class RecordedConfigEvent:
-    """A config event as it was recorded. `left_out`: so many changed entries were not stored, because there were too many."""
+    """A config event as it was recorded."""
 
     id: int
     at: datetime
     event: ConfigEvent
     config_hash: str
-    left_out: int
 
     def of_agents(self, agents: frozenset[str] | None) -> RecordedConfigEvent | None:
         """What a reader may see who is limited to these agents (None: all); None if nothing of it concerns them."""
         if agents is None:
             return self
         diff = self.event.diff.of_agents(agents)
-        return replace(self, event=replace(self.event, diff=diff, problem=None), left_out=0) if diff else None
+        return replace(self, event=replace(self.event, diff=diff, problem=None)) if diff else None

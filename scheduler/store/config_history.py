@@ -98,9 +98,8 @@ def last_refused_by(db: sqlite3.Connection) -> str | None:
 
 
 def _event_from_row(row: sqlite3.Row) -> RecordedConfigEvent:
-    data = json.loads(row["diff"])
-    event = ConfigEvent(row["result"], row["actor"], diff_from_data(data), row["problem"])
-    return RecordedConfigEvent(row["id"], from_millis(row["at"]), event, row["config_hash"], data["more"])
+    event = ConfigEvent(row["result"], row["actor"], diff_from_data(json.loads(row["diff"])), row["problem"])
+    return RecordedConfigEvent(row["id"], from_millis(row["at"]), event, row["config_hash"])
 
 
 def delete_old_config_events(tx: Transaction, keep: timedelta) -> None:

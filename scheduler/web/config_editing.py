@@ -113,9 +113,9 @@ def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> ConfigEdite
 
 def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> ConfigEdited:
     """What the edit has changed; for a limited token only what concerns its agents."""
-    lines, warnings = list(edited.reloaded.lines), list(edited.reloaded.warnings)
+    lines, warnings = edited.reloaded.lines, list(edited.reloaded.warnings)
     if caller.agents is not None:
-        lines = edited.changes.of_agents(caller.agents).lines(MAX_LINES) or [NOTHING_CHANGED]
+        lines = edited.reloaded.diff.of_agents(caller.agents).lines(MAX_LINES) or [NOTHING_CHANGED]
         warnings = [str(each) for each in edited.problems if concerns(each, caller)]
     return ConfigEdited(
         written=written and bool(edited.diff), hash=edited.hash, diff=list(edited.diff), lines=lines, warnings=warnings

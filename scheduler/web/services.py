@@ -16,12 +16,17 @@ from scheduler.web.perform import COMPLETED, handles, sender_of
 def reload_config(request: ApiRequest, verb: Reload) -> Reloaded:
     """Apply the config file as it is now, or only compare it."""
     found = request.app_state.reload_config(by=sender_of(request).by, dry=verb.dry_run)
+    changed: dict[str, list[str]] = {}
+    for each in found.diff.changes:
+        part, _, key = each.key.partition(".")
+        for name, inside in [(name, each.key) for name in each.entries] or [(part, key)]:
+            changed.setdefault(name, []).append(inside)
     return Reloaded(
         added=list(found.diff.added),
         removed=list(found.diff.removed),
-        changed={name: list(keys) for name, keys in found.diff.changed.items()},
-        unchanged=found.diff.unchanged,
-        lines=list(found.lines),
+        changed=changed,
+        unchanged=found.unchanged,
+        lines=found.lines,
         warnings=list(found.warnings),
         says=f"the config file is {'valid' if verb.dry_run else 'active'}",
     )

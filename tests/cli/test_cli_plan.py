@@ -12,7 +12,7 @@ from test_story_slots import agent, job
 from world import MakeWorld, World, utc
 
 from scheduler.cli.main import main
-from scheduler.config.settings.config_snapshot import store_snapshot, take_snapshot
+from scheduler.config.settings.config_snapshot import store_config
 from scheduler.config.settings.load import load_config
 from scheduler.store.config_history import record_config_in_force
 from scheduler.store.transaction import Transaction
@@ -328,7 +328,7 @@ cron:
     world = World(tmp_path, config)
     loaded = load_config(tmp_path / "config.yaml", {})
     with world.store.transaction() as db:  # the config in force, for the comparison of `reload --dry-run`
-        record_config_in_force(Transaction(db, world.clock.now, ""), store_snapshot(loaded, take_snapshot(loaded, "salt")))
+        record_config_in_force(Transaction(db, world.clock.now, ""), store_config(loaded))
     world.stop()
     assert main(command.split()) == 0
     found = [line for line in capsys.readouterr().err.splitlines() if "the prompt with its files has" in line]

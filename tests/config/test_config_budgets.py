@@ -8,9 +8,9 @@ import pytest
 from config_file import complaints, read, warnings
 from loops import loop_over
 
+from scheduler.config.settings.config_diff import compare_configs
 from scheduler.model.budget import Amount
 from scheduler.model.outcome import Kind
-from scheduler.work.plan import compare_settings
 
 KEY = "sk-ant-canary-0123456789"
 ENVIRON = {"KEY": KEY}
@@ -126,13 +126,13 @@ def test_a_jobs_prompt_has_a_budget_of_its_own_and_a_command_has_none(tmp_path: 
 
 
 def test_a_reload_names_the_entries_whose_budget_changed(tmp_path: Path) -> None:
-    before = read(tmp_path, RIGHT, ENVIRON).settings
-    after = read(tmp_path, RIGHT.replace("runs_per_day: 60", "runs_per_day: 61"), ENVIRON).settings
-    assert compare_settings(before, after).lines() == ["changed agent/ops: budget"]
-    other = read(tmp_path, RIGHT.replace(TOOL, "{budget: {usd_per_run: 0.03}}"), ENVIRON).settings
-    assert compare_settings(before, other).lines() == ["changed agent/tool: budget"]
-    without = read(tmp_path, RIGHT.replace(LIMITS, "limits: {budget: {usd_per_day: 6}}"), ENVIRON).settings
-    assert compare_settings(before, without).lines() == ["changed limits: budget"]
+    before = read(tmp_path, RIGHT, ENVIRON)
+    for old, new, lines in (
+        ("runs_per_day: 60", "runs_per_day: 61", ["agent/ops: heartbeat.budget.runs_per_day 60 -> 61"]),
+        (TOOL, "{budget: {usd_per_run: 0.03}}", ["agent/tool: heartbeat.budget.usd_per_run 0.02 -> 0.03"]),
+        (LIMITS, "limits: {budget: {usd_per_day: 6}}", ["limits.budget.usd_per_day 5 -> 6"]),
+    ):
+        assert compare_configs(before, read(tmp_path, RIGHT.replace(old, new), ENVIRON)).lines() == lines
 
 
 def test_an_entry_can_disable_an_inherited_budget(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from concurrent.futures import Future
 from datetime import timedelta
@@ -146,15 +147,32 @@ def test_a_reload_is_recorded_with_who_asked_for_it_and_both_values(reloaded: Sa
     }
 
 
-def test_a_renamed_agent_is_recorded_under_both_names(reloaded: Saving) -> None:
+def test_a_renamed_agent_is_recorded_as_removed_and_added(reloaded: Saving) -> None:
     reloaded(GOOD.replace("ops:", "web:"))
-    renamed = ("command", "renamed", None, "agent/ops", "agent/web")
-    assert changes(reloaded, "ops") == changes(reloaded, "web") == [renamed]
+    assert changes(reloaded, "ops") == [("command", "removed", None, None, None)]
+    assert changes(reloaded, "web") == [("command", "added", None, None, None)]
 
 
-def test_a_key_outside_the_agents_is_recorded_for_each_agent(reloaded: Saving) -> None:
+def test_a_record_of_an_older_version_shows_a_rename_as_removed_and_added(reloaded: Saving) -> None:
+    change = {"key": "heartbeat.retries", "old": "2", "new": "5", "entries": ["agent/ops"], "count": 1}
+    diff = {"added": [], "removed": [], "renamed": [["agent/ops", "agent/web"]], "changes": [change], "more": 7}
+    with reloaded.world.store.transaction() as db:
+        db.execute("update config_event set diff = ?", (json.dumps(diff),))
+    found = [("command", "removed", None, None, None), ("command", "changed", "heartbeat.retries", "2", "5")]
+    assert (changes(reloaded, "ops"), changes(reloaded, "web")) == (found, [("command", "added", None, None, None)])
+
+
+def test_a_key_outside_the_agents_is_recorded_and_belongs_to_none_of_them(reloaded: Saving) -> None:
     reloaded(GOOD + "limits: {concurrency: 2}\n")
-    assert changes(reloaded) == [("command", "shared", "limits.concurrency", "8", "2")]
+    assert changes(reloaded) == []
+    last = status_data.read_status(reloaded.world.store.connection, reloaded.world.clock.now).as_data()["reload"]["last"]
+    assert last["lines"] == ["limits.concurrency 8 -> 2"]
+
+
+def test_a_change_of_the_time_zone_is_recorded_for_each_agent(reloaded: Saving) -> None:
+    reloaded(GOOD + "timezone: Europe/Riga\n")
+    reloaded(GOOD + "timezone: Europe/Berlin\n")
+    assert changes(reloaded)[-1] == ("command", "changed", "heartbeat.timezone", "Europe/Riga", "Europe/Berlin")
 
 
 def test_a_rejected_file_is_recorded_once_with_its_errors(reloaded: Saving) -> None:
@@ -227,7 +245,7 @@ def test_what_changed_while_the_daemon_was_down_is_found_at_its_start(tmp_path: 
     environ = {"HEARTBEATD_SET__agents__ops__heartbeat__interval": "2h"}
     _, overridden = plan_for_start(load_config(write(tmp_path, GOOD), environ), first.stored_config)
     assert overridden is not None
-    assert overridden.diff.lines()[0] == 'HEARTBEATD_SET__agents__ops__heartbeat__interval none -> "2h"'
+    assert overridden.diff.lines() == ["agent/ops: heartbeat.interval 30m -> 2h"]
 
 
 class LateAnswer(Future[Any]):

@@ -386,7 +386,7 @@ def test_a_change_is_shown_before_it_is_written(daemon: WebDaemon) -> None:
     assert "+ interval: 1h # twice an hour" in shown.text and "show_ok: true" in shown.text
     assert daemon.config.read_text() == CONFIG
     written = send(user, form_fields(shown, f"{OPS}/config"), "write")
-    assert "Written and applied. agent/ops: interval" in written.text
+    assert "Written and applied. agent/ops: heartbeat.interval 30m -> 1h" in written.text
     assert daemon.config.read_text() == CONFIG.replace("interval: 30m   ", "interval: 1h    ").replace(
         "budget: {runs_per_day: 200}\n", "budget: {runs_per_day: 200}\n      show_ok: true\n"
     )

@@ -197,8 +197,7 @@ def test_a_changed_calendar_affects_only_future_slots(make_world: MakeWorld) -> 
     daily = job(schedule='"0 3 * * *"', skip_on="holidays")
     world = make_world(daily, start="2026-03-03 12:00")
     world.run_until("2026-03-04 12:00")
-    change = world.reload(daily.replace("2026-03-04", "2026-03-05"))
-    assert change.lines() == ["changed cron/measure: calendars"]
+    world.reload(daily.replace("2026-03-04", "2026-03-05"))
     world.run_until("2026-03-06 03:30")
     assert world.history() == [
         "03-04 03:00 schedule skipped calendar",

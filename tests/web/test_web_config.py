@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_an_edit_is_written_and_applied(daemon: WebDaemon) -> None:
         "-      interval: 30m                       # twice an hour",
         "+      interval: 1h                        # twice an hour",
     ]
-    assert [line.split(" ")[:2] for line in reply.data["lines"]] == [["agent/ops:", "interval"]]
+    assert [line.split(" ")[:2] for line in reply.data["lines"]] == [["agent/ops:", "heartbeat.interval"]]
     assert daemon.settings.heartbeats["ops"].interval.total_seconds() == 3600
 
 
@@ -257,6 +258,55 @@ def test_the_lines_of_an_edit_show_no_secret_and_nothing_of_others(tmp_path: Pat
                 found = (reply.status, reply.data["written"], [secret for secret in secrets if secret in reply.body.decode()])
                 assert found == (200, not dry, []), (name, token, reply.data)
         assert all(secret in daemon.config.read_text() for secret in ("sk-very-secret-key-1", "KEY: short"))
+
+
+# Each secret and each comment has the word canary. `ops` and `web` share a line and an anchor.
+CANARIES = """\
+server: {listen: "127.0.0.1:0", tokens: {
+  editor: {value: "canary-editor-token-with-enough-bits", may: [read, operate, edit]},
+  self: {value: "canary-self-token-with-enough-bits-1", may: [read, edit], agents: [ops]}}}
+x-secret: &shared canary-shared-first-1   # was canary-shared-1
+channels:
+  hook: {kind: webhook, url: "https://example.org/canary-first", secret: canary-first-secret-1}
+  phone: "tgram://123:canary-first/{target}"
+  pipe: {kind: command, argv: [send, --token, canary-first]}
+providers: {anthropic: {api_key: canary-first-key}, local: {kind: openai, base_url: "https://me:canary-first@example.org"}}
+deadman: {url: "https://hc.example.org/canary-first"}
+network: {proxy: "http://me:canary-first@proxy.example.org:3128"}
+agents: {ops: {runner: {kind: command, argv: [a], env: {KEY: *shared, OTHER: canary-first-2}}, heartbeat: {interval: 30m, prompt: look, deliver: log}},
+  web: {runner: {kind: http, url: "https://u:canary-first@example.org/", headers: {X: canary-first}}, heartbeat: {interval: 30m, prompt: look, deliver: log}}}
+cron:
+  one: {every: 6h, command: "curl -H 'Authorization: Bearer canary-first' https://me:canary-first@example.org"}
+  two: {every: 6h, command: "DB_PASSWORD=canary-first backup", env: {TOKEN: canary-first}, stdin: canary-shared-first-1}
+"""
+
+
+def test_no_secret_of_a_reload_is_in_the_database_or_in_an_answer(tmp_path: Path) -> None:
+    tokens = "canary-editor-token-with-enough-bits", "canary-self-token-with-enough-bits-1"
+    pages = ("status", "config", "explain", "agents/ops/explain", "agents/ops/config", "cron/two/explain")
+    versions = (
+        (CANARIES, 200, 0),
+        (CANARIES.replace("first", "second"), 200, 16),
+        (CANARIES.replace("first", "third").replace("interval: 30m", "interval: 15m"), 200, 16),
+        (CANARIES.replace("30m", "soon"), 422, 0),
+        (CANARIES.replace("ops: {runner", "ops2: {runner").replace("[ops]", "[ops2]").replace("first", "third"), 200, 0),
+    )
+    with WebDaemon(tmp_path, CANARIES) as daemon:
+        for number, (text, status, secrets) in enumerate(versions):
+            daemon.config.write_text(text)
+            reloads = [daemon.post("/-/reload", {"dry_run": dry}, tokens[0]) for dry in (True, False)]
+            assert [reply.status for reply in reloads] == [status, status], (number, reloads[0].body)
+            assert [reply.body.count(b"another value") for reply in reloads] == [secrets, secrets], (number, reloads[0].data)
+            answers = [daemon.get(f"/api/v1/{page}", token) for page in pages for token in tokens]
+            assert [reply.body for reply in (*reloads, *answers) if b"canary" in reply.body] == [], number
+
+        def values() -> list[Any]:
+            db = daemon.world.store.connection
+            tables = [row["name"] for row in db.execute("select name from sqlite_master where type = 'table'")]
+            return [value for table in tables for row in db.execute(f"select * from {table}") for value in row]
+
+        stored = str([zlib.decompress(each) if isinstance(each, bytes) else each for each in daemon.do(values)])
+    assert ("${REDACTED}" in stored, "another value" in stored, "canary" in stored) == (True, True, False)
 
 
 def test_a_token_for_an_agent_does_not_change_a_line_that_it_shares_with_others(tmp_path: Path) -> None:

@@ -36,13 +36,12 @@ def read_config_data(
     environ: Mapping[str, str],
     diagnostics: Diagnostics,
     content: bytes | None = None,
-    root: MarkedMap | None = None,
     *,
     may_be_empty: bool = False,
 ) -> ConfigData:
-    """Read the file and apply the overrides. `root` is the data of `content`, if it was parsed before. Raises ConfigError."""
+    """Read the file, or this content of it, and apply the overrides. Raises ConfigError."""
     content = read_content(path, diagnostics) if content is None else content
-    document = marked_yaml.MarkedDocument(root, NO_POSITION) if root is not None else parse_content(content, diagnostics)
+    document = parse_content(content, diagnostics)
     root = document.node
     if root is None and may_be_empty:
         root = MarkedMap()
@@ -66,8 +65,7 @@ def _check_line_of_state(root: MarkedMap, content: bytes, diagnostics: Diagnosti
     """Report a `state` that `lenient_reading` would read in another way: commands would use another database than the daemon."""
     state = root.get("state")
     if (
-        content
-        and isinstance(state, str | None)
+        isinstance(state, str | None)
         and "\0" not in (state or "")
         and find_line_value(content.decode("utf-8-sig"), "state") != state
     ):

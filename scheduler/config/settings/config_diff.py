@@ -1,37 +1,37 @@
-"""Compares two versions of a config by the values in effect: per agent and job, with defaults merged, and secrets masked."""
+"""Compares two versions of a config: which agents and jobs, and which of their keys, with defaults merged and secrets masked."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
+from cron.job import Job
+from heartbeat.spec import Heartbeat
 from heartbeatd.secret import MASK
-from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
 from scheduler.config.keys.models import config_schema
-from scheduler.config.settings.config_data import agent_defaults, map_at
-from scheduler.config.settings.config_snapshot import ConfigSnapshot, hide_placeholders, load_snapshot, read_snapshot
-from scheduler.config.settings.effective_values import computed_agent_values, computed_job_values, format_value, nested_model
-from scheduler.model.config_changes import NOT_SET, OTHER_SECRET, ConfigDiff, KeyChange, StoredConfig, fold_changes
+from scheduler.config.settings.config_data import map_at
+from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders, load_stored
+from scheduler.config.settings.effective_values import SECTIONS, format_value, nested_model
+from scheduler.config.settings.load import LoadedConfig
+from scheduler.model.config_changes import (
+    MAX_STORED_VALUE,
+    NOT_SET,
+    OTHER_SECRET,
+    ConfigDiff,
+    KeyChange,
+    StoredConfig,
+    shorten_values,
+)
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 
-SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
 SEPARATE = frozenset({"agents", "cron", "defaults"})  # top-level keys whose values are compared per agent and job
-SAME_AS_OTHERS = frozenset({"heartbeat.active_hours.timezone"})  # computed values that only repeat another key
-SHARED = ("providers.", "prices.", "channels.", "calendars.", "limits.", "timezone", "env_file")  # keys that change many entries
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigVersion:
-    """A valid config: its settings, and its data with secrets masked."""
-
-    settings: Settings
-    snapshot: ConfigSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,142 +43,99 @@ class ConfigComparison:
     new: Settings
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """An agent or job of one version: its keys with defaults merged, and its settings."""
-
-    merged: MarkedMap
-    settings: tuple[Any, ...]
-
-
 def compare_stored(old: StoredConfig, new: StoredConfig) -> ConfigComparison | None:
-    """Compare two stored configs with the same salt.
+    """Compare two stored configs. Their secrets are the same text, so that another secret is no change.
 
-    None if the old one cannot be used: it was too large to be stored, or this version of the program rejects it.
+    None if one of them cannot be used: it is damaged, or this version of the program rejects it.
     """
-    found = [read_snapshot(stored) for stored in (old, new)]
-    if found[0] is None or found[1] is None:
-        return None
     try:
-        before, after = (load_snapshot(stored, each).settings for stored, each in zip((old, new), found, strict=True) if each)
+        before, after = load_stored(old), load_stored(new)
     except ConfigError:
         return None
-    diff = compare_configs(ConfigVersion(before, found[0]), ConfigVersion(after, found[1]))
-    return ConfigComparison(diff, before, after)
+    return ConfigComparison(compare_configs(before, after), before.settings, after.settings)
 
 
-def compare_configs(old: ConfigVersion, new: ConfigVersion) -> ConfigDiff:
-    """Everything that `new` changes. Both snapshots need the same salt, and both settings must be loaded in the same way.
+def compare_configs(old: LoadedConfig, new: LoadedConfig) -> ConfigDiff:
+    """Everything that `new` changes. A value that is only written in another way (30m, 1800s) is no change.
 
-    A value that is only written in another way (30m, 1800s) is no change.
+    Keys are compared rather than lines of the file: a line may belong to two agents, and a comment may quote a secret.
+    Values are compared with their secrets, and shown without them. Only the running daemon has the secrets of both versions;
+    so it notices another secret at a reload, and nothing about a secret needs to be stored.
     """
-    added, removed, renamed = [], [], []
-    changes = [*_top_level_changes(old.snapshot.root, new.snapshot.root), *_override_changes(old.snapshot, new.snapshot)]
-    shared = any(change.key.startswith(SHARED) for change in changes)
-    for kind in SECTIONS:
-        before, after = _entries(kind, old), _entries(kind, new)
-        gone = {name: before[name] for name in sorted(before.keys() - after.keys())}
-        come = {name: after[name] for name in sorted(after.keys() - before.keys())}
-        pairs = _find_renamed(gone, come)
-        renamed += [(f"{kind}/{was}", f"{kind}/{now}") for was, now in pairs.items()]
-        removed += [f"{kind}/{name}" for name in gone if name not in pairs]
-        added += [f"{kind}/{name}" for name in come if name not in pairs.values()]
-        for name in sorted(before.keys() & after.keys()):
-            changes += _entry_changes(kind, name, old, new, (before[name], after[name]), shared=shared)
-    return ConfigDiff(tuple(added), tuple(removed), tuple(renamed), fold_changes(changes))
+    before, after = _entries(old.settings), _entries(new.settings)
+    versions = _Version(old), _Version(new)
+    found: dict[tuple[str, KeyChange], list[str]] = defaultdict(list)
+    for label in ("", *sorted(before.keys() & after.keys())):
+        same = label and before[label] == after[label] and _others(old.settings, label) == _others(new.settings, label)
+        for change in () if same else _changed_keys(label, *versions):
+            found[label.partition("/")[0], change].append(label)
+    changes = [KeyChange(each.key, each.old, each.new, tuple(filter(None, labels))) for (_, each), labels in found.items()]
+    added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
+    if all(each.entries for each in changes):
+        changes += _changed_secrets(old.settings, new.settings, changes, is_all=not (changes or added or removed))
+    changes.sort(key=lambda each: (bool(each.entries), -len(each.entries), each.entries[:1], each.key))
+    return ConfigDiff(tuple(added), tuple(removed), tuple(changes))
 
 
-def _entries(kind: str, version: ConfigVersion) -> dict[str, _Entry]:
-    root, settings = version.snapshot.root, version.settings
-    section = map_at(root, SECTIONS[kind][0])
-    if kind == "agent":
-        defaults = agent_defaults(root)
-        return {
-            name: _Entry(
-                inheritance.merge_agent(defaults, section.get(name) or MarkedMap()),
-                (beat, settings.allowances.get((Kind.HEARTBEAT, name))),
-            )
-            for name, beat in settings.heartbeats.items()
-        }
-    defaults = map_at(root, "defaults", "cron")
-    return {
-        name: _Entry(
-            inheritance.merge_job(defaults, section.get(name) or MarkedMap()),
-            (job, settings.job_agents.get(name), settings.allowances.get((Kind.CRON, name))),
-        )
-        for name, job in settings.jobs.items()
-    }
+class _Version:
+    """The values of a config by their keys."""
+
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._data = loaded.data.merged
+        self._masker = SecretMasker(loaded.data.root)
+
+    def values(self, label: str) -> dict[str, tuple[Any, str]]:
+        """The values of an agent or job, or (empty label) of all other keys: each with its text without secrets."""
+        if not label:
+            node = MarkedMap({key: value for key, value in self._data.items() if key not in SEPARATE})
+            return self._leaves(node, ())
+        kind, _, name = label.partition("/")
+        path = SECTIONS[kind][0], name
+        zone = self._data.get("timezone")
+        inherited = {"heartbeat.timezone" if kind == "agent" else "timezone": (zone, str(zone))} if zone else {}
+        return inherited | self._leaves(map_at(self._data, *path), path)
+
+    def _leaves(self, node: MarkedMap, path: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
+        masked = dict(_iterate_leaves(self._masker.mask_map(node, path), ()))
+        raw = dict(_iterate_leaves(node, ()))
+        return {key: (raw[key], hide_placeholders(format_value(value))) for key, value in masked.items()}
 
 
-def _find_renamed(gone: Mapping[str, _Entry], come: Mapping[str, _Entry]) -> dict[str, str]:
-    """The new names of entries that are gone while exactly one entry with the same settings was added."""
-    named: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for side, found in enumerate((gone, come)):
-        for name, entry in found.items():
-            named[format_value(_sorted_keys(entry.merged))][side].append(name)
-    return {was[0]: now[0] for was, now in named.values() if len(was) == len(now) == 1}
-
-
-def _sorted_keys(value: Any) -> Any:
-    return {key: _sorted_keys(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
-
-
-def _entry_changes(
-    kind: str, name: str, old: ConfigVersion, new: ConfigVersion, entries: tuple[_Entry, _Entry], *, shared: bool
-) -> Iterator[KeyChange]:
-    """The changed keys of one entry. `shared`: a key changed on which the settings of many entries depend."""
-    before, after = entries
-    same = before.settings == after.settings
-    if same and before.merged == after.merged:
+def _iterate_leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Each value that is no map, with its path."""
+    if not isinstance(node, MarkedMap):
+        yield dotted_path(path), node
         return
-    label, model = f"{kind}/{name}", SECTIONS[kind][1]
-    computed = [
-        computed_agent_values(version.settings, name, entry.merged)
-        if kind == "agent"
-        else computed_job_values(version.settings, name)
-        for version, entry in zip((old, new), entries, strict=True)
-    ]
-    found = before.merged != after.merged
-    for key, was, now in _changed_values(before.merged, after.merged, model, computed, ""):
-        if not same or MASK in now:
-            yield KeyChange(label, key, was, now)
-    for key in sorted(computed[0].keys() & computed[1].keys() - SAME_AS_OTHERS):
-        is_written = _is_written(before.merged, key) or _is_written(after.merged, key)
-        if computed[0][key] != computed[1][key] and not is_written:
-            found = True
-            yield KeyChange(label, key, computed[0][key], computed[1][key])
-    if not found and not shared:  # the file is the same here, so a secret to which it refers has another value
-        yield KeyChange(label, "secrets", MASK, OTHER_SECRET)
+    for key, value in node.items():
+        yield from _iterate_leaves(value, (*path, key))
 
 
-def _is_written(node: Any, path: str) -> bool:
-    for step in path.split("."):
-        if not isinstance(node, dict) or step not in node:
-            return False
-        node = node[step]
-    return True
+def _changed_keys(label: str, old: _Version, new: _Version) -> Iterator[KeyChange]:
+    """The keys of an entry, or (empty label) those outside agents and jobs, that have another value."""
+    model = SECTIONS[label.partition("/")[0]][1] if label else "Config"
+    before, after = old.values(label), new.values(label)
+    for key in {**before, **after}:
+        default = None, _default_of(model, key)
+        (was, old_text), (now, new_text) = before.get(key, default), after.get(key, default)
+        if was != now and (old_text != new_text or MASK in new_text):
+            texts = shorten_values(old_text, new_text, MAX_STORED_VALUE)
+            yield KeyChange(key, texts[0], texts[1] if old_text != new_text else OTHER_SECRET)
 
 
-def _changed_values(
-    old: Any, new: Any, model: str, computed: list[dict[str, str]], prefix: str
-) -> Iterator[tuple[str, str, str]]:
-    """The keys under which two maps differ, each with its old and its new value."""
-    for key in {**old, **new}:
-        was, now = old.get(key), new.get(key)
-        if key in old and key in new and was == now:
-            continue
-        path = f"{prefix}{marked_yaml.printable_key(key)}"
-        either = now if now is not None else was
-        if key != "active_hours" and all(isinstance(value, dict | None) for value in (was, now)) and either:
-            yield from _changed_values(was or {}, now or {}, model, computed, f"{path}.")
-            continue
-        texts = [
-            _format_setting(key, node[key]) if key in node else values.get(path) or _default_of(model, path)
-            for node, values in ((old, computed[0]), (new, computed[1]))
-        ]
-        if texts[0] != texts[1]:
-            shown = [hide_placeholders(text) for text in texts]
-            yield path, shown[0], shown[1] if shown[0] != shown[1] else OTHER_SECRET
+def _changed_secrets(old: Settings, new: Settings, changes: list[KeyChange], *, is_all: bool) -> Iterator[KeyChange]:
+    """Secrets to which the file refers: they have other values if settings differ, and no key that could be the reason.
+
+    `is_all`: there are no other changes, so that those of channels and of the server are not caused by them.
+    """
+    explained = {name for each in changes for name in each.entries}
+    before, after = _entries(old), _entries(new)
+    entries = sorted(name for name in before.keys() & after.keys() - explained if before[name] != after[name])
+    if entries:
+        yield KeyChange("secrets", MASK, OTHER_SECRET, tuple(entries))
+    if is_all:
+        whole = {part: (getattr(old, part), getattr(new, part)) for part in ("server", "deadman", "network")}
+        whole |= {f"channels.{name}": (old.channels[name], new.channels.get(name)) for name in old.channels}
+        yield from (KeyChange(key, MASK, OTHER_SECRET) for key, (was, now) in whole.items() if was != now)
 
 
 @cache
@@ -193,32 +150,18 @@ def _default_of(model: str, path: str) -> str:
             return NOT_SET
         default = form.get("default")
         form = nested_model(form, models, MarkedMap()) if "discriminator" not in form else None
-    return NOT_SET if default is None or default == {} else _format_setting(path.rpartition(".")[2], default)
+    return format_value(default) if default else NOT_SET
 
 
-def _format_setting(key: str, value: Any) -> str:
-    if key == "active_hours":
-        windows = value if isinstance(value, list) else [value]
-        return ", ".join(map(_format_window, windows)) or "always"
-    return format_value(value)
+def _entries(settings: Settings) -> dict[str, Heartbeat | Job]:
+    agents = ((f"agent/{name}", beat) for name, beat in settings.heartbeats.items())
+    jobs = ((f"cron/{name}", job) for name, job in settings.jobs.items())
+    return dict(chain(agents, jobs))
 
 
-def _format_window(window: Any) -> str:
-    """08:00-22:00 mon-fri Europe/Berlin"""
-    if not isinstance(window, dict):
-        return format_value(window)
-    others = [format_value(window[key]) for key in ("days", "timezone") if window.get(key) is not None]
-    return " ".join([f"{window.get('start')}-{window.get('end')}", *others])
-
-
-def _top_level_changes(old: MarkedMap, new: MarkedMap) -> Iterator[KeyChange]:
-    plain = [{key: value for key, value in root.items() if key not in SEPARATE} for root in (old, new)]
-    for key, was, now in _changed_values(plain[0], plain[1], "Config", [{}, {}], ""):
-        yield KeyChange("", key, was, now)
-
-
-def _override_changes(old: ConfigSnapshot, new: ConfigSnapshot) -> Iterator[KeyChange]:
-    for variable in sorted(old.overrides.keys() | new.overrides.keys()):
-        was, now = (hide_placeholders(each.overrides.get(variable, NOT_SET)) for each in (old, new))
-        if old.overrides.get(variable) != new.overrides.get(variable):
-            yield KeyChange("", variable, was, now if was != now else OTHER_SECRET)
+def _others(settings: Settings, label: str) -> tuple[Any, ...]:
+    """The settings of an entry beside its own: its budget, and the agent of a job."""
+    kind, _, name = label.partition("/")
+    if kind == "agent":
+        return (settings.allowances.get((Kind.HEARTBEAT, name)),)
+    return settings.allowances.get((Kind.CRON, name)), settings.job_agents.get(name)

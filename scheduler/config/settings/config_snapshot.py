@@ -1,14 +1,10 @@
-"""Makes the copy of a config that the database keeps, with all secrets masked, and reads it back."""
+"""Makes the copy of a config that the database keeps, with all secrets masked, and loads it again."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import secrets
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +12,10 @@ from heartbeat.runners.redaction import Redactor
 from heartbeatd.secret import MASK
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file import marked_yaml, text_editing
-from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics
+from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.settings.config_data import override_steps
-from scheduler.config.settings.load import LoadedConfig, load_config, pause_garbage_collection
+from scheduler.config.settings.load import LoadedConfig, load_config
 from scheduler.config.settings.secrets import SHORTEST_SECRET, has_only_references, has_reference
 from scheduler.model.config_changes import NOT_SET, Override, StoredConfig, shorten_value
 
@@ -28,12 +24,11 @@ SECRET_MAPS = frozenset({"env", "headers"})
 KEYS_WITH_LOGIN = frozenset({"base_url", "proxy"})  # secret only if the URL contains a login or a reference
 TEXT_KEYS = frozenset({"command", "argv", "stdin", "prompt", "wake_text", "checklist"})  # free text, which may quote a secret
 MAX_QUOTED_SECRETS = 50  # secrets of the file that are searched for in its free texts
-CHECK_DIGITS = 4  # hexadecimal: enough to notice another value, and too few to confirm a guess
-LARGEST_SNAPSHOT = 16 * 1024 * 1024  # bytes, compressed; a larger config is not kept
 
-_PLACEHOLDER = re.compile(r"\$\{REDACTED_[0-9a-f]{4}\}")
+_PLACEHOLDER = "${REDACTED}"  # in place of a secret: a reference, so that the copy can be loaded
+_OLD_PLACEHOLDER = re.compile(r"\$\{REDACTED_[0-9a-f]{4}\}")  # in a copy of an older version, with a checksum
 _URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_MASKED = re.compile(rf"(?:{_URL_SCHEME.pattern})?{_PLACEHOLDER.pattern}(?:/\{{target\}})?")
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff]")  # characters that JSON allows and YAML does not
 _TARGET = "{target}"
 # Secrets in commands and prompts, as people write them: a login in a URL, a header, an option.
 _SECRET_OPTION = re.compile(r"--?[\w-]*(?:token|secret|password|passwd|api[-_]?key)", re.IGNORECASE)
@@ -44,84 +39,52 @@ _QUOTED_SECRET = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSnapshot:
-    """The data of a config with its overrides applied and its secrets masked.
-
-    A masked secret is a reference `${REDACTED_xxxx}`, so that the data can be loaded again. The four digits change with the
-    secret. `salt` keeps them from being the same in another database. `overrides` are the overriding values as JSON, by variable,
-    and `overridden` the values in the file.
-    """
-
-    root: MarkedMap
-    overrides: Mapping[str, str]
-    salt: str
-    overridden: Mapping[str, str] = field(default_factory=dict)
-
-
-def take_snapshot(loaded: LoadedConfig, salt: str) -> ConfigSnapshot:
-    """The snapshot of a valid config. Snapshots with the same salt can be compared."""
-    source = loaded.data.root
-    plain = MarkedMap({key: value for key, value in source.items() if not key.startswith("x-")}, source.marks)
-    masker = _Masker(salt, _literal_secrets(plain))
-    root = masker.mask_map(plain, ())
-    overrides = {variable: json.dumps(_value_at(root, override_steps(variable))) for variable in loaded.overrides}
-    if not overrides:
-        return ConfigSnapshot(root, overrides, salt)
-    before = masker.mask_map(MarkedMap({**loaded.data.file}, loaded.data.file.marks), ())
-    in_file = {variable: _value_at(before, override_steps(variable)) for variable in overrides}
-    overridden = {variable: NOT_SET if value is None else json.dumps(value) for variable, value in in_file.items()}
-    return ConfigSnapshot(root, overrides, salt, overridden)
-
-
-def store_snapshot(loaded: LoadedConfig, snapshot: ConfigSnapshot, path: Path | None = None) -> StoredConfig:
-    """The snapshot in the form for the database.
+def store_config(loaded: LoadedConfig, path: Path | None = None) -> StoredConfig:
+    """A valid config in the form for the database: its data, not its text, because a comment may quote a secret.
 
     `path` replaces the path of the file: relative paths in the config are then resolved against its folder.
     """
-    data = {"root": snapshot.root, "overrides": dict(snapshot.overrides), "salt": snapshot.salt}
-    packed = zlib.compress(json.dumps(data).encode(), 1)
-    settings = loaded.settings
-    kept = packed if len(packed) <= LARGEST_SNAPSHOT else b""
-    place = path or settings.path
+    masker = SecretMasker(loaded.data.root)
+    root = masker.mask_map(loaded.data.root, ())
+    file = masker.mask_map(loaded.data.file, ())
+    steps = {variable: override_steps(variable) for variable in loaded.overrides}
+    values = {variable: json.dumps(_value_at(root, steps[variable])) for variable in steps}
     overrides = tuple(
-        Override(
-            variable, marked_yaml.dotted_path(override_steps(variable)), _shown(snapshot.overridden[variable]), _shown(value)
-        )
-        for variable, value in snapshot.overrides.items()
+        Override(variable, marked_yaml.dotted_path(way), _shown_value(_value_at(file, way)), _shown_value(_value_at(root, way)))
+        for variable, way in steps.items()
     )
-    return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, overrides, kept, settings.zone.key)
+    settings, place = loaded.settings, path or loaded.settings.path
+    packed = zlib.compress(json.dumps({"root": root, "overrides": values}).encode(), 1)
+    return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, overrides, packed, settings.zone.key)
 
 
-def _shown(text: str) -> str:
-    """A value as it is stored and printed."""
-    return shorten_value(hide_placeholders(text))
+def _shown_value(value: Any) -> str:
+    return NOT_SET if value is None else shorten_value(hide_placeholders(json.dumps(value)))
 
 
-def new_salt() -> str:
-    """The salt for the first snapshot of a database."""
-    return secrets.token_hex(8)
+def load_stored(stored: StoredConfig) -> LoadedConfig:
+    """The stored config without its secrets. Raises ConfigError if this version rejects it."""
+    text = json.dumps(_read_copy(stored)["root"], ensure_ascii=False)
+    content = _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+    return load_config(stored.path, {}, resolve_secrets=False, content=content)
 
 
-def read_snapshot(stored: StoredConfig) -> ConfigSnapshot | None:
-    """The snapshot of a stored config; None if it was too large to be kept, or is damaged."""
+def stored_overrides(stored: StoredConfig) -> dict[str, str]:
+    """The overriding values, by variable, with their secrets masked."""
+    return dict(_read_copy(stored)["overrides"])
+
+
+def _read_copy(stored: StoredConfig) -> dict[str, Any]:
     try:
-        with pause_garbage_collection():
-            data = json.loads(zlib.decompress(stored.snapshot), object_hook=_marked_map)
-        root, overrides, salt = data["root"], data["overrides"], data["salt"]
-    except (zlib.error, ValueError, KeyError, TypeError):
-        return None
-    return ConfigSnapshot(root, dict(overrides), salt) if isinstance(root, MarkedMap) else None
-
-
-def load_snapshot(stored: StoredConfig, snapshot: ConfigSnapshot) -> LoadedConfig:
-    """The settings of a snapshot, without secrets. Raises ConfigError if this version of the program rejects it."""
-    return load_config(stored.path, {}, resolve_secrets=False, content=b"", root=snapshot.root)
+        found: dict[str, Any] = json.loads(_OLD_PLACEHOLDER.sub(_PLACEHOLDER, zlib.decompress(stored.snapshot).decode()))
+    except (zlib.error, ValueError):  # older versions kept an empty copy of a very large config
+        return {"root": {}, "overrides": {}}
+    return found
 
 
 def mask_secrets(root: MarkedMap) -> Any:
     """The data of a config as plain data for people, with MASK in place of each secret."""
-    masked = _Masker(new_salt(), _literal_secrets(root)).mask_map(root, ())
+    masked = SecretMasker(root).mask_map(root, ())
     return json.loads(hide_placeholders(json.dumps(masked)))
 
 
@@ -160,21 +123,7 @@ def mask_quoted_secrets(text: str) -> str:
 
 def hide_placeholders(text: str) -> str:
     """The text as people may see it: MASK in place of each masked secret."""
-    return _PLACEHOLDER.sub(MASK, text)
-
-
-def _marked_map(items: dict[str, Any]) -> MarkedMap:
-    for key, value in items.items():
-        if isinstance(value, list):
-            items[key] = _marked_list(value)
-    return MarkedMap(items, dict.fromkeys(items, (NO_POSITION, NO_POSITION)))
-
-
-def _marked_list(items: list[Any]) -> MarkedList:
-    found = MarkedList()
-    found.extend(_marked_list(item) if isinstance(item, list) else item for item in items)
-    found.marks.extend(NO_POSITION for _ in found)
-    return found
+    return text.replace(_PLACEHOLDER, MASK)
 
 
 def _value_at(node: Any, steps: list[str]) -> Any:
@@ -215,19 +164,22 @@ def _collect_literals(node: Any, path: tuple[str, ...], found: set[str], seen: s
         found.add(node)
 
 
-class _Masker:
+class SecretMasker:
     """Replaces the secrets in the data of a config. Maps that are shared by aliases stay shared."""
 
-    def __init__(self, salt: str, literals: list[str]) -> None:
-        self._salt = salt
-        self._redactor = Redactor(literals)
+    def __init__(self, root: MarkedMap) -> None:
+        self._redactor = Redactor(_literal_secrets(root))
         self._done: dict[tuple[int, bool, str], Any] = {}
 
     def mask_map(self, node: MarkedMap, path: tuple[str, ...]) -> MarkedMap:
-        """The map with its secrets masked. The position of the map decides about some values, so it is part of the key."""
+        """The map with its secrets masked, and without top-level `x-` keys: an anchor in them may be a secret somewhere else.
+
+        The position of the map decides about some values, so it is part of the key.
+        """
         place = (id(node), len(path) == 1, path[-1] if path else "")
         if place not in self._done:
-            self._done[place] = MarkedMap({key: self._mask_value(value, (*path, key)) for key, value in node.items()}, node.marks)
+            kept = {key: value for key, value in node.items() if path or not key.startswith("x-")}
+            self._done[place] = MarkedMap({key: self._mask_value(value, (*path, key)) for key, value in kept.items()}, node.marks)
         found: MarkedMap = self._done[place]
         return found
 
@@ -255,16 +207,12 @@ class _Masker:
 
     def _mask_secret(self, text: str) -> str:
         """References stay as they are: they name a secret without containing it. The kind of a URL stays too."""
-        if not text or has_only_references(text) or _MASKED.fullmatch(text) or text in ("environment", "none"):
+        if not text or has_only_references(text) or text in ("environment", "none"):
             return text
         scheme = _URL_SCHEME.match(text)
         target = f"/{_TARGET}" if scheme and _TARGET in text else ""
-        return f"{scheme[0] if scheme else ''}{self._placeholder(text)}{target}"
+        return f"{scheme[0] if scheme else ''}{_PLACEHOLDER}{target}"
 
     def _mask_quoted(self, text: str) -> str:
         masked = self._redactor.redact(text)
-        return _QUOTED_SECRET.sub(lambda found: found["before"] + self._placeholder(found["secret"]), masked)
-
-    def _placeholder(self, secret: str) -> str:
-        digest = hashlib.sha256(f"{self._salt}\0{secret}".encode(errors="surrogatepass")).hexdigest()
-        return f"${{REDACTED_{digest[:CHECK_DIGITS]}}}"
+        return _QUOTED_SECRET.sub(lambda found: found["before"] + _PLACEHOLDER, masked)

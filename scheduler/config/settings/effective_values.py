@@ -41,7 +41,7 @@ def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> 
     section, model = SECTIONS[kind]
     merge, defaults = (inheritance.merge_agent, source.agent) if kind == "agent" else (inheritance.merge_job, source.job)
     entry = merge(defaults, source.root[section][name] or MarkedMap())
-    worked_out = computed_agent_values(settings, name, entry) if kind == "agent" else computed_job_values(settings, name)
+    worked_out = _computed_agent_values(settings, name, entry) if kind == "agent" else _computed_job_values(settings, name)
     definitions = config_schema()["$defs"]
     origin = _Origins(path.name, diagnostics.default_paths)
     return list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
@@ -106,7 +106,7 @@ def nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any)
     return models[reference.rpartition("/")[2]] if reference else None
 
 
-def computed_agent_values(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
+def _computed_agent_values(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
     """The values of an agent's keys that are not set and have computed defaults. `entry` are its keys with defaults merged."""
     beat = settings.heartbeats[name]
     provider = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
@@ -135,7 +135,7 @@ def computed_agent_values(settings: Settings, name: str, entry: MarkedMap) -> di
     }
 
 
-def computed_job_values(settings: Settings, name: str) -> dict[str, str]:
+def _computed_job_values(settings: Settings, name: str) -> dict[str, str]:
     """The same for a job."""
     job = settings.jobs[name]
     zone = job.schedule.zone if job.schedule else settings.zone

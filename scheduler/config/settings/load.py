@@ -78,7 +78,6 @@ def load_config(
     resolve_secrets: bool = True,
     for_worker: bool = False,
     content: bytes | None = None,
-    root: MarkedMap | None = None,
     time_check: TimeCheck | None = None,
     check_files: bool = False,
     may_be_empty: bool = False,
@@ -87,12 +86,12 @@ def load_config(
 
     `for_worker`: a secret without a value is a `MissingSecret` and no error, because a worker need not have all of them.
     Without `resolve_secrets` all secrets are empty, and neither the env_file nor referenced files are read. `content` replaces
-    the content of the file, to check it before it is written; `root` is its data, if it was parsed already. With `time_check`,
-    times in the past are reported. With `check_files`, missing files, folders and programs are warnings. With `may_be_empty`, a
-    config without agents and jobs is valid, because they are about to be added.
+    the content of the file, to check it before it is written. With `time_check`, times in the past are reported. With
+    `check_files`, missing files, folders and programs are warnings. With `may_be_empty`, a config without agents and jobs is
+    valid, because they are about to be added.
     """
     diagnostics = Diagnostics(str(path))
-    source = read_config_data(path, environ, diagnostics, content, root, may_be_empty=may_be_empty)
+    source = read_config_data(path, environ, diagnostics, content, may_be_empty=may_be_empty)
     context, settings = _build_settings(path, source, environ if resolve_secrets else None, diagnostics, for_worker=for_worker)
     if not (settings.heartbeats or settings.jobs or may_be_empty):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 from heartbeatd.verbs import Reload
-from scheduler.model.config_changes import ConfigDiff, RecordedConfigEvent
+from scheduler.model.config_changes import RecordedConfigEvent
 from scheduler.store import boots, config_history
 from scheduler.store.database import parse_row_id
 from scheduler.web.http_errors import bad_request, not_found
@@ -21,30 +21,14 @@ RESULTS = {"all": "all", "applied": "applied", "refused": "refused", "started": 
 BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One reload, refused reload or changed start, as far as the user may see it. `lines` are the folded changes."""
-
-    id: int
-    at: datetime
-    result: str
-    by: str
-    config_hash: str
-    diff: ConfigDiff
-    lines: tuple[str, ...]
-    problems: tuple[str, ...]
-    left_out: int
-
-
 def list_changes(request: PageRequest) -> Page:
     """All recorded changes, the newest first. A token for some agents sees only what concerns them."""
     chosen = request.query.get("result", "all")
     if chosen not in RESULTS:
         raise bad_request(f"result: write {', '.join(RESULTS)}")
     before = request.before("change")
-    found = [
-        each for each in _visible_changes(request) if chosen in ("all", each.result) and (before is None or each.id < before)
-    ]
+    found = [each for each in _visible_changes(request) if chosen in ("all", each.event.result)]
+    found = [each for each in found if before is None or each.id < before]
     is_limited = request.caller.agents is not None
     in_force = None if is_limited else config_history.config_in_force(request.db)
     boot = boots.latest_boot(request.db)
@@ -68,30 +52,23 @@ def show_change(request: PageRequest) -> Page:
     found = next((each for each in _visible_changes(request) if each.id == number), None)
     if found is None:
         raise not_found(f"change {request.path['id']}")
-    shown = found.diff.changes[:MAX_ROWS]
-    names = [(verb, name) for verb in ("added", "removed") for name in getattr(found.diff, verb)]
+    diff = found.event.diff
+    shown = diff.changes[:MAX_ROWS]
+    names = [*(("added", name) for name in diff.added), *(("removed", name) for name in diff.removed)]
     context = {
         "change": found,
         "values": shown,
         "names": names[:MAX_ROWS],
-        "more": len(found.diff.changes) - len(shown) + max(0, len(names) - MAX_ROWS) + found.left_out,
+        "more": len(diff.changes) - len(shown) + max(0, len(names) - MAX_ROWS),
     }
     return Page("change.html", context)
 
 
-def _visible_changes(request: PageRequest) -> list[Change]:
+def _visible_changes(request: PageRequest) -> list[RecordedConfigEvent]:
     """The changes that the user may see, the newest first."""
     events = config_history.config_events(request.db, BEGIN, request.now + timedelta(days=1))
     visible = (each.of_agents(request.caller.agents) for each in reversed(events))
-    return [_read_change(each) for each in visible if each is not None]
-
-
-def _read_change(recorded: RecordedConfigEvent) -> Change:
-    event = recorded.event
-    return Change(
-        recorded.id, recorded.at, event.result, event.by, recorded.config_hash, event.diff, tuple(event.diff.lines()),
-        tuple((event.problem or "").splitlines()), recorded.left_out,
-    )  # fmt: skip
+    return [each for each in visible if each is not None]
 
 
 async def check_reload(form: FormRequest) -> Redirect:
