@@ -184,7 +184,7 @@ class _EntryDay(ExplainedEntry):
     def _retired(self) -> EntryOverview | None:
         """It is disabled or removed at the end of the period."""
         state, since = self._state_at_end()
-        reload = self.records.reload_at(since)
+        reload = next((each for each in self.records.reloads if each.at == since), None)
         when = (f" since {self.times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
         if state == "disabled":
             says = f"disabled in the config{when}{self._disabling_key()}{self._override_text()}"
