@@ -257,7 +257,7 @@ FULL_RESULT = AttemptResult(
           Tokens(5, 6)),),
     PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest"), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",)),
     (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True, "req1", ("memory",),
-    Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, "disk"), ({"key": "disk"},),
+    Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, (Finding("mail", "3"),)), ({"key": "disk"},),
 )  # fmt: skip
 WRONG_VALUES = (["x"], {"x": 1}, "\ud800", True, -1, 2**70, float("nan"))
 

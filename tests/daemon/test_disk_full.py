@@ -284,7 +284,7 @@ def test_a_later_start_on_a_full_disk_names_the_path_and_remedy_and_changes_noth
 
 
 def test_a_migration_on_a_full_disk_leaves_the_old_database_and_no_partial_copy(mount: Mount, tmp_path: Path) -> None:
-    disk = mount(tmp_path / "state", "1m")
+    disk = mount(tmp_path / "state", "2m")
     path = tmp_path / "state" / "h.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
