@@ -515,7 +515,7 @@ class RunList(ResponseBody):
 
 
 class RunWake(EntryPart):
-    """A wake that was in the prompt of a run, with its whole text."""
+    """A wake that is or was in the prompt of a run, or waits for a run, with its whole text."""
 
     id: int
     source: str
@@ -525,6 +525,13 @@ class RunWake(EntryPart):
     state: str
     created_at: Time
     text: str
+
+    @property
+    def title(self) -> str:
+        """What the command line and the page call it."""
+        times = f", {self.count} times" if self.count > 1 else ""
+        outcome = f", outcome {self.outcome}" if self.outcome else ""
+        return f"wake {self.id} by {self.source} {self.sender}".rstrip() + times + outcome
 
 
 class RunWithWakes(RunRecord):

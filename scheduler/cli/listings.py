@@ -181,10 +181,7 @@ def _format_finding(finding: RunFinding) -> str:
 
 def _format_wake(wake: RunWake) -> str:
     """A wake that the run was to deliver, with its whole text."""
-    times = f", {wake.count} times" if wake.count > 1 else ""
-    outcome = f", outcome {wake.outcome}" if wake.outcome else ""
-    waits = ", still waiting" if wake.state == "waiting" else ""
-    return f"wake {wake.id} by {wake.source} {wake.sender}{times}{outcome}{waits}:\n{wake.text or '(no text)'}"
+    return f"{wake.title}{', still waiting' if wake.state == 'waiting' else ''}:\n{wake.text or '(no text)'}"
 
 
 def _format_precheck(run: RunRecord) -> str:

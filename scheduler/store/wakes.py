@@ -13,7 +13,7 @@ from heartbeatd.answers import RunWake
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
-from scheduler.model.timestamps import from_millis, from_optional_millis, iso_utc, to_millis, to_optional_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
 from scheduler.store import entries, rejected_wakes, runs
 from scheduler.store.transaction import Transaction
@@ -367,7 +367,10 @@ def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
 
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
     """The wakes that were last assigned to a run, with their whole texts."""
-    rows = db.execute("select * from wake where run_id = ? order by id", (run_id,))
+    return _wakes_with_texts(db.execute("select * from wake where run_id = ? order by id", (run_id,)))
+
+
+def _wakes_with_texts(rows: Iterable[sqlite3.Row]) -> list[RunWake]:
     known = ({name: row[name] for name in RunWake.model_fields} for row in rows)
     return [RunWake(**each | {"created_at": from_millis(each["created_at"])}) for each in known]
 
@@ -384,28 +387,21 @@ def entry_of_wake(db: sqlite3.Connection, wake_id: int) -> tuple[str, str] | Non
     return (row["kind"], row["name"]) if row else None
 
 
+WAITING = """
+select * from wake where kind = ? and name = ? and state = 'waiting'
+order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit ?
+"""
+
+
 def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.Row | None:
     """The row of the waiting wake of an entry that starts a run first. Wakes that start none come last."""
-    row: sqlite3.Row | None = db.execute(
-        "select * from wake where kind = ? and name = ? and state = 'waiting'"
-        " order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit 1",
-        (kind, name),
-    ).fetchone()
+    row: sqlite3.Row | None = db.execute(WAITING, (kind, name, 1)).fetchone()
     return row
 
 
-def list_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str, limit: int) -> list[dict[str, Any]]:
-    """The first `limit` waiting wakes of an entry with their texts. `due_at` None: it starts no run by itself."""
-    rows = db.execute(
-        "select id, source, sender, count, text, created_at, max(due_at, coalesce(held_until, 0)) as due_at from wake"
-        " where kind = ? and name = ? and state = 'waiting' order by due_at is null, due_at, id limit ?",
-        (kind, name, limit),
-    )
-    return [
-        dict(row)
-        | {"created_at": iso_utc(from_millis(row["created_at"])), "due_at": iso_utc(from_optional_millis(row["due_at"]))}
-        for row in rows
-    ]
+def list_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str, limit: int) -> list[RunWake]:
+    """The first `limit` waiting wakes of an entry with their texts. Those that start no run by themselves come last."""
+    return _wakes_with_texts(db.execute(WAITING, (kind, name, limit)))
 
 
 @dataclass(frozen=True, slots=True)

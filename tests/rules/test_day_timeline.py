@@ -87,7 +87,7 @@ def test_waiting_wakes_are_listed_with_their_texts(make_world: MakeWorld) -> Non
     world.wake("ops", "the second", sender="bot")
     world.wake("ops", "by another", sender="cat")
     found = wakes.list_waiting_wakes(world.store.connection, Kind.HEARTBEAT, "ops", 10)
-    assert [(each["sender"], each["count"], each["text"]) for each in found] == [
+    assert [(each.sender, each.count, each.text) for each in found] == [
         ("bot", 2, "the second"),
         ("cat", 1, "by another"),
     ]
