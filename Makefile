@@ -22,7 +22,7 @@ run: .venv/runtime
 	@echo 'Ctrl-C stops the daemon.'
 	$(BIN)/heartbeatd run
 
-TESTS := $(sort $(dir $(wildcard tests/*/test_*.py)))
+TESTS := $(sort $(dir $(wildcard tests/*/test_*.py tests/extras/*/test_*.py)))
 # Most tests in these folders wait for a process or a socket, so they have two workers per core. All tests of a file run on one worker, which
 # starts the servers of the file once.
 WAITING := $(foreach folder,channels cluster daemon docs monitoring page runners web,tests/$(folder) tests/$(folder)/%)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import required_programs
 import simulation
+from checkout import HOME
 from daemon_process import Begin, daemons_in
 from hypothesis import settings
 from servers.discord import Discord
@@ -28,6 +31,15 @@ settings.load_profile("steady")
 # A shell starts `make test &` with SIGINT ignored. Daemons that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """Stop at once if the entry points in pyproject.toml are not those that are installed: commands would be missing."""
+    groups = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    written = {(group, name, place) for group, found in groups.items() for name, place in found.items()}
+    installed = {(each.group, each.name, each.value) for each in distribution("heartbeatd").entry_points}
+    if written != {each for each in installed if each[0] in groups}:
+        pytest.exit("the entry points in pyproject.toml have changed; run `make .venv/ready`", 2)
 
 
 @pytest.fixture(autouse=True)

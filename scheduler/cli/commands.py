@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from scheduler.cli import options
 from scheduler.cli.options import ZONE_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
 from scheduler.cli.verb_commands import VerbCommand
+from scheduler.system import extras
 
 WATCH_INTERVAL = 2.0  # seconds
 AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
@@ -23,9 +24,40 @@ JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host
 
 
 def call(work: str, given: dict[str, object]) -> object:
-    """Import a function of this package, such as `status:print_status`, and call it with the values of the options."""
+    """Import a function by its place, such as `status:print_status`, and call it with the values of the options."""
     function: Callable[..., object] = options.import_place(work)
     return function(**given)
+
+
+class GroupWithExtras(click.Group):
+    """A group to which extras may add commands, by entry points named PREFIX and the name of the command.
+
+    A command is loaded when it is called or its help is shown.
+    """
+
+    def __init__(self, name: str, *, prefix: str | None = None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self._prefix = f"{name}." if prefix is None else prefix
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands of the core in their order, then those of extras, sorted."""
+        found = [name.removeprefix(self._prefix) for name in extras.find_names("commands") if name.startswith(self._prefix)]
+        return [*self.commands, *(name for name in found if "." not in name and name not in self.commands)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        try:
+            return super().get_command(ctx, cmd_name) or self._load(ctx, cmd_name)
+        except extras.MissingExtra:
+            return None  # the help and the completion leave it out
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            self._load(ctx, args[0])  # raises MissingExtra, which says what to install
+        return super().resolve_command(ctx, args)
+
+    def _load(self, ctx: click.Context, name: str) -> click.Command | None:
+        known = name in self.list_commands(ctx)
+        return cast("click.Command", extras.load("commands", self._prefix + name)) if known else None
 
 
 @click.command()
@@ -244,7 +276,7 @@ def check(**given: object) -> object:
     return call("check:check_config", given)
 
 
-@click.group()
+@click.group(cls=GroupWithExtras)
 def config() -> None:
     """Add agents and jobs to the config file, change its keys, or import another config."""
 
@@ -332,37 +364,6 @@ def job(**given: object) -> object:
     return call("config_edits:add_job", given)
 
 
-@config.command("import")
-@click.argument("system", type=WordParam("system", "scheduler.config.importers.foreign_system:SYSTEM_NAMES"), metavar="SYSTEM")
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="The config file to add the agents, jobs, channels and providers to. Without this option, a new config is printed.",
-)
-@click.option("--strict", is_flag=True, help="Write nothing if a setting would be lost or a file is damaged (exit code 2).")
-@click.option("--timezone", metavar="ZONE", help="The IANA time zone of times that name no zone.  [default: this host's]")
-@options.format_option
-def import_config(**given: object) -> object:
-    """Import the config of another heartbeat system.
-
-    SYSTEM is the name of the system in lower case, such as openclaw. FILE is a config, a job store (jobs.json) or a HEARTBEAT.md
-    of that system.
-
-    The new config is printed on standard output, and a receipt on standard error. The receipt lists every value of the files:
-    kept, changed or dropped, with the reason. With --into, the agents and jobs are added to an existing config instead, and the
-    rest of that config is not changed. The receipt is then printed on standard output. Each secret is replaced by a reference to
-    an environment variable. The receipt names these variables.
-
-    An agent or job whose meaning cannot be kept is disabled or left out. The last lines of the receipt list these
-    agents and jobs.
-
-    The exit code is 1 if an agent or job was disabled or left out, if a file is damaged, or if there is nothing to import. The
-    valid parts are imported nevertheless.
-    """
-    return call("import_config:import_files", given)
-
-
 class ListOrSubcommand(click.Group):
     """A group that lists if its first word is not a subcommand. This word is then passed to its function as `name`."""
 
@@ -436,7 +437,7 @@ for each in (VerbCommand("Retry"), VerbCommand("Drop")):
     outbox.add_command(each)
 
 
-@click.group()
+@click.group(cls=GroupWithExtras)
 def cron() -> None:
     """Run a cron job now, show when an expression fires, import or export a crontab."""
 
@@ -460,44 +461,6 @@ def next_times(**given: object) -> object:
     EXPRESSION has five fields, such as "0 9 * * mon", or is a macro, such as @daily. Put it in quotes.
     """
     return call("cron:print_fire_times", given)
-
-
-@cron.command("import")
-@click.argument("file")
-@click.option("--user-column", is_flag=True, help="The sixth field is a user name, as in /etc/crontab and /etc/cron.d.")
-@click.option(
-    "--user",
-    metavar="NAME",
-    help="The user who runs the commands. With --user-column, only this user's lines are imported.  [default: you]",
-)
-@click.option("--timezone", metavar="ZONE", help="The IANA time zone of the times in the crontab.  [default: this host's]")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="The config file to add the jobs to. Without this option, the jobs are printed.",
-)
-def import_crontab(**given: object) -> object:
-    """Import a crontab as cron jobs.
-
-    FILE is the crontab, or - for standard input. The jobs are printed as YAML. With --into, they are added to a config, and the
-    rest of the config stays the same. A line that cannot be imported is reported, and the exit code is then 1. All other lines
-    are imported.
-    """
-    return call("convert_crontab:import_jobs", given)
-
-
-@cron.command("export")
-@click.option("--user", metavar="NAME", help="The user who will own the crontab.  [default: you]")
-@click.option(
-    "--timezone", metavar="ZONE", help="The IANA time zone of the host that will run the crontab.  [default: this host's]"
-)
-@options.config_option
-def export_crontab(**given: object) -> object:
-    """Print the config's cron jobs as a crontab for one user.
-
-    Settings that a crontab cannot express are written as comments.
-    """
-    return call("convert_crontab:print_crontab", given)
 
 
 def _log_options(command: CommandFunction) -> CommandFunction:

@@ -11,37 +11,37 @@ import click
 
 from scheduler import __version__
 from scheduler.cli import options
-from scheduler.cli.commands import SECTIONS
+from scheduler.cli.commands import SECTIONS, GroupWithExtras
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.model.expected_error import ExpectedError
 from scheduler.model.state_address import INSTEAD_OF_SHARDS
 
+LAST_SECTION = "Set up"  # which lists the commands of extras too
 MAX_SUMMARY = 200  # characters: summaries are printed whole
 MAX_SUGGESTIONS = 3  # commands that begin with the typed word; with more of them the closest word is suggested
 
 
-class Commands(click.Group):
-    """All commands, in sections."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+class Commands(GroupWithExtras):
+    """All commands, in sections. Those of extras come last."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in FORMER_COMMANDS:
             ctx.fail(f"the command {args[0]!r} {FORMER_COMMANDS[args[0]]}")
-        if args[0] not in self.commands and not args[0].startswith("-"):
-            matching = tuple(name for name in self.commands if name.startswith(args[0]))
+        if args[0] not in self.commands and not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
+            matching = tuple(name for name in known if name.startswith(args[0]))
             meant = (
                 f"; did you mean {join_with_or(matching)}?"
                 if 0 < len(matching) <= MAX_SUGGESTIONS
-                else did_you_mean(args[0], self.commands)
+                else did_you_mean(args[0], known)
             )
             ctx.fail(f"unknown command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        core = {each.name for section in SECTIONS.values() for each in section}
+        added = [command for name in self.list_commands(ctx) if name not in core and (command := self.get_command(ctx, name))]
         width = max(map(len, self.commands))
-        for title, section in SECTIONS.items():
+        for title, section in (SECTIONS | {LAST_SECTION: [*SECTIONS[LAST_SECTION], *added]}).items():
             with formatter.section(title):
                 formatter.write_dl([(str(each.name).ljust(width), each.get_short_help_str(MAX_SUMMARY)) for each in section])
 
@@ -62,7 +62,11 @@ DESCRIPTION = """Run LLM agents and cron jobs on schedule.
 To begin, run `heartbeatd init DIR`, then `heartbeatd run` in that folder. `heartbeatd COMMAND --help` describes a command."""
 
 commands = Commands(
-    "heartbeatd", [each for section in SECTIONS.values() for each in section], help=DESCRIPTION, no_args_is_help=True
+    "heartbeatd",
+    prefix="",
+    commands=[each for section in SECTIONS.values() for each in section],
+    help=DESCRIPTION,
+    no_args_is_help=True,
 )
 commands.params.append(
     click.Option(

@@ -34,9 +34,9 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 
 def import_place(place: str) -> Any:
-    """Import a command or function of this package by its place, such as `status:print_status`."""
+    """Import a command or function by its place: `status:print_status` in this package, or `package.module:name`."""
     module, _, name = place.partition(":")
-    return getattr(import_large(f"scheduler.cli.{module}"), name)
+    return getattr(import_large(module if "." in module else f"scheduler.cli.{module}"), name)
 
 
 def import_large(path: str) -> Any:

@@ -92,7 +92,7 @@ def test_a_missing_or_damaged_config_completes_no_name(text: str | None, tmp_pat
 
 def test_the_man_page_names_every_command_and_option() -> None:
     page = PAGE.read_text("utf-8").replace("\\-", "-")
-    for name in commands.commands:
+    for name in commands.list_commands(click.Context(commands)):
         assert f"heartbeatd {name}" in page
     plan = commands.get_command(click.Context(commands), "plan")
     assert plan is not None

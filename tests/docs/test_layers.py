@@ -38,7 +38,7 @@ DOORS = {
     "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py", "heartbeatd/state_folder.py"},
 }
 ROOMS = {
-    "click": ("scheduler/cli/",),
+    "click": ("scheduler/cli/", "scheduler/extras/"),
     "starlette": ("scheduler/web/",),
     "uvicorn": ("scheduler/web/",),
     "pydantic": (
@@ -148,6 +148,7 @@ ROOMS_FROM_THE_GROUND = (
     "insight",
     "web",
     "cli",
+    "extras",
 )
 
 
@@ -165,9 +166,20 @@ def test_a_package_imports_only_the_packages_below_it() -> None:
     assert wrong == []
 
 
+def test_extras_are_only_named_by_entry_points() -> None:
+    """Nothing outside imports from extras/, and no extra imports from another one."""
+    wrong = []
+    for path in FILES:
+        own = ".".join(path.relative_to(HOME).parts[:3]) if room_of(path) == "extras" else "-"
+        others = [name for name in source(path).imports if name.startswith("scheduler.extras.") and not name.startswith(own)]
+        wrong += [f"{name_of(path)}: {name}" for name in others]
+    assert wrong == []
+    assert [name_of(path) for path in FILES if room_of(path) != "extras" and "scheduler.extras." in source(path).text] == []
+
+
 def test_config_reads_text_then_checks_keys_then_builds_settings() -> None:
-    """Inside config/ the imports point from importers/ to build/ to keys/ to file/, and never the other way."""
-    above = {"file": ("keys", "settings", "importers"), "keys": ("settings", "importers"), "settings": ("importers",)}
+    """Inside config/ the imports point from settings/ to keys/ to file/, and never the other way."""
+    above = {"file": ("keys", "settings"), "keys": ("settings",)}
     wrong = []
     for path in FILES:
         for folder, forbidden in above.items():

@@ -7,8 +7,8 @@ import json
 from imported import check, example_files, has_target, import_example, import_text, leaf_keys
 from loops import loop_over
 
-from scheduler.config.importers import foreign_system
-from scheduler.config.importers.import_receipt import format_receipt
+from scheduler.extras.importers import foreign_system
+from scheduler.extras.importers.import_receipt import format_receipt
 
 
 @loop_over("system", foreign_system.SYSTEM_NAMES)

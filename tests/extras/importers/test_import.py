@@ -13,8 +13,8 @@ from imported import EXAMPLES
 from loops import loop_over
 
 from scheduler.cli.main import main
-from scheduler.config.importers import foreign_system
-from scheduler.config.importers.source_files import MAX_BYTES
+from scheduler.extras.importers import foreign_system
+from scheduler.extras.importers.source_files import MAX_BYTES
 
 OPENCLAW = EXAMPLES / "openclaw"
 SMALL = """\

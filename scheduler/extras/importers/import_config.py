@@ -13,14 +13,14 @@ from heartbeatd import state_folder
 from scheduler.cli import output
 from scheduler.cli.config_edits import find_source_zone, parse_config, read_config, report_refusal, write_config
 from scheduler.cli.progress import show_progress
-from scheduler.config.importers import config_writer, foreign_system, import_receipt
-from scheduler.config.importers.config_draft import Draft
-from scheduler.config.importers.config_writer import NothingToImport
-from scheduler.config.importers.foreign_system import HOST_ZONE, OPTION_ZONE, ForeignSystem, import_sources
-from scheduler.config.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
+from scheduler.extras.importers import config_writer, foreign_system, import_receipt
+from scheduler.extras.importers.config_draft import Draft
+from scheduler.extras.importers.config_writer import NothingToImport
+from scheduler.extras.importers.foreign_system import HOST_ZONE, OPTION_ZONE, ForeignSystem, import_sources
+from scheduler.extras.importers.source_files import MAX_BYTES, Problem, SourceFile, read_source
 from scheduler.model.expected_error import InputError
 from scheduler.store import entries
 

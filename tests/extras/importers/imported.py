@@ -16,12 +16,12 @@ from ruamel.yaml import YAML
 
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import parse_yaml
-from scheduler.config.importers import config_writer, foreign_system
-from scheduler.config.importers.config_draft import Draft
-from scheduler.config.importers.foreign_system import import_sources
-from scheduler.config.importers.source_files import SourceFile, read_source
 from scheduler.config.settings.load import LoadedConfig, load_config
 from scheduler.config.settings.time_checks import TimeCheck
+from scheduler.extras.importers import config_writer, foreign_system
+from scheduler.extras.importers.config_draft import Draft
+from scheduler.extras.importers.foreign_system import import_sources
+from scheduler.extras.importers.source_files import SourceFile, read_source
 
 EXAMPLES = DATA / "import"
 NOW = TimeCheck(datetime(2026, 11, 22, 12, tzinfo=UTC), lambda path, name, text: False)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.config.importers.source_files import LONGEST_LINE, Node, PathStep, SourceFile
-from scheduler.config.importers.value_converters import Converter, NotUsable
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
+from scheduler.extras.importers.source_files import LONGEST_LINE, Node, PathStep, SourceFile
+from scheduler.extras.importers.value_converters import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
 PHASE_MATTERS = 3600  # seconds; from this interval on, a job that was counted from an anchor keeps its times, or is disabled

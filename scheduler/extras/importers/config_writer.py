@@ -14,11 +14,11 @@ from typing import Any
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.text_editing import NewEntry, add_entries
-from scheduler.config.importers import config_draft
-from scheduler.config.importers.config_draft import SECTIONS, Draft
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import PASSED, TimeCheck
+from scheduler.extras.importers import config_draft
+from scheduler.extras.importers.config_draft import SECTIONS, Draft
 
 MOST_REPAIRS = 12  # rounds in which rejected values are taken out; each round handles all errors of a version
 

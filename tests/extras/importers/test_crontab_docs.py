@@ -8,8 +8,8 @@ from checkout import HOME
 
 from cron import crontab_reader
 from scheduler.config.file.text_editing import add_entries
-from scheduler.config.importers import crontab_jobs
 from scheduler.config.keys import time_zones
+from scheduler.extras.importers import crontab_jobs
 
 PAGE = (HOME / "docs" / "crontab.md").read_text("utf-8")
 

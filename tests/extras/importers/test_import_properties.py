@@ -12,11 +12,11 @@ from imported import check, convert, example_files, flatten, has_target
 from loops import loop_over
 from simulation import IS_LONG, size
 
-from scheduler.config.importers import foreign_system
-from scheduler.config.importers.config_writer import NothingToImport
-from scheduler.config.importers.foreign_system import import_sources
-from scheduler.config.importers.import_receipt import format_receipt
-from scheduler.config.importers.source_files import Node, SourceFile, read_source
+from scheduler.extras.importers import foreign_system
+from scheduler.extras.importers.config_writer import NothingToImport
+from scheduler.extras.importers.foreign_system import import_sources
+from scheduler.extras.importers.import_receipt import format_receipt
+from scheduler.extras.importers.source_files import Node, SourceFile, read_source
 
 pytestmark = pytest.mark.simulation
 

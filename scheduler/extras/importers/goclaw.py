@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import (
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.extras.importers.foreign_system import (
     NAMES_A_THING,
     OWN_LIMITS,
     RECORD,
@@ -21,7 +21,7 @@ from scheduler.config.importers.foreign_system import (
     find_configs,
     find_jobs,
 )
-from scheduler.config.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.source_files import Node, SourceFile
 
 LEAST = 300  # seconds; the least that GoClaw accepts
 PORT = 18790

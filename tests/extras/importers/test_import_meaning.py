@@ -10,10 +10,10 @@ import pytest
 from imported import Imported, import_text
 
 from scheduler.cli.main import main
-from scheduler.config.importers import foreign_system
-from scheduler.config.importers.foreign_system import import_sources
-from scheduler.config.importers.import_receipt import format_receipt
-from scheduler.config.importers.source_files import read_source
+from scheduler.extras.importers import foreign_system
+from scheduler.extras.importers.foreign_system import import_sources
+from scheduler.extras.importers.import_receipt import format_receipt
+from scheduler.extras.importers.source_files import read_source
 
 HOURLY = {"kind": "cron", "expr": "5 * * * *", "tz": "UTC"}
 SILENT = {"mode": "none"}

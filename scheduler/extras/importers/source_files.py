@@ -16,7 +16,7 @@ from heartbeat.words import one_line
 from scheduler.config.file import config_text
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
-from scheduler.config.importers import json5_reader
+from scheduler.extras.importers import json5_reader
 
 MAX_BYTES = 4 * 1024 * 1024  # of one file; the largest real files are job stores of some 100 KB
 MAX_VALUES = 20_000  # of one file, with aliases expanded

@@ -538,4 +538,6 @@ def test_every_row_has_a_test_or_names_its_missing_part() -> None:
 
 
 def test_the_page_in_docs_is_up_to_date() -> None:
-    assert (HOME / "docs" / "parity.md").read_text("utf-8") == page(), "do: python tests/support/parity.py > docs/parity.md"
+    assert (HOME / "docs" / "parity.md").read_text("utf-8") == page(), (
+        "do: python tests/extras/importers/parity.py > docs/parity.md"
+    )

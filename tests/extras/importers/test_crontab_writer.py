@@ -19,8 +19,8 @@ from cron.crontab_writer import ExportedJob, TargetHost, format_crontab
 from cron.job import Job
 from cron.job_schedules import parse_one_time, parse_schedule
 from heartbeat.calendars import ALL_DAYS, AllowedDays, Calendar
-from scheduler.config.importers import crontab_jobs
 from scheduler.config.keys import time_zones
+from scheduler.extras.importers import crontab_jobs
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TOKYO = ZoneInfo("Asia/Tokyo")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, JobShape, Rule
-from scheduler.config.importers.foreign_system import (
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.config_draft import Draft, JobShape, Rule
+from scheduler.extras.importers.foreign_system import (
     OWN_LIMITS,
     STORE_DROPS,
     Drop,
@@ -20,7 +20,7 @@ from scheduler.config.importers.foreign_system import (
     find_configs,
     find_jobs,
 )
-from scheduler.config.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.picoclaw/workspace"
 LEAST_MINUTES = 5

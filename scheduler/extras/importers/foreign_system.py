@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from scheduler.config.importers.config_draft import Draft
-from scheduler.config.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.config.importers.source_files import Node, PathStep, SourceFile
+from scheduler.extras.importers.config_draft import Draft
+from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
+from scheduler.extras.importers.source_files import Node, PathStep, SourceFile
 
 # In the order of the help text. Each name is a module in this folder with a constant SYSTEM.
 SYSTEM_NAMES = ("openclaw", "goclaw", "picoclaw", "mistermorph", "nanobot", "claw0", "zeroclaw", "hermes")
@@ -78,7 +78,7 @@ class ForeignSystem:
 
 def load_system(name: str) -> ForeignSystem:
     """The system of this name, which is one of SYSTEM_NAMES. Only its module is imported."""
-    system: ForeignSystem = import_module(f"scheduler.config.importers.{name}").SYSTEM
+    system: ForeignSystem = import_module(f"scheduler.extras.importers.{name}").SYSTEM
     return system
 
 

@@ -23,11 +23,11 @@ from scheduler.config.file import inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.text_editing import NewEntry, add_entries
-from scheduler.config.importers import crontab_jobs
-from scheduler.config.importers.crontab_jobs import CrontabAccount
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import config_data, load
 from scheduler.config.settings.secrets import has_reference
+from scheduler.extras.importers import crontab_jobs
+from scheduler.extras.importers.crontab_jobs import CrontabAccount
 from scheduler.model import entry_schedule
 from scheduler.model.expected_error import InputError
 from scheduler.system import files

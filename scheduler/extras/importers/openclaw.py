@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import (
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
+from scheduler.extras.importers.foreign_system import (
     OWN_LIMITS,
     STORE_DROPS,
     Drop,
@@ -21,7 +21,7 @@ from scheduler.config.importers.foreign_system import (
     find_configs,
     find_jobs,
 )
-from scheduler.config.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
     Rule("every", "interval", value_converters.duration("m")),

@@ -11,8 +11,8 @@ from checkout import DATA
 from imported import Imported, check, import_example, import_text
 from ruamel.yaml import YAML
 
-from scheduler.config.importers import foreign_system
 from scheduler.config.settings.load import LoadedConfig
+from scheduler.extras.importers import foreign_system
 from scheduler.model import entry_schedule
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)  # a Sunday

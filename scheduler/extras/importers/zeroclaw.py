@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import (
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.extras.importers.foreign_system import (
     OWN_LIMITS,
     RECORD,
     Drop,
@@ -22,7 +22,7 @@ from scheduler.config.importers.foreign_system import (
     find_configs,
     find_jobs,
 )
-from scheduler.config.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.source_files import Node, SourceFile
 
 WORKSPACE = "~/.zeroclaw/workspace"
 LEAST = 300  # seconds

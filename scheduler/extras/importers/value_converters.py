@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from cron.job_schedules import ScheduleError, parse_schedule
 from heartbeat.words import format_duration
-from scheduler.config.importers.source_files import Node
 from scheduler.config.keys import time_zones
+from scheduler.extras.importers.source_files import Node
 
 Converter = Callable[[Node], object]
 

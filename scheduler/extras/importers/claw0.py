@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, JobShape, Rule
-from scheduler.config.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
-from scheduler.config.importers.source_files import Node, SourceFile
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.config_draft import Draft, JobShape, Rule
+from scheduler.extras.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.extras.importers.source_files import Node, SourceFile
 
 LEAST = 300  # seconds; limits.min_interval, because claw0 calls a model directly
 HEARTBEAT = (

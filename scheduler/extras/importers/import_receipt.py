@@ -8,7 +8,7 @@ from typing import Literal
 
 from heartbeat import words
 from heartbeat.words import format_count, one_line
-from scheduler.config.importers.source_files import Node, Scalar
+from scheduler.extras.importers.source_files import Node, Scalar
 
 Status = Literal["kept", "changed", "dropped"]
 

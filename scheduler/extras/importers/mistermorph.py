@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.config.importers import value_converters
-from scheduler.config.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.config.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, find_checklists, find_configs
-from scheduler.config.importers.source_files import Node, SourceFile
+from scheduler.extras.importers import value_converters
+from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.extras.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, find_checklists, find_configs
+from scheduler.extras.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
     Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
