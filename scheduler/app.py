@@ -71,11 +71,11 @@ from scheduler.system.wakeup import Wakeup
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
-from scheduler.telemetry.traces import Traces
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
 from scheduler.work import agent_calls, payloads
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+from scheduler.work.tracing import Tracing
 
 if TYPE_CHECKING:
     from scheduler.store.leadership import Leadership
@@ -244,7 +244,7 @@ class Daemon:
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop(clock)
-        self._traces = Traces()
+        self._traces = Tracing(lambda: self.engine.plan.settings)
         self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=self._wait_for_lease)
         self._remote = self._make_remote_executor(self.settings.remote) if self.settings.remote else None
         self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
@@ -292,7 +292,7 @@ class Daemon:
             lambda: self.engine.plan.entries,
             config_folder(self.settings.path),
             self.settings.host,
-            lambda claim: self._traces.begin_queueing(claim, self.engine.plan.settings),
+            self._traces.begin_queueing,
             self._traces.end_queueing,
         )
         return RemoteExecutor(
@@ -702,7 +702,7 @@ class Daemon:
             converse = partial(self._converse_if_leading, partial(children.converse, inherited=inherited))
             open_tools = McpTools(converse, self._http, self._wait_for_lease)
             resources = Resources(start, self._http, open_tools=open_tools)
-            return await self._traces.run_attempt(self.engine.plan.settings, None, claim_in_lane, resources, elapsed)
+            return await self._traces.run_attempt(claim_in_lane, resources, elapsed)
 
     def _may_start_runs(self) -> bool:
         """Whether no other daemon can lead."""

@@ -35,11 +35,11 @@ from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
 from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
-from scheduler.telemetry.traces import Traces
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.payloads import lock_of_lane, missing_secret
 from scheduler.work.plan import Plan, make_plan
+from scheduler.work.tracing import Tracing
 
 
 class WorkerConfig:
@@ -130,7 +130,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
     lanes_here.lanes.make_lock_files()
     http = HttpClient(lambda: config.settings.network)
-    traces = Traces()
+    traces = Tracing(lambda: config.settings, name)
     end_programs_of_dead_workers(settings.state.parent / "workers")
     own_file = WorkerFile(settings.state.parent / "workers")
     guard = own_file.start_guard(clock.read)
@@ -139,7 +139,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
         JobQueue(remote.dsn, remote.name),
         ClaimCodec(config.entries, config_folder(settings.path), name),
-        partial(_carry_out_run, lanes_here, http, own_file, lambda *attempt: traces.run_attempt(config.settings, name, *attempt)),
+        partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
         attrgetter("run_mark"),
         loop,
         name=name,

@@ -29,7 +29,7 @@ from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox
 from scheduler.system import state_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
-from scheduler.telemetry import traces
+from scheduler.work import tracing
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -97,21 +97,9 @@ def check_config(
     authority = f"; also trusts {loaded.settings.network.ca_file}" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
     if loaded.settings.traces:
-        yield _check_traces(environ)
+        level, text = tracing.describe(environ)
+        yield Finding("ok" if level == "ok" else "warn", "traces", text)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
-
-
-def _check_traces(environ: Mapping[str, str]) -> Finding:
-    """Where traces are sent. The daemon may have other environment variables than this command. Missing packages are reported
-    with the config.
-    """
-    if (variable := traces.disabling_variable(environ)) is not None:
-        return Finding("warn", "traces", f"telemetry.traces is true, but {variable} turns traces off")
-    if (protocol := environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", traces.PROTOCOL)) != traces.PROTOCOL:
-        return Finding(
-            "warn", "traces", f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is ignored; traces are sent by {traces.PROTOCOL}"
-        )
-    return Finding("ok", "traces", f"sent to {traces.endpoint(environ)}")
 
 
 def check_queue(state: QueueState) -> Finding:

@@ -6,16 +6,18 @@ object of an installed package. The extras of heartbeatd are in scheduler/extras
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from scheduler.model.expected_error import ExpectedError
 
 Point = Literal["stores", "executors", "listeners", "commands"]
 
-# The packages of pyproject.toml that bring the libraries of an entry point. Any other entry point needs no more libraries.
-PACKAGES: dict[str, str] = {}
+# Which optional dependencies of heartbeatd an entry point needs. Any other entry point is part of the default installation.
+GROUPS = {"otel": "otel"}
 
 
 class MissingExtra(ExpectedError):
@@ -32,9 +34,22 @@ def load(point: Point, name: str) -> Any:
     try:
         return _find(point)[name].load()
     except KeyError:
-        raise MissingExtra(describe_missing(name)) from None
+        raise MissingExtra(how_to_install(name)) from None
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"{describe_missing(name)} ({error})") from None
+        raise MissingExtra(f"{how_to_install(name)} ({error})") from None
+
+
+def describe_missing(point: Point, name: str) -> str | None:
+    """One line that says what to install for an extra; None if everything is installed. Nothing of the extra is imported."""
+    found = _find(point).get(name)
+    is_there = found is not None and _exists(found.module) and all(map(_is_installed, _dependencies(GROUPS.get(name))))
+    return None if is_there else how_to_install(name)
+
+
+def how_to_install(name: str) -> str:
+    """One line that says what to install for the entry point."""
+    package = f"heartbeatd[{GROUPS[name]}]" if name in GROUPS else "heartbeatd"
+    return f"{name} needs an extra that is not installed; write: pip install '{package}'"
 
 
 @cache  # a search reads a file of each installed package, which takes milliseconds
@@ -42,7 +57,21 @@ def _find(point: Point) -> dict[str, EntryPoint]:
     return {found.name: found for found in entry_points(group=f"heartbeatd.{point}")}
 
 
-def describe_missing(name: str) -> str:
-    """One line that says what to install for the entry point."""
-    package = f"heartbeatd[{PACKAGES[name]}]" if name in PACKAGES else "heartbeatd"
-    return f"{name} needs an extra that is not installed; write: pip install '{package}'"
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
+def _dependencies(group: str | None) -> list[str]:
+    """The packages that a group of optional dependencies needs, such as `psycopg`."""
+    needed = [line.partition(";") for line in distribution("heartbeatd").requires or ()]
+    return [re.split(r"[^\w.-]", name)[0] for name, _, marker in needed if re.search(rf"extra == .{group}\b", marker)]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(distribution(package))
+    except PackageNotFoundError:
+        return False

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
-import pytest
 from run_async import call_agent, send_message, with_http
 from servers.scripted import Server, reply
 from test_telegram import MESSAGE
@@ -34,7 +32,6 @@ from scheduler.net import http_client
 from scheduler.net.library_requests import limited_answers
 from scheduler.net.mcp_client import McpTools
 from scheduler.system.process import Children
-from scheduler.telemetry.traces import Traces
 
 KIB, MIB = 1024, 1024 * 1024
 IN_TRANSIT = 24 * MIB  # that buffers of sockets and libraries may hold, for several requests
@@ -136,17 +133,6 @@ def follow_events(url: str) -> object:
         return next(daemon.stream_events())
 
 
-def send_traces(url: str) -> object:
-    """Send a span to a collector. The exporter runs in this process, as in the daemon."""
-    settings: Any = SimpleNamespace(traces=True)
-    traces = Traces()
-    with pytest.MonkeyPatch.context() as environ:
-        environ.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        traces.prepare(settings)
-    traces._tracer.start_span("run").end()
-    return traces.close()
-
-
 WHOLE, START, DAEMON = http_client.MAX_BODY, http_client.MAX_BODY_START, MAX_DAEMON_ANSWER
 # Who reads an answer, how much of it at most, and in which forms: those that take long for this reader are left out.
 READERS: list[tuple[str, Callable[[str], object], int, Collection[str]]] = [
@@ -160,7 +146,6 @@ READERS: list[tuple[str, Callable[[str], object], int, Collection[str]]] = [
     ("Apprise", send_to(apprise, "json://{address}"), WHOLE, ENDLESS),
     ("the dead man's switch", ping_switch, START, ENDLESS),
     ("the buttons of Telegram", poll_buttons, START, ENDLESS),
-    ("the exporter of traces", send_traces, WHOLE, ["chunks", "a body without a length"]),
     ("a command that asks the daemon", ask_daemon, DAEMON, ["a body without a length", "one header", "headers"]),
     ("the Python client", use_client, DAEMON, ["a body without a length", "one header", "headers"]),
     ("the Python client with asyncio", use_async_client, DAEMON, ["a body without a length", "one header", "headers"]),
@@ -170,11 +155,15 @@ READERS: list[tuple[str, Callable[[str], object], int, Collection[str]]] = [
 
 def test_no_reader_reads_an_endless_answer_to_its_end() -> None:
     for reader, read_answer, limit, forms in READERS:
-        for form in forms:
-            endless = EndlessServer(limit + 2 * IN_TRANSIT, *ENDLESS[form])
-            with Server([endless.act]) as server, suppress(CallError, HeartbeatdError, click.ClickException):
-                read_answer(server.url)
-            assert 0 < endless.sent <= limit + IN_TRANSIT, (reader, form)
+        check_reader(reader, read_answer, limit, forms)
+
+
+def check_reader(reader: str, read_answer: Callable[[str], object], limit: int = WHOLE, forms: Collection[str] = ENDLESS) -> None:
+    for form in forms:
+        endless = EndlessServer(limit + 2 * IN_TRANSIT, *ENDLESS[form])
+        with Server([endless.act]) as server, suppress(CallError, HeartbeatdError, click.ClickException):
+            read_answer(server.url)
+        assert 0 < endless.sent <= limit + IN_TRANSIT, (reader, form)
 
 
 def test_the_requests_of_a_users_own_function_are_not_limited() -> None:

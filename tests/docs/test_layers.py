@@ -29,7 +29,7 @@ DOORS = {
         "heartbeatd/events.py",
     },
     "apprise": {"scheduler/channels/apprise.py"},
-    "opentelemetry": {"scheduler/telemetry/traces.py"},
+    "opentelemetry": {"scheduler/extras/traces/traces.py"},
     "jinja2": {"scheduler/web/page/rendering.py"},
     "procrastinate": {"scheduler/store/job_queue.py"},
     "psycopg": {"scheduler/store/job_queue.py", "scheduler/store/postgresql.py"},

@@ -39,10 +39,9 @@ from scheduler.config.settings.secrets import SecretResolver, read_env_file
 from scheduler.config.settings.time_checks import TimeCheck, find_time_errors
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
+from scheduler.system import extras
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
-
-TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"  # of the extra heartbeatd[otel]; it brings the SDK
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +158,9 @@ def _build_settings(
         traces=config.telemetry.traces,
         remote=daemon_settings.build_remote_queue(config.executor, nodes["executor"]),
     )
-    if settings.traces and not daemon_settings.is_installed(TRACES_PACKAGE):
+    if settings.traces and (missing := extras.describe_missing("listeners", "otel")):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
-        diagnostics.add_warning(place, "telemetry.traces", f"{TRACES_PACKAGE} is not installed; install heartbeatd[otel]")
+        diagnostics.add_warning(place, "telemetry.traces", missing)
     return context, settings
 
 

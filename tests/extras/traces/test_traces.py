@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, message, text, tool
 from servers.scripted import Act, Request, Server, reply, silence
 from test_daemon_models import Equipped
+from test_endless_answers import check_reader
 from warm_start import run_heartbeatd
 
 from scheduler.cli.main import main
+from scheduler.extras.traces.traces import Traces
 
 pytestmark = pytest.mark.process
 
@@ -371,6 +374,18 @@ def test_a_reload_turns_traces_on_and_off(tmp_path: Path) -> None:
         assert int(last[0]) not in traced
 
 
+def test_the_exporter_does_not_read_an_endless_answer_to_its_end() -> None:
+    def send_traces(url: str) -> object:
+        settings: Any = SimpleNamespace(traces=True)
+        with pytest.MonkeyPatch.context() as environ:
+            environ.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+            traces = Traces(lambda: settings, None)
+        traces._tracer.start_span("run").end()
+        return traces.close()
+
+    check_reader("the exporter of traces", send_traces, forms=("chunks", "a body without a length"))
+
+
 def test_without_the_extra_check_names_it_and_the_daemon_runs(tmp_path: Path) -> None:
     libraries = tmp_path / "libraries"
     libraries.mkdir()
@@ -380,7 +395,7 @@ def test_without_the_extra_check_names_it_and_the_daemon_runs(tmp_path: Path) ->
                 (libraries / each.name).symlink_to(each)
     environ = environment(tmp_path, "http://127.0.0.1:1") | {"PYTHONPATH": str(libraries)}
     ended = run_once(tmp_path, SMALL.format(traces="true"), environ, "-S")
-    missing = "1:13: telemetry.traces: opentelemetry-exporter-otlp-proto-http is not installed; install heartbeatd[otel]"
+    missing = "1:13: telemetry.traces: otel needs an extra that is not installed; write: pip install 'heartbeatd[otel]'"
     assert ended.returncode == 0
     assert missing in ended.stderr
     assert "WARNING traces problem=" in ended.stderr
