@@ -196,7 +196,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     try:
         connection.row_factory = sqlite3.Row
         _refuse_foreign(path, connection)
-        _refuse_newer(path, connection)
+        _refuse_other_versions(path, connection)
     except sqlite3.DatabaseError as error:
         connection.close()
         raise _unusable_error(path, error) from error
@@ -394,14 +394,12 @@ def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
         raise StoreError(f"{path} is a database of another program; name another file in `state:`")
 
 
-def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
-    known = {each.name for each in migrations.all}
-    unknown = sorted(set(migrations.applied(connection)) - known)
-    if unknown:
-        raise StoreError(
-            f"{path} was written by a newer heartbeatd (schema {unknown[-1]}, this version supports {max(known)});"
-            f" nothing was changed; upgrade heartbeatd, or restore {path.name}.before-migration"
-        )
+def _refuse_other_versions(path: Path, connection: sqlite3.Connection) -> None:
+    obstacle = migrations.obstacle(migrations.applied(connection))
+    if obstacle and obstacle.endswith("upgrade heartbeatd"):
+        obstacle += f", or restore {path.name}.before-migration"
+    if obstacle:
+        raise StoreError(f"{path} {obstacle}")
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -6,9 +6,8 @@ run_history.py, and heartbeatd/answers.py.
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 Change = Callable[[Any], None]
@@ -49,6 +48,21 @@ class Migrations:
         applied = self.applied(connection)
         return [each for each in self.all if each.name not in applied]
 
+    def obstacle(self, applied: Collection[str]) -> str | None:
+        """Why this version cannot use a database with these migrations, as the end of a sentence; None: it can."""
+        known = [each.name for each in self.all]
+        if applied and known[0] not in applied:
+            return (
+                f"was written by an older heartbeatd (schema {max(applied)}, this version supports {known[0]} and later); nothing"
+                " was changed; start the version before this one, which upgrades it, and then this one"
+            )
+        if newer := [name for name in applied if name > known[0] and name not in known]:
+            return (
+                f"was written by a newer heartbeatd (schema {max(newer)}, this version supports {known[-1]}); nothing was"
+                " changed; upgrade heartbeatd"
+            )
+        return None
+
     def apply(self, connection: sqlite3.Connection, *, stop_before: str | None = None) -> None:
         """Apply the missing migrations, each in a transaction, up to `stop_before`."""
         import sqlite_utils
@@ -63,38 +77,14 @@ migrations = Migrations("heartbeatd")
 
 
 @migrations()
-def m001_first_schema(db: Any) -> None:
-    """The due-queue, one row per run, and the queues of messages and wakes."""
+def m023_repeated_runs(db: Any) -> None:
+    """All tables, as the version of 24 November 2026 has them. Its name is that of the last migration of that version."""
     for statement in FIRST_SCHEMA.split(";\n"):
-        if statement.strip():
-            db.conn.execute(statement)
-
-
-@migrations()
-def m002_circuits(db: Any) -> None:
-    """Circuit breakers of single models, the order of their probes, outages of providers, and flapping."""
-    for statement in CIRCUITS.split(";\n"):
         db.conn.execute(statement)
 
 
-@migrations()
-def m003_answers(db: Any) -> None:
-    """Whether an answer was cut, until when a late result is awaited, and why a precheck failed.
-
-    Runs of an older version with an awaited result keep its deadline, which was a day.
-    """
-    db.conn.execute("alter table run add column truncated integer not null default 0")
-    db.conn.execute("alter table run add column precheck_error text")
-    db.conn.execute("alter table run add column result_due_at integer")  # until when its result is awaited, else null
-    db.conn.execute("create index run_awaited on run (result_due_at) where result_due_at is not null")
-    db.conn.execute(
-        "update run set result_due_at = finished_at + 86400000 where outcome = 'async'"
-        " and finished_at > (select max(last_tick_at) from boot) - 86400000 and not exists ("
-        "select 1 from run as result where result.kind = run.kind and result.name = run.name"
-        " and result.slot = run.slot and result.trigger = 'result')"
-    )
-
-
+# The ids of runs, wakes, messages and conditions (`autoincrement`) are never reused, even if the newest rows are deleted: people
+# write them down, and other rows refer to them.
 FIRST_SCHEMA = """
 create table entry (
   id integer primary key,
@@ -115,18 +105,32 @@ create table entry (
   failures integer not null default 0,
   quiet integer not null default 0,
   alerting integer not null default 0,
-  troubles integer not null default 0,  -- runs and slots in a row of which something went wrong
+  troubles integer not null default 0,
   precheck text,                    -- digest of what the precheck last printed
-  queue integer,                    -- what waits for the agent, and for its user, as a gateway last told
-  approvals integer,
-  active_at integer,                -- when it did
+  queue integer,                    -- what waits for the agent, as a gateway last reported
+  approvals integer,                -- what waits for its user
+  active_at integer,                -- when the gateway did
+  flapping integer not null default 0,
+  conditions integer not null default 0,
+  unconfirmed text,
+  unconfirmed_answers integer not null default 0,
+  looked_at integer,
+  looked_lines text,
+  muted_until integer,
+  mute text,                        -- who muted it, and what was known then, as JSON
+  paused_at integer,
+  paused_by text,
+  expected_at integer,              -- when the slot comes due that is to be answered next; null: none is expected
+  expected_before integer,          -- when the slot after it comes due
+  good_slots integer not null default 0,
+  bad_slots integer not null default 0,
   unique (kind, name)
 ) strict;
 
 create index entry_due on entry (due_at) where due_at is not null;
 
 create table run (
-  id integer primary key,
+  id integer primary key autoincrement,
   kind text not null,
   name text not null,
   slot integer not null,
@@ -159,6 +163,17 @@ create table run (
   text text,
   error text,
   config_hash text,
+  truncated integer not null default 0,
+  precheck_error text,
+  result_due_at integer,            -- until when its result is awaited, else null
+  cut_at integer,                   -- when it was interrupted: time without a daemon is not part of its duration
+  request_id text,                  -- the provider's id of the last request, which its support asks for
+  left_out text,                    -- what was to be in the prompt and was left out, as JSON; null: nothing
+  findings text,                    -- the conditions that it reported, and what became of each, as JSON
+  woken_by text,                    -- the sender of the wake that started it; null: no wake did
+  model_usage text,                 -- its usage by model, as JSON
+  worker text,                      -- that executed the last attempt; null: the daemon itself
+  repeats text,                     -- the runs whose messages have the content of an answer that was not sent again, as JSON
   unique (kind, name, trigger, slot)
 ) strict;
 
@@ -170,8 +185,10 @@ create index run_finished on run (finished_at) where state = 'closed';
 
 create index run_started on run (kind, name, trigger, started_at);
 
+create index run_awaited on run (result_due_at) where result_due_at is not null;
+
 create table wake (
-  id integer primary key,
+  id integer primary key autoincrement,
   name text not null,
   kind text not null,
   source text not null,
@@ -183,20 +200,29 @@ create table wake (
   updated_at integer not null,
   due_at integer,                   -- when it may start a run; null: it waits for the next one
   held_until integer,               -- until then it waits for others that are to come with it
-  tries integer not null default 0, -- runs that were to tell it, and did not
+  tries integer not null default 0, -- runs that were to deliver it, and did not
   state text not null,              -- waiting, taken, ended
-  run_id integer
+  run_id integer,
+  token text not null default '',   -- that a program used; empty for users and jobs
+  waits_for text,                   -- why it started no run at once: a reason of a run, wake_gap or wake_flood
+  started integer not null default 0  -- 1: it started the run that has taken it
 ) strict;
 
-create unique index wake_waiting on wake (kind, name, source, sender) where state = 'waiting';
+create unique index wake_waiting on wake (kind, name, source, sender, token) where state = 'waiting';
 
-create index wake_taken on wake (run_id) where state = 'taken';
+create index wake_start on wake (kind, name, due_at, held_until, waits_for, state) where state = 'waiting';
+
+create index wake_kept on wake (kind, name, token, state) where state in ('waiting', 'taken');
+
+create index wake_ended on wake (updated_at) where state = 'ended';
+
+create index wake_run on wake (run_id) where run_id is not null;
 
 create table outbox (
-  id integer primary key,
+  id integer primary key autoincrement,
   key text not null,
   channel text not null,
-  whom text not null default '',    -- whom to tell there, if its URL leaves that open
+  whom text not null default '',    -- the recipient there, if its URL leaves that open
   run_id integer not null,
   kind text not null,
   name text not null,
@@ -206,7 +232,7 @@ create table outbox (
   parts integer not null,
   title text not null,
   text text not null,
-  notice text,                      -- what it tells of its run; null: what the run itself had to say
+  notice text,                      -- what it says about its run; null: it has the answer of the run
   state text not null,
   attempts integer not null default 0,
   not_before integer not null,
@@ -215,6 +241,8 @@ create table outbox (
   doubted_at integer,               -- when it was first unknown whether it had arrived
   finished_at integer,
   error text,
+  awaits text,                      -- the agents that may report the failure instead, as JSON; null: it is not held back
+  hold_note text,                   -- what became of a message that was held back
   unique (key, channel)
 ) strict;
 
@@ -225,6 +253,10 @@ create index outbox_sending on outbox (id) where state in ('sending', 'uncertain
 create index outbox_channel on outbox (channel, state, created_at);
 
 create index outbox_run on outbox (run_id);
+
+create index outbox_held_back on outbox (name, id) where awaits is not null and state = 'pending';
+
+create index outbox_of_entry on outbox (kind, name, channel, state, id);
 
 create table digest (
   kind text not null,
@@ -241,13 +273,18 @@ create table digest (
 create table incident (
   kind text not null,               -- heartbeat, cron, channel
   name text not null,
-  whom text not null,               -- on a channel that leaves open whom it tells, else empty
+  whom text not null,               -- the recipient, on a channel that leaves it open, else empty
   since integer not null,           -- when it first went wrong
   faults text not null,             -- how it went wrong so far, each by its hash, as JSON
   reason text,                      -- of the last failure, else of the last skip
-  told_at integer,                  -- when it was told last; null: not yet
+  told_at integer,                  -- when it was last reported; null: not yet
+  provider text,                    -- with `model`: the one at fault; null: the fault is the entry's own
+  model text,
+  flapping_at integer,
   primary key (kind, name, whom)
 ) strict, without rowid;
+
+create index incident_of_circuit on incident (provider, model) where provider is not null;
 
 create table target (
   id integer primary key,           -- the largest is the last
@@ -285,14 +322,6 @@ create table spend (
   primary key (day, kind, name)
 ) strict, without rowid;
 
-create table breaker (
-  provider text primary key,
-  reason text not null,
-  opened_at integer not null,
-  probe_at integer not null,        -- from then on one run may try it
-  tried_by integer                  -- the run that does so; null: none, or it has come to its end
-) strict;
-
 create table hold (
   name text not null,               -- the agent whose lane it is
   holder text not null,
@@ -329,13 +358,16 @@ create index former_age on former (until_at);
 create table jump (
   id integer primary key,
   at integer not null,              -- what the wall clock showed right after it
-  by_ms integer not null            -- how far it had moved; negative: back
+  by_ms integer not null,           -- how far it had moved; negative: back
+  down integer not null default 0,  -- 1: no daemon ran, so that it is not known whether the clock was right
+  slept_ms integer not null default 0  -- so long the machine was suspended
 ) strict;
 
 create table stall (
   id integer primary key,
   since integer not null,           -- when a turn was to begin
-  until integer not null            -- when it began
+  until integer not null,           -- when it began
+  cause text                        -- `stopped` if a signal had stopped the process; null: not known
 ) strict;
 
 create table boot (
@@ -350,117 +382,55 @@ create table boot (
   config_hash text,
   config_problem text,              -- the faults of a config that was refused and waits
   config_refused_at integer,
-  deadman_problem text              -- why pings to the dead man's switch do not arrive
-) strict
-"""
+  deadman_problem text,             -- why pings to the dead man's switch do not arrive
+  workers_problem text,             -- why no worker on another machine executes a run
+  database_server text              -- the PostgreSQL server on which it began to lead, and its timeline; null: a file
+) strict;
 
+create table breaker (
+  provider text not null,
+  model text not null,              -- * for the provider as a whole; empty where requests name none
+  reason text not null,             -- class of the failure that opened it
+  error text not null,              -- what the provider said
+  opened_at integer not null,
+  probe_at integer not null,        -- from then on one run may probe
+  half_open_at integer not null,    -- when the present round of probes could begin
+  tried_by integer,                 -- the run that probes; null: none, or it has ended
+  turns text not null,              -- which entries could probe since it opened, the latest last, as JSON
+  primary key (provider, model)
+) strict, without rowid;
 
-@migrations()
-def m004_wakes_say_what_they_wait_for(db: Any) -> None:
-    """A wake records its token, what it waits for, and whether it started its run. Texts stay as long as the run."""
-    for statement in WAKES_SAY_WHAT_THEY_WAIT_FOR.split(";\n"):
-        if statement.strip():
-            db.conn.execute(statement)
+create table outage (
+  provider text not null,
+  model text not null,              -- * for the provider as a whole
+  since integer not null,           -- when it began to fail, or to work again
+  reason text not null,             -- class of the last failure
+  error text not null,              -- what the provider said
+  failing integer not null,         -- 0: it works at present, but flaps
+  reported integer not null,        -- 1: notices of this failure are sent
+  flapping_at integer,              -- when it was found to flap
+  primary key (provider, model)
+) strict, without rowid;
 
+create table outage_notice (
+  provider text not null,
+  model text not null,
+  channel text not null,
+  whom text not null,
+  told_at integer not null,         -- when this target was last notified of the outage
+  faults text not null,             -- and of which kinds of failure so far, as JSON
+  primary key (provider, model, channel, whom)
+) strict, without rowid;
 
-# token: the one that a program used, empty for users and jobs. waits_for: why the wake started no run at once (a reason of a
-# run, wake_gap or wake_flood). started: whether it started the run that has taken it.
-WAKES_SAY_WHAT_THEY_WAIT_FOR = """
-alter table wake add column token text not null default '';
+create table change (
+  id integer primary key,
+  kind text not null,               -- heartbeat, cron, provider
+  name text not null,
+  at integer not null               -- when it began to fail, or worked again
+) strict;
 
-alter table wake add column waits_for text;
+create index change_of_entry on change (kind, name, at);
 
-alter table wake add column started integer not null default 0;
-
-update wake set token = sender where source = 'api' and kind = 'heartbeat';
-
-drop index wake_waiting;
-
-create unique index wake_waiting on wake (kind, name, source, sender, token) where state = 'waiting';
-
-create index wake_start on wake (kind, name, due_at, held_until, waits_for, state) where state = 'waiting';
-
-create index wake_kept on wake (kind, name, token, state) where state in ('waiting', 'taken');
-
-create index wake_ended on wake (updated_at) where state = 'ended';
-
-drop index wake_taken;
-
-create index wake_run on wake (run_id) where run_id is not null
-"""
-
-
-@migrations()
-def m005_ids_never_repeat(db: Any) -> None:
-    """Ids that people write down, or that other rows refer to, are never reused, even if the newest rows are deleted.
-
-    A clock change records whether it is only the time in which no daemon ran: then it is not known whether the clock was right.
-    """
-    for table, references in REFERENCES.items():
-        _never_repeat_ids(db.conn, table, references)
-    db.conn.execute("alter table jump add column down integer not null default 0")
-
-
-REFERENCES = {
-    "run": (("outbox", "run_id"), ("wake", "run_id"), ("breaker", "tried_by")),
-    "wake": (),
-    "outbox": (("digest", "outbox_id"),),
-}
-"""The tables with such ids, and the columns that may still name one whose row is gone."""
-
-
-def _never_repeat_ids(connection: sqlite3.Connection, table: str, references: tuple[tuple[str, str], ...]) -> None:
-    """Rebuild a table with `autoincrement`, from its own SQL text: columns of other migrations, rows and indexes stay.
-
-    SQLite cannot add `autoincrement` to an existing table. Names come from the tables above and from the file itself.
-    """
-    text = connection.execute("select sql from sqlite_master where type = 'table' and name = ?", (table,)).fetchone()[0]
-    made = re.sub(rf'^create table "?{table}"?', f"create table {table}_rebuilt", text, count=1, flags=re.IGNORECASE)
-    made, found = re.subn(r"\bid integer primary key\b", "id integer primary key autoincrement", made, count=1)
-    assert found and made != text
-    indexes = connection.execute(
-        "select sql from sqlite_master where type = 'index' and tbl_name = ? and sql is not null", (table,)
-    ).fetchall()
-    columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f"pragma table_info({table})"))
-    connection.execute(made)
-    connection.execute(f"insert into {table}_rebuilt ({columns}) select {columns} from {table}")  # noqa: S608
-    connection.execute(f"drop table {table}")
-    connection.execute(f"alter table {table}_rebuilt rename to {table}")
-    for (index,) in indexes:
-        connection.execute(index)
-    named = [f"select max(id) from {table}", *(f"select max({column}) from {other}" for other, column in references)]  # noqa: S608
-    used = max(connection.execute(query).fetchone()[0] or 0 for query in named)
-    connection.execute("delete from sqlite_sequence where name = ?", (table,))
-    connection.execute("insert into sqlite_sequence (name, seq) values (?, ?)", (table, used))
-
-
-@migrations()
-def m007_cut_runs(db: Any) -> None:
-    """When a run was interrupted, so that time without a daemon does not count as its duration."""
-    db.execute("alter table run add column cut_at integer")
-
-
-@migrations()
-def m008_request_id(db: Any) -> None:
-    """The provider's id of a run's last request, which its support asks for."""
-    db.execute("alter table run add column request_id text")
-
-
-@migrations()
-def m009_left_out(db: Any) -> None:
-    """What was to be in a run's prompt and was left out, as JSON; null: nothing."""
-    db.execute("alter table run add column left_out text")
-
-
-@migrations()
-def m010_conditions(db: Any) -> None:
-    """The conditions that agents have reported, who was notified of each, and what became of the findings of a run."""
-    for statement in CONDITIONS.split(";\n"):
-        if statement.strip():
-            db.conn.execute(statement)
-
-
-CONDITIONS = """
 create table condition (
   id integer primary key autoincrement,
   name text not null,               -- the agent
@@ -480,10 +450,16 @@ create table condition (
   senders text not null,            -- senders of the wakes that came with it, as JSON
   first_run_id integer not null,
   last_run_id integer not null,
+  jobs text not null default '[]',  -- the failed cron jobs that it is about, as JSON
+  acked_at integer,
+  acked_severity text,              -- if the severity rises above it, it is reported
+  acked_by text not null default '',
   unique (name, key)
 ) strict;
 
 create index condition_open on condition (name) where state = 'open';
+
+create index condition_of_job on condition (name) where state = 'open' and (jobs <> '[]' or senders <> '[]');
 
 create table condition_report (
   condition_id integer not null,
@@ -496,68 +472,6 @@ create table condition_report (
   primary key (condition_id, channel, whom)
 ) strict, without rowid;
 
-alter table run add column findings text;
-
-alter table entry add column conditions integer not null default 0;
-
-alter table entry add column unconfirmed text;
-
-alter table entry add column unconfirmed_answers integer not null default 0;
-
-alter table entry add column looked_at integer;
-
-alter table entry add column looked_lines text
-"""
-
-
-@migrations()
-def m011_held_notices(db: Any) -> None:
-    """Which notifications are held back because an agent is to report the failure, and which jobs a condition is about."""
-    for statement in HELD_NOTICES.split(";\n"):
-        if statement.strip():
-            db.conn.execute(statement)
-
-
-# outbox.awaits: the agents that may report the failure instead, as JSON; null: the message is not held back. outbox.hold_note:
-# what became of a message that was held back. condition.jobs: the failed cron jobs that the condition is about, as JSON.
-HELD_NOTICES = """
-alter table outbox add column awaits text;
-
-alter table outbox add column hold_note text;
-
-create index outbox_held_back on outbox (name, id) where awaits is not null and state = 'pending';
-
-alter table condition add column jobs text not null default '[]';
-
-create index condition_of_job on condition (name) where state = 'open' and (jobs <> '[]' or senders <> '[]')
-"""
-
-
-@migrations()
-def m012_mutes(db: Any) -> None:
-    """Until when the messages of an entry are held back, and which conditions a person has acknowledged."""
-    db.conn.execute("alter table entry add column muted_until integer")
-    db.conn.execute("alter table entry add column mute text")  # who muted it, and what was known then, as JSON
-    db.conn.execute("alter table condition add column acked_at integer")
-    db.conn.execute("alter table condition add column acked_severity text")  # if the severity rises above it, it is reported
-    db.conn.execute("alter table condition add column acked_by text not null default ''")
-
-
-@migrations()
-def m013_config_history(db: Any) -> None:
-    """A copy of the config in force, and what each reload has changed."""
-    for statement in CONFIG_HISTORY.split(";\n"):
-        db.conn.execute(statement)
-
-
-@migrations()
-def m014_who_paused(db: Any) -> None:
-    """Since when an entry is paused, and by whom."""
-    db.conn.execute("alter table entry add column paused_at integer")
-    db.conn.execute("alter table entry add column paused_by text")
-
-
-CONFIG_HISTORY = """
 create table config_in_force (
   id integer primary key check (id = 1),
   at integer not null,              -- when it was put in force
@@ -565,7 +479,9 @@ create table config_in_force (
   hash text not null,
   mode text not null,               -- watch, manual
   overrides text not null,          -- names of the environment variables that changed it, as JSON
-  snapshot blob not null            -- its data without secrets, as compressed JSON; empty if it was too large
+  snapshot blob not null,           -- its data without secrets, as compressed JSON; empty if it was too large
+  zone text,                        -- of the times that commands print; null: that of the host
+  overridden text                   -- the environment variables that set values, with the values of the file, as JSON
 ) strict;
 
 create table config_event (
@@ -576,29 +492,15 @@ create table config_event (
   config_hash text not null,        -- of the config in force afterwards
   diff text not null,               -- old and new values without secrets, as JSON
   problem text                      -- the errors of a refused config
-) strict
-"""
+) strict;
 
+create table used_button (
+  outbox_id integer not null,
+  action text not null,
+  used_at integer not null,
+  primary key (outbox_id, action)
+) strict, without rowid;
 
-@migrations()
-def m015_buttons(db: Any) -> None:
-    """Which buttons of messages were used, because each can be used once."""
-    db.conn.execute(
-        "create table used_button (outbox_id integer not null, action text not null,"
-        " used_at integer not null, primary key (outbox_id, action)) strict, without rowid"
-    )
-
-
-@migrations()
-def m016_costs(db: Any) -> None:
-    """Who woke a run, its usage by model, the budgets in force, and what each entry has used of the budget of all entries."""
-    db.conn.execute("alter table run add column woken_by text")  # the sender of the wake that started it; null: no wake did
-    db.conn.execute("alter table run add column model_usage text")  # its usage by model, as JSON
-    for statement in BUDGETS.split(";\n"):
-        db.conn.execute(statement)
-
-
-BUDGETS = """
 create table budget (
   kind text not null,               -- of the entry; kind and name are empty in the row of all
   name text not null,
@@ -618,20 +520,8 @@ create table budget_share (
   tokens integer not null,
   runs integer not null,
   primary key (day, kind, name)
-) strict, without rowid
-"""
+) strict, without rowid;
 
-
-@migrations()
-def m017_causes_of_silence(db: Any) -> None:
-    """Wakes that were rejected, why the daemon stalled, whether the machine slept, and the zone of the config in force."""
-    for statement in CAUSES_OF_SILENCE.split(";\n"):
-        db.conn.execute(statement)
-
-
-# stall.cause: `stopped` if a signal had stopped the process, null: not known. jump.slept_ms: so long the machine was suspended.
-# config_in_force.zone: the zone of the times that commands print; null: that of the host.
-CAUSES_OF_SILENCE = """
 create table rejected_wake (
   id integer primary key,
   agent text not null,
@@ -643,58 +533,8 @@ create table rejected_wake (
   at integer not null               -- of the latest one
 ) strict;
 
-create index rejected_wake_at on rejected_wake (at);
-
-alter table stall add column cause text;
-
-alter table jump add column slept_ms integer not null default 0;
-
-alter table config_in_force add column zone text
+create index rejected_wake_at on rejected_wake (at)
 """
-
-
-@migrations()
-def m018_expected_slots(db: Any) -> None:
-    """Which slot of an entry is to be answered next, and how many were answered and lost, for the metrics."""
-    db.conn.execute("alter table entry add column expected_at integer")  # when that slot comes due; null: none is expected
-    db.conn.execute("alter table entry add column expected_before integer")  # when the slot after it comes due
-    db.conn.execute("alter table entry add column good_slots integer not null default 0")
-    db.conn.execute("alter table entry add column bad_slots integer not null default 0")
-    db.conn.execute(
-        "update entry set expected_at = coalesce(due_at, slot)"
-        " where slot is not null and state = 'active' and paused_until is null"
-    )
-
-
-@migrations()
-def m019_overrides(db: Any) -> None:
-    """The environment variables that set values of the config in force, with the values of the file, as JSON."""
-    db.conn.execute("alter table config_in_force add column overridden text")
-
-
-@migrations()
-def m020_workers(db: Any) -> None:
-    """The worker that executed the last attempt of a run; null: the daemon itself."""
-    db.conn.execute("alter table run add column worker text")
-
-
-@migrations()
-def m021_workers_problem(db: Any) -> None:
-    """Why no worker on another machine executes a run."""
-    db.conn.execute("alter table boot add column workers_problem text")
-
-
-@migrations()
-def m022_database_servers(db: Any) -> None:
-    """The PostgreSQL server on which a boot began to lead, and its timeline; null: the database is a file."""
-    db.conn.execute("alter table boot add column database_server text")
-
-
-@migrations()
-def m023_repeated_runs(db: Any) -> None:
-    """The runs whose messages have the content of an answer that was not sent again, as JSON, and the messages of an entry."""
-    db.conn.execute("alter table run add column repeats text")
-    db.conn.execute("create index outbox_of_entry on outbox (kind, name, channel, state, id)")
 
 
 @migrations()
@@ -830,68 +670,3 @@ alter table entry drop column flapping
 def m025_aliases(db: Any) -> None:
     """The other keys that an agent has used for a condition, as JSON."""
     db.conn.execute("alter table condition add column aliases text not null default '[]'")
-
-
-# In `incident`, provider and model are those at fault, and null if the fault is the entry's own.
-CIRCUITS = """
-create table breaker_by_model (
-  provider text not null,
-  model text not null,              -- * for the provider as a whole; empty where requests name none
-  reason text not null,             -- class of the failure that opened it
-  error text not null,              -- what the provider said
-  opened_at integer not null,
-  probe_at integer not null,        -- from then on one run may probe
-  half_open_at integer not null,    -- when the present round of probes could begin
-  tried_by integer,                 -- the run that probes; null: none, or it has ended
-  turns text not null,              -- which entries could probe since it opened, the latest last, as JSON
-  primary key (provider, model)
-) strict, without rowid;
-
-insert into breaker_by_model (provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns)
-  select provider, '*', reason, '', opened_at, probe_at, probe_at, tried_by, '[]' from breaker;
-
-drop table breaker;
-
-alter table breaker_by_model rename to breaker;
-
-create table outage (
-  provider text not null,
-  model text not null,              -- * for the provider as a whole
-  since integer not null,           -- when it began to fail, or to work again
-  reason text not null,             -- class of the last failure
-  error text not null,              -- what the provider said
-  failing integer not null,         -- 0: it works at present, but flaps
-  reported integer not null,        -- 1: notices of this failure are sent
-  flapping_at integer,              -- when it was found to flap
-  primary key (provider, model)
-) strict, without rowid;
-
-create table outage_notice (
-  provider text not null,
-  model text not null,
-  channel text not null,
-  whom text not null,
-  told_at integer not null,         -- when this target was last notified of the outage
-  faults text not null,             -- and of which kinds of failure so far, as JSON
-  primary key (provider, model, channel, whom)
-) strict, without rowid;
-
-create table change (
-  id integer primary key,
-  kind text not null,               -- heartbeat, cron, provider
-  name text not null,
-  at integer not null               -- when it began to fail, or worked again
-) strict;
-
-create index change_of_entry on change (kind, name, at);
-
-alter table incident add column provider text;
-
-alter table incident add column model text;
-
-alter table incident add column flapping_at integer;
-
-create index incident_of_circuit on incident (provider, model) where provider is not null;
-
-alter table entry add column flapping integer not null default 0
-"""

@@ -194,11 +194,8 @@ def unknown_migrations(
             )
         return None, known
     applied = [row["name"] for row in db.execute(APPLIED)]
-    if unknown := sorted(set(applied) - set(known)):
-        raise StoreError(
-            f"{server} was written by a newer heartbeatd (schema {unknown[-1]}, this version supports {max(known)}); nothing was"
-            " changed; upgrade heartbeatd"
-        )
+    if obstacle := steps.obstacle(applied):
+        raise StoreError(f"{server} {obstacle}")
     return applied, [name for name in known if name not in applied]
 
 

@@ -13,6 +13,20 @@ INSERT INTO "_sqlite_migrations" VALUES(5,'heartbeatd','m005_ids_never_repeat','
 INSERT INTO "_sqlite_migrations" VALUES(6,'heartbeatd','m007_cut_runs','2026-11-22 14:00:00+00:00');
 INSERT INTO "_sqlite_migrations" VALUES(7,'heartbeatd','m008_request_id','2026-11-22 14:00:00+00:00');
 INSERT INTO "_sqlite_migrations" VALUES(8,'heartbeatd','m009_left_out','2026-11-22 14:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(9,'heartbeatd','m010_conditions','2026-11-24 14:16:41.406814+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(10,'heartbeatd','m011_held_notices','2026-11-24 14:16:41.413881+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(11,'heartbeatd','m012_mutes','2026-11-24 14:16:41.415895+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(12,'heartbeatd','m013_config_history','2026-11-24 14:16:41.416986+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(13,'heartbeatd','m014_who_paused','2026-11-24 14:16:41.421593+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(14,'heartbeatd','m015_buttons','2026-11-24 14:16:41.423860+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(15,'heartbeatd','m016_costs','2026-11-24 14:16:41.425179+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(16,'heartbeatd','m017_causes_of_silence','2026-11-24 14:16:41.426785+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(17,'heartbeatd','m018_expected_slots','2026-11-24 14:16:41.431169+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(18,'heartbeatd','m019_overrides','2026-11-24 14:16:41.433139+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(19,'heartbeatd','m020_workers','2026-11-24 14:16:41.437307+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(20,'heartbeatd','m021_workers_problem','2026-11-24 14:16:41.439150+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(21,'heartbeatd','m022_database_servers','2026-11-24 14:16:41.440137+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(22,'heartbeatd','m023_repeated_runs','2026-11-24 14:16:41.443999+00:00');
 CREATE TABLE boot (
   id integer primary key,
   instance text not null,
@@ -26,9 +40,9 @@ CREATE TABLE boot (
   config_problem text,              -- the faults of a config that was refused and waits
   config_refused_at integer,
   deadman_problem text              -- why pings to the dead man's switch do not arrive
-) strict
+, workers_problem text, database_server text) strict
 ;
-INSERT INTO "boot" VALUES(1,'0a1b2c3d',4001,'0','0',1772438400000,1772454780000,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',NULL,NULL,NULL);
+INSERT INTO "boot" VALUES(1,'0a1b2c3d',4001,'0','0',1772438400000,1772454780000,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE "breaker" (
   provider text not null,
   model text not null,              -- * for the provider as a whole; empty where requests name none
@@ -42,6 +56,30 @@ CREATE TABLE "breaker" (
   primary key (provider, model)
 ) strict, without rowid;
 INSERT INTO "breaker" VALUES('anthropic','*','auth','HTTP 401',1772454720000,1772456580000,1772456580000,NULL,'[]');
+CREATE TABLE budget (
+  kind text not null,               -- of the entry; kind and name are empty in the row of all
+  name text not null,
+  zone text not null,               -- its day begins at midnight there
+  usd_per_day real,
+  tokens_per_day integer,
+  runs_per_day integer,
+  counted text not null,            -- the entries that it counts, as JSON
+  primary key (kind, name)
+) strict, without rowid;
+INSERT INTO "budget" VALUES('','','UTC',5.0,NULL,NULL,'[["heartbeat", "ops"], ["heartbeat", "slow"]]');
+INSERT INTO "budget" VALUES('heartbeat','ops','UTC',NULL,NULL,40,'[["heartbeat", "ops"]]');
+CREATE TABLE budget_share (
+  day text not null,                -- of the zone of the budget of all entries
+  kind text not null,
+  name text not null,
+  nanos integer not null,           -- billionths of a USD
+  tokens integer not null,
+  runs integer not null,
+  primary key (day, kind, name)
+) strict, without rowid
+;
+INSERT INTO "budget_share" VALUES('2026-03-02','heartbeat','ops',20000000,0,2);
+INSERT INTO "budget_share" VALUES('2026-03-02','heartbeat','slow',40000000,0,2);
 CREATE TABLE change (
   id integer primary key,
   kind text not null,               -- heartbeat, cron, provider
@@ -50,6 +88,60 @@ CREATE TABLE change (
 ) strict;
 INSERT INTO "change" VALUES(1,'cron','retried',1772438406862);
 INSERT INTO "change" VALUES(2,'provider','anthropic',1772454720000);
+CREATE TABLE condition (
+  id integer primary key autoincrement,
+  name text not null,               -- the agent
+  key text not null,                -- for comparisons: without case and blanks
+  label text not null,              -- the key as the agent wrote it
+  severity text not null,           -- info, warning, critical
+  text text not null,               -- what the agent last said about it
+  state text not null,              -- open, closed
+  opened_at integer not null,
+  last_seen_at integer not null,
+  closed_at integer,
+  ended_by text,                    -- resolved, not_mentioned, user, job; null while it is open
+  missed integer not null default 0,  -- answers in a row that did not mention it
+  wrongly_closed integer not null default 0,  -- times that it was closed as not mentioned, and then mentioned again
+  openings text not null,           -- when it was opened within the last day, as JSON
+  lines text not null,              -- digests of the lines of the precheck that came with it, as JSON
+  senders text not null,            -- senders of the wakes that came with it, as JSON
+  first_run_id integer not null,
+  last_run_id integer not null, jobs text not null default '[]', acked_at integer, acked_severity text, acked_by text not null default '',
+  unique (name, key)
+) strict;
+INSERT INTO "condition" VALUES(1,'slow','disk:/var','disk:/var','warning','92 % full','open',1772449800000,1772452500000,NULL,NULL,0,0,'[1772449800000]','[]','[]',29,29,'[]',NULL,NULL,'');
+CREATE TABLE condition_report (
+  condition_id integer not null,
+  channel text not null,
+  whom text not null,
+  kind text not null,               -- what the recipient last got: open, flapping, ended
+  severity text not null,
+  reported_at integer not null,
+  outbox_id integer,                -- the message
+  primary key (condition_id, channel, whom)
+) strict, without rowid;
+INSERT INTO "condition_report" VALUES(1,'dead-room','','open','warning',1772449800000,1);
+CREATE TABLE config_event (
+  id integer primary key autoincrement,
+  at integer not null,
+  result text not null,             -- applied, refused, started (the config had changed before a start)
+  actor text not null,              -- file watch, SIGHUP, command, token NAME, start
+  config_hash text not null,        -- of the config in force afterwards
+  diff text not null,               -- old and new values without secrets, as JSON
+  problem text                      -- the errors of a refused config
+) strict
+;
+INSERT INTO "config_event" VALUES(1,1772453400000,'applied','token admin','a7bd8832dcc3889702ad1b1f0e4eed36b4a3d8495f715e07742ff7efaa86d572','{"added": [], "removed": [], "renamed": [], "changes": [{"key": "limits.budget.usd_per_day", "old": "5", "new": "6", "entries": [], "count": 0}, {"key": "heartbeat.interval", "old": "45m", "new": "44m", "entries": ["agent/ops"], "count": 1}], "more": 0}',NULL);
+CREATE TABLE config_in_force (
+  id integer primary key check (id = 1),
+  at integer not null,              -- when it was put in force
+  path text not null,
+  hash text not null,
+  mode text not null,               -- watch, manual
+  overrides text not null,          -- names of the environment variables that changed it, as JSON
+  snapshot blob not null            -- its data without secrets, as compressed JSON; empty if it was too large
+, zone text, overridden text) strict;
+INSERT INTO "config_in_force" VALUES(1,1772453400000,'/etc/heartbeatd/config.yaml','a7bd8832dcc3889702ad1b1f0e4eed36b4a3d8495f715e07742ff7efaa86d572','watch','[]',X'7801AD92D14E833014865F85345E8A16D816B73BE3F602C6BBB9908E9E4143A1A42D5B0CE1DD3D3D389DF34AE30D299C73BEFEFF7F189835C6B3553430AD1AE51D1D4FA286BC06E8F08D250DBB8DD8BE97254C8DBD9379073697E20DEB8B71C4725189B6053D8D9BCEC5886D8855AB5606CC09F695317560F556872F95F79D5BDDDFDF0CCF9BF5E3D3CB669DCF122E4616801284FC236409870784048A28A1FDF084A2488FED51A8FD26AD304D23506518B0E5116BDB6992ED02A40261FD1EC4E45EB51EEC519083D98CB2715E942531197781525450D45AB930C1E248A3EFD7F62A45D4E12E629C719C3B278B359CE4773C99A2D0EA48F82DFB8C7647FE9C3627B2F29FAE32FE4B5712CE022FD68676BC6AC0F414C2BCBAB2FFC36A4AFB2A3C5ACD2BD3DBB02D96A42BCEE324C3272E347414D6846C066685053A9CB787ED163A633DED916E4D79BA887916F379C4975F0C83695A25817E880075424F2A0FBC588A2C61E33BC54DF27F','UTC','[]');
 CREATE TABLE digest (
   kind text not null,
   name text not null,
@@ -92,13 +184,13 @@ CREATE TABLE entry (
   precheck text,                    -- digest of what the precheck last printed
   queue integer,                    -- what waits for the agent, and for its user, as a gateway last told
   approvals integer,
-  active_at integer, flapping integer not null default 0,                -- when it did
+  active_at integer, flapping integer not null default 0, conditions integer not null default 0, unconfirmed text, unconfirmed_answers integer not null default 0, looked_at integer, looked_lines text, muted_until integer, mute text, paused_at integer, paused_by text, expected_at integer, expected_before integer, good_slots integer not null default 0, bad_slots integer not null default 0,                -- when it did
   unique (kind, name)
 ) strict;
-INSERT INTO "entry" VALUES(1,'heartbeat','ops','active','{"interval":2700.0,"stagger":0.0,"hours":[]}',1772438400000,1772445600000,1772454720000,1772456400000,1772454810000,NULL,1772453700000,1772453700000,NULL,1772453700000,0,0,1,0,NULL,2,1,1772441400000,0);
-INSERT INTO "entry" VALUES(2,'heartbeat','slow','active','{"interval":1800.0,"stagger":0.0,"hours":[]}',1772438400000,1772438400000,1772454600000,1772456400000,NULL,NULL,1772454600000,1772452800000,NULL,1772452800000,0,8,1,0,NULL,NULL,NULL,NULL,0);
-INSERT INTO "entry" VALUES(3,'cron','retried','active','{"schedule":"*/20 * * * *","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772455206594,1772456400000,1772456400000,NULL,1772455200000,1772455206594,NULL,NULL,14,0,0,14,NULL,NULL,NULL,NULL,0);
-INSERT INTO "entry" VALUES(4,'cron','later','active','{"at":"2026-03-05T09:00:00","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772438399999,1772701200000,1772701200000,NULL,NULL,NULL,NULL,NULL,0,0,0,0,NULL,NULL,NULL,NULL,0);
+INSERT INTO "entry" VALUES(1,'heartbeat','ops','active','{"interval":2700.0,"stagger":0.0,"hours":[]}',1772438400000,1772445600000,1772454720000,1772456400000,1772454810000,NULL,1772453700000,1772453700000,NULL,1772453700000,0,0,1,0,NULL,2,1,1772441400000,0,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772454810000,NULL,0,0);
+INSERT INTO "entry" VALUES(2,'heartbeat','slow','active','{"interval":1800.0,"stagger":0.0,"hours":[]}',1772438400000,1772438400000,1772454600000,1772456400000,NULL,NULL,1772454600000,1772452800000,NULL,1772452800000,0,8,1,0,NULL,NULL,NULL,NULL,0,1,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772456400000,NULL,0,0);
+INSERT INTO "entry" VALUES(3,'cron','retried','active','{"schedule":"*/20 * * * *","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772455206594,1772456400000,1772456400000,NULL,1772455200000,1772455206594,NULL,NULL,14,0,0,14,NULL,NULL,NULL,NULL,0,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772456400000,NULL,0,0);
+INSERT INTO "entry" VALUES(4,'cron','later','active','{"at":"2026-03-05T09:00:00","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772438399999,1772701200000,1772701200000,NULL,NULL,NULL,NULL,NULL,0,0,0,0,NULL,NULL,NULL,NULL,0,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772701200000,NULL,0,0);
 CREATE TABLE former (
   id integer primary key,
   kind text not null,
@@ -138,8 +230,8 @@ CREATE TABLE jump (
   id integer primary key,
   at integer not null,              -- what the wall clock showed right after it
   by_ms integer not null            -- how far it had moved; negative: back
-, down integer not null default 0) strict;
-INSERT INTO "jump" VALUES(1,1772452320000,1200000,0);
+, down integer not null default 0, slept_ms integer not null default 0) strict;
+INSERT INTO "jump" VALUES(1,1772452320000,1200000,0,0);
 CREATE TABLE message (
   id integer primary key,
   name text not null,
@@ -197,20 +289,31 @@ CREATE TABLE "outbox" (
   sending_at integer,
   doubted_at integer,               -- when it was first unknown whether it had arrived
   finished_at integer,
-  error text,
+  error text, awaits text, hold_note text,
   unique (key, channel)
 ) strict;
-INSERT INTO "outbox" VALUES(1,'4a42efba6cfa24158ce0235b1a54b69c41f7d47928e0ee9210b92f513bb62758','ops-room','',1,'heartbeat','ops','interval',1772438400000,1,1,'ops','The disk is 91 % full.',NULL,'delivered',1,1772438400000,1772438400000,1772438400000,NULL,1772438400000,NULL);
-INSERT INTO "outbox" VALUES(2,'50640a58b6633c14940bc227a3445a18331e3eebc95bd792eb049193c153603d','dead-room','',2,'heartbeat','slow','interval',1772438400000,1,1,'slow','Nothing new, but a word.',NULL,'pending',6,1772462160000,1772438400000,1772454960000,NULL,NULL,'HTTP 503');
+INSERT INTO "outbox" VALUES(1,'4a42efba6cfa24158ce0235b1a54b69c41f7d47928e0ee9210b92f513bb62758','ops-room','',1,'heartbeat','ops','interval',1772438400000,1,1,'ops','The disk is 91 % full.',NULL,'delivered',1,1772438400000,1772438400000,1772438400000,NULL,1772438400000,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(2,'50640a58b6633c14940bc227a3445a18331e3eebc95bd792eb049193c153603d','dead-room','',2,'heartbeat','slow','interval',1772438400000,1,1,'slow','Nothing new, but a word.',NULL,'pending',6,1772462160000,1772438400000,1772454960000,NULL,NULL,'HTTP 503',NULL,NULL);
 INSERT INTO "outbox" VALUES(3,'7261eb1ecc5f7fdf3068597e2df761223513df3f8cbdeedf830d9c628824bb29','ops-room','',3,'cron','retried','schedule',1772438400000,1,1,'retried','Cron job retried failed at 2026-03-02 08:00 UTC.
 exit: exit code 3
-More: heartbeatd show 3','failing','delivered',1,1772438406862,1772438406862,1772438406862,NULL,1772438406862,NULL);
-INSERT INTO "outbox" VALUES(4,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','ops-room','',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL);
-INSERT INTO "outbox" VALUES(5,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','chat','4711',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL);
-INSERT INTO "outbox" VALUES(6,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','ops-room','',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL);
-INSERT INTO "outbox" VALUES(7,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','chat','4711',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL);
-INSERT INTO "outbox" VALUES(8,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','ops-room','',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL);
-INSERT INTO "outbox" VALUES(9,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','chat','4711',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL);
+More: heartbeatd show 3','failing','delivered',1,1772438406862,1772438406862,1772438406862,NULL,1772438406862,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(4,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','ops-room','',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(5,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','chat','4711',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(6,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','ops-room','',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(7,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','chat','4711',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(8,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','ops-room','',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(9,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','chat','4711',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL,NULL,NULL);
+CREATE TABLE rejected_wake (
+  id integer primary key,
+  agent text not null,
+  source text not null,             -- cron, manual, api, webhook
+  sender text not null,             -- the job; of programs the latest one
+  why text not null,                -- disabled, removed, own_run, too_many_wakes, expired
+  count integer not null,
+  first_at integer not null,
+  at integer not null               -- of the latest one
+) strict;
+INSERT INTO "rejected_wake" VALUES(1,'slow','api','pager','expired',3,1772448600000,1772451000000);
 CREATE TABLE "run" (
   id integer primary key autoincrement,
   kind text not null,
@@ -244,40 +347,40 @@ CREATE TABLE "run" (
   log text,                         -- what it said for the log alone
   text text,
   error text,
-  config_hash text, truncated integer not null default 0, precheck_error text, result_due_at integer, cut_at integer, request_id text, left_out text,
+  config_hash text, truncated integer not null default 0, precheck_error text, result_due_at integer, cut_at integer, request_id text, left_out text, findings text, woken_by text, model_usage text, worker text, repeats text,
   unique (kind, name, trigger, slot)
 ) strict;
-INSERT INTO "run" VALUES(1,'heartbeat','ops',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 91 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(2,'heartbeat','slow',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(3,'cron','retried',1772438400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772438400000,1772438406862,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(4,'cron','retried',1772439600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772439600000,1772439606552,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(5,'heartbeat','slow',1772440200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772440200000,1772440200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(6,'cron','retried',1772440800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772440800000,1772440805859,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(7,'heartbeat','ops',1772442000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 68, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 92 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(8,'heartbeat','slow',1772442000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(9,'cron','retried',1772442000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772442000000,1772442005716,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(10,'cron','retried',1772443200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772443200000,1772443206535,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(11,'heartbeat','slow',1772443800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772443800000,1772443800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(12,'cron','retried',1772444400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772444400000,1772444407883,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(13,'heartbeat','ops',1772445600000,'interval',1,'closed','ok',NULL,'heartbeat_ok',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'HEARTBEAT_OK',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(14,'heartbeat','slow',1772445600000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(15,'cron','retried',1772445600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772445600000,1772445607886,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(16,'cron','retried',1772446800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772446800000,1772446806710,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(17,'heartbeat','slow',1772447400000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772447400000,1772447400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(18,'cron','retried',1772448000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772448000000,1772448006055,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(19,'heartbeat','slow',1772449200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772449200000,1772449200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(20,'cron','retried',1772449200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772449200000,1772449207001,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(21,'cron','retried',1772450400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772450400000,1772450825967,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(22,'heartbeat','ops',1772451000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 37, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 94 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(23,'heartbeat','slow',1772451000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(24,'cron','retried',1772451600000,'schedule',1,'closed','skipped','missed',NULL,0,0,0,NULL,NULL,NULL,1772452320000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(25,'heartbeat','slow',1772452800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772452800000,1772452800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(26,'cron','retried',1772452800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772452800000,1772452805751,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(27,'heartbeat','ops',1772453700000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772453700000,1772453700000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "activity": 72, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 95 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(28,'cron','retried',1772454000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772454000000,1772454006645,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(29,'heartbeat','slow',1772454600000,'interval',1,'running',NULL,NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772454600000,NULL,NULL,NULL,NULL,NULL,20000000,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(30,'cron','retried',1772455200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772455200000,1772455206594,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(31,'heartbeat','ops',1772454720000,'api',1,'waiting','skipped','busy',NULL,0,0,3,'0a1b2c3d',1772454810000,1772454780000,NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(1,'heartbeat','ops',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 91 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(2,'heartbeat','slow',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(3,'cron','retried',1772438400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772438400000,1772438406862,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(4,'cron','retried',1772439600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772439600000,1772439606552,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(5,'heartbeat','slow',1772440200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772440200000,1772440200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(6,'cron','retried',1772440800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772440800000,1772440805859,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(7,'heartbeat','ops',1772442000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 68, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 92 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(8,'heartbeat','slow',1772442000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(9,'cron','retried',1772442000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772442000000,1772442005716,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(10,'cron','retried',1772443200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772443200000,1772443206535,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(11,'heartbeat','slow',1772443800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772443800000,1772443800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(12,'cron','retried',1772444400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772444400000,1772444407883,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(13,'heartbeat','ops',1772445600000,'interval',1,'closed','ok',NULL,'heartbeat_ok',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'HEARTBEAT_OK',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(14,'heartbeat','slow',1772445600000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(15,'cron','retried',1772445600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772445600000,1772445607886,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(16,'cron','retried',1772446800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772446800000,1772446806710,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(17,'heartbeat','slow',1772447400000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772447400000,1772447400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(18,'cron','retried',1772448000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772448000000,1772448006055,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(19,'heartbeat','slow',1772449200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772449200000,1772449200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(20,'cron','retried',1772449200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772449200000,1772449207001,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(21,'cron','retried',1772450400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772450400000,1772450825967,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(22,'heartbeat','ops',1772451000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 37, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 94 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(23,'heartbeat','slow',1772451000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(24,'cron','retried',1772451600000,'schedule',1,'closed','skipped','missed',NULL,0,0,0,NULL,NULL,NULL,1772452320000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(25,'heartbeat','slow',1772452800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772452800000,1772452800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(26,'cron','retried',1772452800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772452800000,1772452805751,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(27,'heartbeat','ops',1772453700000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772453700000,1772453700000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "activity": 72, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 95 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(28,'cron','retried',1772454000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772454000000,1772454006645,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(29,'heartbeat','slow',1772454600000,'interval',1,'running',NULL,NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772454600000,NULL,NULL,NULL,NULL,NULL,20000000,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(30,'cron','retried',1772455200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772455200000,1772455206594,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(31,'heartbeat','ops',1772454720000,'api',1,'waiting','skipped','busy',NULL,0,0,3,'0a1b2c3d',1772454810000,1772454780000,NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE spend (
   day text not null,                -- of the budget's zone, as 2027-03-28
   kind text not null,               -- of the entry; kind and name are empty in the row of all
@@ -297,8 +400,8 @@ CREATE TABLE stall (
   id integer primary key,
   since integer not null,           -- when a turn was to begin
   until integer not null            -- when it began
-) strict;
-INSERT INTO "stall" VALUES(1,1772450401069,1772450820000);
+, cause text) strict;
+INSERT INTO "stall" VALUES(1,1772450401069,1772450820000,NULL);
 CREATE TABLE target (
   id integer primary key,           -- the largest is the last
   name text not null,               -- the agent's
@@ -309,6 +412,8 @@ CREATE TABLE target (
   unique (name, channel, whom)
 ) strict;
 INSERT INTO "target" VALUES(1,'ops','chat','4711','Ada',1772441400000);
+CREATE TABLE used_button (outbox_id integer not null, action text not null, used_at integer not null, primary key (outbox_id, action)) strict, without rowid;
+INSERT INTO "used_button" VALUES(4,'ack',1772453400000);
 CREATE TABLE "wake" (
   id integer primary key autoincrement,
   name text not null,
@@ -352,8 +457,16 @@ CREATE INDEX outbox_pending on outbox (not_before) where state = 'pending';
 CREATE INDEX outbox_sending on outbox (id) where state in ('sending', 'uncertain', 'held');
 CREATE INDEX outbox_channel on outbox (channel, state, created_at);
 CREATE INDEX outbox_run on outbox (run_id);
+CREATE INDEX condition_open on condition (name) where state = 'open';
+CREATE INDEX outbox_held_back on outbox (name, id) where awaits is not null and state = 'pending';
+CREATE INDEX condition_of_job on condition (name) where state = 'open' and (jobs <> '[]' or senders <> '[]')
+;
+CREATE INDEX rejected_wake_at on rejected_wake (at);
+CREATE INDEX outbox_of_entry on outbox (kind, name, channel, state, id);
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('run',31);
 INSERT INTO "sqlite_sequence" VALUES('wake',2);
 INSERT INTO "sqlite_sequence" VALUES('outbox',9);
+INSERT INTO "sqlite_sequence" VALUES('condition',1);
+INSERT INTO "sqlite_sequence" VALUES('config_event',1);
 COMMIT;

@@ -1,7 +1,8 @@
 """A daemon takes over a database that the previous version wrote, and continues its runs, wakes and messages.
 
-data/database_2026_11.sql is what heartbeatd of November 2026 left behind when it was killed on 2 March 2026 at 12:33 UTC in a test
-like these: there are rows in every table. When the schema changes, add a dump of the last schema and keep this one.
+data/database_2026_11.sql is what heartbeatd of 24 November 2026 left behind when it was killed on 2 March 2026 at 12:33 UTC in a
+test like these: there are rows in every table. Older databases are refused. When a version is released, add a dump of its schema;
+this one can go when the migrations up to that version become one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from world import World, utc
 
 from scheduler.model.problem import PROVIDER
 from scheduler.store import problems, spend
-from scheduler.store.database import APPLICATION_ID, Store, open_read_only_any_version
+from scheduler.store.database import APPLICATION_ID, Store, StoreError, open_read_only_any_version
 
 DUMP = DATA / "database_2026_11.sql"
 CONFIG = """
@@ -61,6 +62,28 @@ def world(state: Path, tmp_path: Path) -> World:
     return World(tmp_path, CONFIG, start="2026-03-02 12:35")
 
 
+NEXT_IDS = {
+    "run": "insert into run (kind, name, slot, trigger, state) values ('heartbeat', 'new', 1, 'interval', 'closed') returning id",
+    "wake": "insert into wake (name, kind, source, sender, text, created_at, updated_at, state)"
+    " values ('new', 'heartbeat', 'api', 'bot', '', 1, 1, 'ended') returning id",
+    "outbox": "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
+    " created_at) values ('new', 'log', 1, 'heartbeat', 'ops', 'interval', 1, 1, 1, '', '', 'pending', 1, 1) returning id",
+    "condition": "insert into condition (name, key, label, severity, text, state, opened_at, last_seen_at, openings, lines, senders,"
+    " first_run_id, last_run_id) values ('new', 'k', 'k', 'info', '', 'open', 1, 1, '[]', '[]', '[]', 1, 1) returning id",
+}
+
+
+def schema(connection: sqlite3.Connection) -> dict[str, object]:
+    """The columns of each table with their types and defaults, the kinds of the tables, and the indexes."""
+    tables = connection.execute("select name, sql from sqlite_master where type = 'table'").fetchall()
+    indexes = connection.execute("select name, sql from sqlite_master where type = 'index' and sql is not null").fetchall()
+    found: dict[str, object] = {name: " ".join(sql.split()) for name, sql in indexes}
+    for name, sql in tables:
+        columns = [tuple(row)[1:] for row in connection.execute(f"pragma table_info({name})")]
+        found[name] = ("autoincrement" in sql, sql.rsplit(")")[-1].split(), sorted(columns))
+    return found
+
+
 def row_counts(connection: sqlite3.Connection) -> dict[str, int]:
     tables = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
     return {table: connection.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
@@ -87,7 +110,9 @@ def test_waiting_wakes_are_delivered(world: World) -> None:
 
 def test_queued_messages_are_delivered(world: World) -> None:
     world.run(hours=12)
-    assert [text for _, name, text in world.delivered if name == "slow"] == ["Nothing new, but a word."]
+    assert [text for _, name, text in world.delivered if name == "slow" and "disk:/var" not in text] == [
+        "Nothing new, but a word."
+    ]
 
 
 def test_a_later_alert_goes_to_the_known_target(world: World) -> None:
@@ -122,6 +147,40 @@ def test_an_outage_is_a_problem_that_its_recipients_know(state: Path) -> None:
 def test_a_one_time_job_that_was_seen_before_still_runs_at_its_time(world: World) -> None:
     world.run_until("2026-03-05 09:01")
     assert world.history("later") == ["03-05 09:00 at ok"]
+
+
+def test_an_open_condition_stays_open_and_is_not_sent_again(world: World) -> None:
+    world.scripts["slow"] = lambda call: "[disk:/var] 94 % full"
+    world.run(hours=1)
+    (row,) = world.store.connection.execute("select id, state, text from condition where name = 'slow'")
+    assert tuple(row) == (1, "open", "94 % full")
+    assert [text for _, _, text in world.delivered if "disk:/var" in text] == []
+
+
+def test_an_upgraded_database_has_the_tables_of_a_new_one(state: Path, tmp_path: Path) -> None:
+    with closing(Store.open(state)) as upgraded, closing(Store.open(tmp_path / "new.db")) as new:
+        assert schema(upgraded.connection) == schema(new.connection)
+
+
+def test_ids_of_deleted_rows_are_not_used_again(state: Path) -> None:
+    with closing(Store.open(state)) as store:
+        for table in ("run", "wake", "outbox", "condition"):
+            last = store.connection.execute(f"select seq from sqlite_sequence where name = '{table}'").fetchone()[0]
+            store.connection.execute(f"delete from {table}")
+            assert store.connection.execute(NEXT_IDS[table]).fetchone()[0] == last + 1
+
+
+def test_a_database_of_an_older_version_is_refused_and_kept(state: Path) -> None:
+    with closing(sqlite3.connect(state)) as db, db:
+        db.execute("delete from _sqlite_migrations where name > 'm008'")
+        db.execute("insert into _sqlite_migrations (migration_set, name) values ('heartbeatd', 'm008_request_id')")
+    content = state.read_bytes()
+    for use in (Store.open, open_read_only_any_version):
+        with pytest.raises(
+            StoreError, match=r"written by an older heartbeatd \(schema m008_request_id, .* m023_repeated_runs and"
+        ):
+            use(state)
+    assert state.read_bytes() == content
 
 
 def test_spending_of_the_day_is_kept(state: Path) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.timestamps import to_millis
-from scheduler.store import breakers, run_history
+from scheduler.store import run_history
 from scheduler.store.database import (
     APPLICATION_ID,
     DatabaseUnavailable,
@@ -187,7 +186,7 @@ def test_a_new_database_has_all_tables_and_migrations(tmp_path: Path) -> None:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
         assert migrations.applied(store.connection) == ours()
     first = {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")}
-    assert first - {"incident"} | {"problem", "problem_notice"} <= made
+    assert first - {"incident", "outage", "outage_notice", "change"} | {"problem", "problem_notice"} <= made
 
 
 def first_version_database(path: Path) -> sqlite3.Connection:
@@ -196,24 +195,6 @@ def first_version_database(path: Path) -> sqlite3.Connection:
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
     migrations.apply(connection, stop_before=ours()[1])
     return connection
-
-
-def test_the_circuit_breakers_of_a_first_version_database_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    with closing(first_version_database(path)) as first:
-        first.execute("insert into breaker values ('anthropic', 'auth', 1000, 1801000, 7), ('local', 'rate', 2000, 902000, null)")
-    with closing(open_read_only_any_version(path)) as before, opened(path) as store:
-        assert [str(breaker) for breaker in breakers.list_open_breakers(before)] == [
-            "provider anthropic: auth",
-            "provider local: rate",
-        ]
-        found = breakers.list_open_breakers(store.connection)
-    assert [
-        (*each.circuit, each.reason, to_millis(each.opened_at), to_millis(each.probe_at), each.tried_by) for each in found
-    ] == [
-        ("anthropic", "*", "auth", 1000, 1801000, 7),
-        ("local", "*", "rate", 2000, 902000, None),
-    ]
 
 
 def test_opening_for_reading_never_creates_a_database(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -316,32 +314,6 @@ def test_a_cancelled_result_does_not_time_out_later(make_world: MakeWorld) -> No
         world.request(VerbRequest(Cancel(), world.records()[0]["id"]))
         world.run(hours=2)
     assert [row["reason"] for row in world.records()] == [None, "cancelled"]
-
-
-@pytest.mark.sqlite_file("a database of a version that could not use a server")
-def test_a_database_of_the_first_version_is_migrated_with_its_pending_results(make_world: MakeWorld) -> None:
-    with Server([gateway.async_answer()]) as server:
-        world = make_world(http_agent(server.url))
-        world.run(minutes=1)
-        world.stop()
-        _downgrade_to_first_version(world)
-        world.clock.advance(timedelta(hours=20))
-        world.boot()
-        run_id = world.records()[0]["id"]
-        assert world.records()[0]["result_due_at"] == "2026-03-03T08:00:00Z"
-        world.request(VerbRequest(ReportResult(text="The disk is full."), run_id))
-        world.run(minutes=1)
-    assert delivered_texts(world)[0] == "The disk is full."
-
-
-def _downgrade_to_first_version(world: World) -> None:
-    """Remove everything from the database that later migrations have added."""
-    with closing(sqlite3.connect(world.state)) as db:
-        db.execute("drop index run_awaited")
-        for column in ("truncated", "precheck_error", "result_due_at"):
-            db.execute(f"alter table run drop column {column}")
-        db.execute("delete from _sqlite_migrations where name = 'm003_answers'")
-        db.commit()
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -440,17 +438,3 @@ def test_a_run_with_a_complete_prompt_records_nothing_left_out(make_world: MakeW
     world = make_world(agent())
     world.run(minutes=5)
     assert world.records()[0]["left_out"] == []
-
-
-@pytest.mark.sqlite_file("a database of a version that could not use a server")
-def test_a_database_of_the_previous_version_gets_the_column_for_omitted_parts(make_world: MakeWorld) -> None:
-    world = make_world(agent())
-    world.run(minutes=5)
-    world.stop()
-    with closing(sqlite3.connect(world.state)) as db:
-        db.execute("alter table run drop column left_out")
-        db.execute("delete from _sqlite_migrations where name = 'm009_left_out'")
-        db.commit()
-    world.boot()
-    world.run(hours=1)
-    assert [row["left_out"] for row in world.records()] == [[]] * len(world.records())

@@ -295,23 +295,6 @@ def test_the_duration_of_a_job_interrupted_by_a_crash_excludes_the_downtime(make
     assert 20 <= run_durations(world, "measure")[0] <= 30
 
 
-@pytest.mark.sqlite_file("a database of a version that could not use a server")
-def test_a_database_of_the_previous_version_with_a_run_in_progress_is_migrated(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
-    world.run(seconds=10)
-    world.kill()
-    with sqlite3.connect(world.state) as db:
-        db.execute("alter table run drop column cut_at")
-        db.execute("delete from _sqlite_migrations where name = 'm007_cut_runs'")
-    db.close()
-    world.clock.advance(timedelta(minutes=14))
-    world.boot()
-    world.run(minutes=2)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
-    assert run_durations(world) == [60]
-
-
 def test_a_run_that_crashes_the_daemon_every_time_is_given_up(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h"))
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from test_story_slots import agent, job
+from test_story_slots import OPS, agent, job
 from world import QUIET, MakeWorld
 
 from scheduler.channels.message import DeliveryResult
@@ -73,3 +73,14 @@ def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(mak
     away[0] = False
     world.run(hours=3)
     assert [text for _, _, text in world.delivered if "channel hook undelivered" not in text] == [ALARM]
+
+
+def test_run_ids_continue_after_the_whole_history_was_deleted(make_world: MakeWorld) -> None:
+    world = make_world(OPS + "history: {keep: 1h}\n")
+    world.run(minutes=31)
+    world.pause(None)
+    world.run(hours=5)
+    assert world.records() == []
+    world.resume(None)
+    world.run(minutes=31)
+    assert min(row["id"] for row in world.records()) > 2

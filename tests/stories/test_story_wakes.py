@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from test_story_slots import agent
@@ -17,10 +15,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.loop import MAX_REQUESTS_PER_TICK
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.model.timestamps import to_millis
 from scheduler.store import run_history, wakes
-from scheduler.store.database import APPLICATION_ID
-from scheduler.store.migrations import migrations
 
 LAZY = agent(interval="1d")
 BACKUP = 'cron:\n  backup: {schedule: "0 3 * * *", command: ./backup.sh, wake_heartbeat: ops}\n'
@@ -195,33 +190,6 @@ def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: Make
     assert "a person" in world.calls[0].stdin
     assert "By api sender7, 2 times" in world.calls[0].stdin
     world.wake("ops", "look", sender="one more")
-
-
-@pytest.mark.sqlite_file("a database of a version that could not use a server")
-def test_wakes_stored_by_the_first_release_are_delivered_after_an_upgrade(make_world: MakeWorld, tmp_path: Path) -> None:
-    write_first_release_database(tmp_path / "state" / "heartbeatd.db")
-    world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
-    world.wake("ops", "new", sender="scripts", token="scripts")  # replaces the old text of the same token
-    world.run(hours=2)
-    assert "By api scripts, 4 times, the last one:" in world.calls[0].stdin
-    assert "By webhook heartbeatd group:" in world.calls[0].stdin
-    assert "the disk is full" in world.calls[0].stdin
-
-
-def write_first_release_database(path: Path) -> None:
-    """Write a database with only the first release's tables and two waiting wakes."""
-    path.parent.mkdir(mode=0o700)
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute(f"pragma application_id = {APPLICATION_ID}")
-    migrations.apply(db, stop_before=migrations.all[1].name)
-    now = to_millis(utc("2026-03-02 07:00"))
-    for source, sender, text, count in (("api", "scripts", "old", 3), ("webhook", "heartbeatd group", "the disk is full", 1)):
-        db.execute(
-            "insert into wake (name, kind, source, sender, text, count, created_at, updated_at, state)"
-            " values ('ops', 'heartbeat', ?, ?, ?, ?, ?, ?, 'waiting')",
-            (source, sender, text, count, now, now),
-        )
-    db.close()
 
 
 def test_wake_texts_are_kept_as_long_as_their_run_record(make_world: MakeWorld) -> None:
