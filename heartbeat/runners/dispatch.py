@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from types import ModuleType
 from typing import TypeVar
 
 from heartbeat.decision import Decision
-from heartbeat.runners import AgentRequest, Answer, HttpClient, Resources
+from heartbeat.runners import AgentRequest, Answer, HttpClient, Resources, model_call
+from heartbeat.runners.model_call import ModelApi
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
 
 AnswerT = TypeVar("AnswerT", Answer, Answer | Decision)
-CallModel = Callable[[AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]]
+CallModel = Callable[[ModelApi, AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]]
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
@@ -40,12 +40,12 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
 
             return await tool_loop.call_model(_model_api(runner), run, runner, tools, resources)
         case ModelRunner():
-            return await _with_span(_model_api(runner).call_model, run, runner, resources)
+            return await _with_span(model_call.call_model, run, runner, resources)
 
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, resources: Resources) -> Answer | Decision:
     """Let a model decide about `run.prompt`, the text of `decision.decision_prompt`. An Answer is always a failure."""
-    return await _with_span(_model_api(runner).request_decision, run, runner, resources)
+    return await _with_span(model_call.request_decision, run, runner, resources)
 
 
 async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) -> int | None:
@@ -66,7 +66,7 @@ def import_libraries(runners: Iterable[Runner]) -> None:
             anthropic.import_sdk()
 
 
-def _model_api(runner: ModelRunner) -> ModuleType:
+def _model_api(runner: ModelRunner) -> ModelApi:
     if runner.provider.kind == "openai":
         from heartbeat.runners import openai
 
@@ -79,10 +79,10 @@ def _model_api(runner: ModelRunner) -> ModuleType:
 async def _with_span(call: CallModel[AnswerT], run: AgentRequest, runner: ModelRunner, resources: Resources) -> AnswerT:
     """Call a model, in a span of its own if there are traces."""
     if resources.trace is None:
-        return await call(run, runner, resources.http)
+        return await call(_model_api(runner), run, runner, resources.http)
     provider = runner.provider
     with resources.trace.model_call(provider.name, provider.kind, run.model, runner.max_output_tokens) as span:
-        answer = await call(replace(run, traceparent=span.traceparent), runner, resources.http)
+        answer = await call(_model_api(runner), replace(run, traceparent=span.traceparent), runner, resources.http)
         failed = answer if isinstance(answer, Answer) else Answer()
         span.set_result(answer.model_used, answer.tokens, failed.failure, failed.status)
         return answer
