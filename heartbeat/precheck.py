@@ -9,11 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from heartbeat.runners import ProcessResult, StartProcess
+from heartbeat.runners.errors import add_stderr
+from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import Agent, Heartbeat, Precheck
 
 MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
 MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
-MAX_ERROR = 2000
 NO_WORK = "NO_WORK"
 NOT_FOUND = 127  # the exit code of a shell that did not find the program
 
@@ -67,8 +68,7 @@ def _describe_failure(workspace: Path, precheck: Precheck, process: ProcessResul
         problem = f"{problem} (the shell found no such program, in {workspace})"
     if process.timed_out:
         problem = f"did not end within {precheck.timeout}"
-    error_text = process.error_text.strip()
-    return f"{problem}: {error_text[-MAX_ERROR:]}" if problem and error_text else problem
+    return add_stderr(problem, process, NO_SECRETS) if problem else None
 
 
 def _says_no_work(output: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from heartbeat.findings import InvalidFindings, Report, parse_report
@@ -22,6 +22,14 @@ LIMIT_STOP_REASONS = (
     "length",
     "model_context_window_exceeded",
 )  # the words of APIs for an answer that was cut at a token limit
+# The names under which agents report each kind of token. The first that is present counts.
+_USAGE_KEYS = {
+    "input": ("input_tokens", "prompt_tokens", "input"),
+    "output": ("output_tokens", "completion_tokens", "output"),
+    "cache_read": ("cache_read_input_tokens", "cache_read"),
+    "cache_write": ("cache_creation_input_tokens", "cache_write"),
+}
+_CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache and also included in the input
 MAX_LOG = 16 * 1024  # characters for the log; the rest is dropped
 
 
@@ -83,11 +91,15 @@ def answer_from_report(spent: Answer, report: Report) -> Answer:
 
     The text is the report as plain text. If there is nothing in it, the text is the quiet token, or empty if the answer was cut.
     """
-    text = str(report) or ("" if spent.truncated else OK_TOKEN)
+    return with_text(replace(spent, report=report), str(report) or ("" if spent.truncated else OK_TOKEN))
+
+
+def with_text(spent: Answer, text: str) -> Answer:
+    """The answer with this text. A text that is too large is a failure, whose usage is kept."""
     try:
-        return replace(spent, text=check_answer_text(text), report=report)
+        return replace(spent, text=check_answer_text(text))
     except CallError as error:
-        return replace(spent, failure=error.answer.failure, error=error.answer.error)
+        return replace(spent, failure=error.answer.failure, error=error.answer.error, report=None)
 
 
 def check_answer_text(text: str) -> str:
@@ -122,11 +134,29 @@ def tokens_from_counts(**counts: int | None) -> Tokens | None:
     return Tokens(**known) if len(known) == len(counts) else None
 
 
-def parse_tokens(value: object) -> Tokens | None:
-    """Tokens by kind as an agent reported them. Missing kinds count as 0. None if it reported none."""
-    if not isinstance(value, Mapping):
+def parse_usage(usage: object) -> Tokens | None:
+    """Tokens by kind as an agent reported them, under the names of `_USAGE_KEYS`. Missing kinds count as 0. None if it reported
+    none, or if a number is not valid.
+    """
+    if not isinstance(usage, Mapping):
         return None
-    return tokens_from_counts(**{field.name: token_count(value.get(field.name) or 0) for field in fields(Tokens)})
+    given = {kind: next((usage[name] for name in names if name in usage), 0) for kind, names in _USAGE_KEYS.items()}
+    tokens = tokens_from_counts(**{kind: token_count(number or 0) for kind, number in given.items()})
+    included = token_count(usage.get(_CACHED_INPUT_KEY) or 0)
+    if tokens is None or included is None:
+        return None
+    return replace(tokens, input=max(0, tokens.input - included), cache_read=tokens.cache_read + included)
+
+
+def usage_of_report(report: Mapping[str, object], redactor: Redactor) -> Answer:
+    """The usage in the report of an agent, as an answer without a text."""
+    return Answer(
+        model_used=model_name(report.get("model")),
+        tokens=parse_usage(report.get("usage")) or parse_usage(report.get("tokens")),
+        cost_usd=parse_cost(report.get("total_cost_usd", report.get("cost_usd"))),
+        tool_calls=_parse_tool_calls(report.get("tool_calls")),
+        log=_parse_log(report.get("log"), redactor),
+    )
 
 
 def model_name(value: object) -> str | None:
@@ -134,7 +164,7 @@ def model_name(value: object) -> str | None:
     return clean_text(value)[:MAX_NAME] if isinstance(value, str) and value else None
 
 
-def parse_tool_calls(value: object) -> tuple[ToolCall, ...]:
+def _parse_tool_calls(value: object) -> tuple[ToolCall, ...]:
     """The tools that an agent says it used, at most MAX_TOOL_CALLS. Entries without a name are ignored."""
     found = (_parse_tool_call(each) for each in value[:MAX_TOOL_CALLS]) if isinstance(value, list) else ()
     return tuple(call for call in found if call is not None)
@@ -147,7 +177,7 @@ def make_tool_call(name: object, times: object = 1, duration_ms: object = None) 
     return ToolCall(named, token_count(times) or 1, None if took is None else int(took)) if named else None
 
 
-def parse_log(value: object, redactor: Redactor) -> str | None:
+def _parse_log(value: object, redactor: Redactor) -> str | None:
     """A text for the log, redacted and cut to MAX_LOG. None if there is none."""
     return redactor.redact(clean_text(value))[:MAX_LOG] or None if isinstance(value, str) else None
 
@@ -173,13 +203,7 @@ def _parse_tool_call(value: object) -> ToolCall | None:
 
 
 def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redactor) -> Answer:
-    spent = Answer(
-        model_used=model_name(value.get("model")),
-        tokens=parse_tokens(value.get("tokens")),
-        cost_usd=parse_cost(value.get("cost_usd")),
-        tool_calls=parse_tool_calls(value.get("tool_calls")),
-        log=parse_log(value.get("log"), redactor),
-    )
+    spent = usage_of_report(value, redactor)
     if value.get("error"):
         message = find_message(value["error"]) or "no reason given"
         return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {message}", redactor), transient=True)

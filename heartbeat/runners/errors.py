@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from heartbeat.runners import Answer, Failure, HttpReply, ProcessResult
+from heartbeat.runners import MAX_ANSWER, Answer, Failure, HttpReply, ProcessResult
 from heartbeat.runners.redaction import Redactor
 from heartbeat.words import squeeze
 
@@ -134,13 +135,37 @@ def redacted_line(text: str, redactor: Redactor) -> str:
     return squeeze(redactor.redact(text), MAX_MESSAGE)
 
 
+def error_of_process(
+    ended: ProcessResult, timeout: timedelta, redactor: Redactor, *, with_output: bool = False
+) -> CallError | None:
+    """Why a program that ended in this way gave no answer; None if its exit code is 0. `timeout` is that of the attempt.
+
+    The error has the end of what the program printed, `with_output` of standard output too.
+    """
+    describe = partial(_add_last_lines if with_output else add_stderr, ended=ended, redactor=redactor)
+    if ended.problem is not None and not ended.truncated:
+        return CallError(Failure.EXIT, f"could not start: {ended.problem}", not_sent=True)
+    if ended.timed_out:
+        return CallError(Failure.TIMEOUT, describe(f"no answer within {timeout}"), transient=True)
+    if ended.problem is not None or (ended.truncated and ended.exit_code is None):
+        return too_large_error(ended, redactor)
+    if ended.exit_code is None or ended.exit_code < 0:
+        return CallError(Failure.EXIT, describe("ended by a signal"), transient=True)
+    return CallError(Failure.EXIT, describe(f"exit code {ended.exit_code}"), transient=True) if ended.exit_code else None
+
+
+def too_large_error(ended: ProcessResult, redactor: Redactor) -> CallError:
+    """The error for a program that printed more than an answer may have."""
+    return CallError(Failure.BAD_ANSWER, add_stderr(f"the answer is larger than {MAX_ANSWER} bytes", ended, redactor))
+
+
 def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:
     """The error with the end of what the program printed to standard error, redacted before it is cut."""
     printed = redactor.redact(ended.error_text).strip()
     return f"{error}: {printed[-MAX_STDERR:]}" if printed else error
 
 
-def add_last_lines(error: str, ended: ProcessResult, redactor: Redactor) -> str:
+def _add_last_lines(error: str, ended: ProcessResult, redactor: Redactor) -> str:
     """The error with the ends of both streams: many programs print why they failed to standard output."""
     output = redactor.redact_tail(ended.output_text) if ended.truncated else redactor.redact(ended.output_text)
     lines = [line for each in output.splitlines() if (line := squeeze(each))]

@@ -177,11 +177,10 @@ def _answer_from_response(response: Response, *, structured: bool) -> Answer:
     """
     given = response.arguments_of(REPORT_FINDINGS) if structured else []
     others = len(response.uses) - len(given)
-    spent = replace(response.spent, truncated=response.is_cut)
-    try:
-        text = agent_json.check_answer_text(response.text)
-    except CallError as error:
-        return _failed_answer(spent, error.answer.failure or Failure.BAD_ANSWER, error.answer.error)
+    answer = agent_json.with_text(replace(response.spent, truncated=response.is_cut), response.text)
+    if answer.failure is not None:
+        return answer
+    spent, text = replace(answer, text=""), answer.text
     if response.stopped in REFUSAL_REASONS:
         return _failed_answer(spent, Failure.BAD_ANSWER, "the model refused to answer")
     if given:

@@ -15,32 +15,20 @@ from itertools import islice
 
 from heartbeat import findings
 from heartbeat.findings import InvalidFindings, Report
-from heartbeat.runners import Answer, Failure, Tokens, ToolCall
+from heartbeat.runners import Answer, Failure, ToolCall
 from heartbeat.runners.agent_json import (
     MAX_TOOL_CALLS,
     answer_from_report,
-    check_answer_text,
     is_truncated,
     make_tool_call,
     model_name,
-    parse_cost,
-    parse_log,
-    parse_tokens,
-    parse_tool_calls,
-    token_count,
-    tokens_from_counts,
+    usage_of_report,
+    with_text,
 )
-from heartbeat.runners.errors import CallError, find_message, redacted_line
+from heartbeat.runners.errors import find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
 
 TEXT_KEYS = ("result", "text", "response", "output")
-
-# The names under which programs report each kind of token. The first that is present counts.
-_INPUT_KEYS = ("input_tokens", "prompt_tokens", "input")
-_OUTPUT_KEYS = ("output_tokens", "completion_tokens", "output")
-_CACHE_READ_KEYS = ("cache_read_input_tokens", "cache_read")
-_CACHE_WRITE_KEYS = ("cache_creation_input_tokens", "cache_write")
-_CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache and also included in the input
 
 Event = Mapping[str, object]
 
@@ -68,10 +56,7 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
         return answer_from_report(spent, found)
     if text is None:
         return None
-    try:
-        return replace(spent, text=check_answer_text(redactor.redact(text)))
-    except CallError as error:
-        return replace(spent, failure=error.answer.failure, error=error.answer.error)
+    return with_text(spent, redactor.redact(text))
 
 
 def _report_events(output: str) -> list[Event]:
@@ -140,33 +125,13 @@ def _report_usage(events: list[Event], redactor: Redactor) -> Answer:
     report = events[-1]
     used = report.get("modelUsage")
     models = list(used) if isinstance(used, Mapping) else []
-    calls = parse_tool_calls(report.get("tool_calls")) or tuple(islice(find_tool_calls(events), MAX_TOOL_CALLS))
-    return Answer(
-        model_used=model_name(report.get("model")) or (model_name(models[0]) if len(models) == 1 else None),
-        tokens=_parse_usage(report.get("usage")) or parse_tokens(report.get("tokens")),
-        cost_usd=parse_cost(report.get("total_cost_usd", report.get("cost_usd"))),
+    spent = usage_of_report(report, redactor)
+    calls = spent.tool_calls or tuple(islice(find_tool_calls(events), MAX_TOOL_CALLS))
+    return replace(
+        spent,
+        model_used=spent.model_used or (model_name(models[0]) if len(models) == 1 else None),
         tool_calls=tuple(replace(call, name=redactor.redact(call.name)) for call in calls),
-        log=parse_log(report.get("log"), redactor),
     )
-
-
-def _parse_usage(usage: object) -> Tokens | None:
-    if not isinstance(usage, Mapping):
-        return None
-    tokens = tokens_from_counts(
-        input=_first_count(usage, _INPUT_KEYS),
-        output=_first_count(usage, _OUTPUT_KEYS),
-        cache_read=_first_count(usage, _CACHE_READ_KEYS),
-        cache_write=_first_count(usage, _CACHE_WRITE_KEYS),
-    )
-    included = token_count(usage.get(_CACHED_INPUT_KEY) or 0)
-    if tokens is None or included is None:
-        return None
-    return replace(tokens, input=max(0, tokens.input - included), cache_read=tokens.cache_read + included)
-
-
-def _first_count(usage: Mapping[str, object], names: tuple[str, ...]) -> int | None:
-    return next((token_count(usage[name] or 0) for name in names if name in usage), 0)
 
 
 def find_tool_calls(events: Sequence[Event]) -> Iterator[ToolCall]:

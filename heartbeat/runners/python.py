@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from heartbeat.runners import (
-    MAX_ANSWER,
     AgentRequest,
     Answer,
     Failure,
@@ -24,12 +23,10 @@ from heartbeat.runners import (
     agent_json,
     python_child,
 )
-from heartbeat.runners.errors import CallError, add_stderr, parse_json_object, redacted_line
-from heartbeat.runners.redaction import Redactor
+from heartbeat.runners.errors import CallError, add_stderr, error_of_process, parse_json_object, redacted_line, too_large_error
+from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import PythonRunner
 from heartbeat.threads import finish_despite_cancellation, in_daemon_thread
-
-_NO_SECRETS = Redactor(())
 
 
 async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> Answer:
@@ -59,29 +56,18 @@ def _request_data(run: AgentRequest) -> dict[str, object]:
 
 
 def _parse_child_output(run: AgentRequest, ended: ProcessResult) -> Answer:
-    _raise_on_failure(run, ended)
+    if error := error_of_process(ended, run.timeout, NO_SECRETS):
+        raise error
+    if ended.truncated:
+        raise too_large_error(ended, NO_SECRETS)
     if not ended.output:
-        raise CallError(Failure.EXIT, add_stderr("it ended the process instead of returning", ended, _NO_SECRETS), transient=True)
+        raise CallError(Failure.EXIT, add_stderr("it ended the process instead of returning", ended, NO_SECRETS), transient=True)
     given = parse_json_object(HttpReply(200, {}, ended.output))
     if "missing" in given:
-        raise CallError(Failure.NOT_FOUND, redacted_line(f"cannot be called: {given['missing']}", _NO_SECRETS))
+        raise CallError(Failure.NOT_FOUND, redacted_line(f"cannot be called: {given['missing']}", NO_SECRETS))
     if "answer" not in given:
         raise _wrong_type_error(str(given.get("returned")))
-    return agent_json.parse_answer(given["answer"], failed=Failure.EXIT, redactor=_NO_SECRETS)
-
-
-def _raise_on_failure(run: AgentRequest, ended: ProcessResult) -> None:
-    """Raise CallError unless the child exited with code 0."""
-    if ended.problem is not None:
-        raise CallError(Failure.EXIT, f"could not start: {ended.problem}", not_sent=True)
-    if ended.timed_out:
-        raise CallError(Failure.TIMEOUT, add_stderr(f"no answer within {run.timeout}", ended, _NO_SECRETS), transient=True)
-    if ended.truncated:
-        raise CallError(Failure.BAD_ANSWER, f"the answer is larger than {MAX_ANSWER} bytes")
-    if ended.exit_code is None or ended.exit_code < 0:
-        raise CallError(Failure.EXIT, add_stderr("ended by a signal", ended, _NO_SECRETS), transient=True)
-    if ended.exit_code != 0:
-        raise CallError(Failure.EXIT, add_stderr(f"exit code {ended.exit_code}", ended, _NO_SECRETS), transient=True)
+    return agent_json.parse_answer(given["answer"], failed=Failure.EXIT, redactor=NO_SECRETS)
 
 
 def _call_in_process(run: AgentRequest, runner: PythonRunner) -> Answer:
@@ -92,7 +78,7 @@ def _call_in_process(run: AgentRequest, runner: PythonRunner) -> Answer:
     value = _call_function(function, _request_data(run))
     if not (value is None or isinstance(value, str | dict)):
         raise _wrong_type_error(type(value).__name__)
-    return agent_json.parse_answer(value, failed=Failure.EXIT, redactor=_NO_SECRETS)
+    return agent_json.parse_answer(value, failed=Failure.EXIT, redactor=NO_SECRETS)
 
 
 def _call_function(function: Any, run: dict[str, object]) -> object:
@@ -104,7 +90,7 @@ def _call_function(function: Any, run: dict[str, object]) -> object:
 
 
 def _describe_exception(error: BaseException) -> str:
-    return redacted_line(f"{type(error).__name__}: {error}", _NO_SECRETS)
+    return redacted_line(f"{type(error).__name__}: {error}", NO_SECRETS)
 
 
 def _wrong_type_error(kind: str) -> CallError:

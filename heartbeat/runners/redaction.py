@@ -50,6 +50,9 @@ class Redactor:
         return self.redact(text)
 
 
+NO_SECRETS = Redactor(())
+
+
 def redactor_for_env(env: Mapping[str, object]) -> Redactor:
     """A redactor for the secrets among the environment variables of a program."""
     return Redactor(reveal_secret(value) for value in env.values() if is_secret(value))
