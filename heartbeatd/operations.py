@@ -1,7 +1,8 @@
 """Defines what a request of the HTTP API is: an operation with its path, its permission, its fields and its answer.
 
-Each class in verbs.py and questions.py is an operation. From these classes come the routes, openapi.json, the arguments of the
-tools of MCP, the methods of the client, what the forms of the page send, and the table of permissions. The commands send them.
+Each class in verbs.py and questions.py is an operation, and the list at the end of the file has its paths. From them come the
+routes, openapi.json, the arguments of the tools of MCP, the methods of the client, what the forms of the page send, and the table
+of permissions. The commands send them.
 """
 
 from __future__ import annotations
@@ -101,7 +102,6 @@ class Operation(BaseModel, Generic[Answer]):
 
     method: ClassVar[Method]
     may: ClassVar[Permission | None]  # the permission that a token needs; None: any token is enough
-    paths: ClassVar[Mapping[str, str]]  # by the names of the requests, which are unique
     concern: ClassVar[Concern] = Concern.PART  # of a path that names nothing
     tool: ClassVar[str] = ""  # the name of the tool of MCP that is this request; empty: there is none
     may_be_refused_by_config: ClassVar[bool] = False  # the answer may be a list of the errors of the config
@@ -188,18 +188,19 @@ class WaitingClient(Protocol):
 
 
 class RequestMethod(Generic[P, Answer]):
-    """A method of both clients: it sends the request with its own name, which is one of the `paths` of its operation.
+    """A method of both clients: it sends the request with its own name, which is the one in openapi.json.
 
     The parameters are the subject of the path, and the fields of the operation by their names.
     """
 
     endpoint: Endpoint
 
-    def __init__(self, operation: type[Operation[Any]]) -> None:
-        self._operation = operation
+    def __init__(self, operation: object, path: str) -> None:
+        self._operation = cast("type[Operation[Any]]", operation)
+        self._path = path
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.endpoint = Endpoint(name, self._operation.paths[name], self._operation)
+        self.endpoint = Endpoint(name, self._path, self._operation)
 
     @overload
     def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
@@ -236,19 +237,19 @@ class RequestMethod(Generic[P, Answer]):
         return Signature(parameters, return_annotation=self._operation.answer_type())
 
 
-def of_name(operation: Callable[P, Operation[Answer]]) -> RequestMethod[Concatenate[str, P], Answer]:
+def of_name(operation: Callable[P, Operation[Answer]], path: str) -> RequestMethod[Concatenate[str, P], Answer]:
     """The method for a request whose path names an agent or a job."""
-    return RequestMethod(cast("type[Operation[Any]]", operation))
+    return RequestMethod(operation, path)
 
 
-def of_number(operation: Callable[P, Operation[Answer]]) -> RequestMethod[Concatenate[int, P], Answer]:
+def of_number(operation: Callable[P, Operation[Answer]], path: str) -> RequestMethod[Concatenate[int, P], Answer]:
     """The method for a request whose path has the number of a run, a wake or a message."""
-    return RequestMethod(cast("type[Operation[Any]]", operation))
+    return RequestMethod(operation, path)
 
 
-def of_all(operation: Callable[P, Operation[Answer]]) -> RequestMethod[P, Answer]:
+def of_all(operation: Callable[P, Operation[Answer]], path: str) -> RequestMethod[P, Answer]:
     """The method for a request whose path names nothing."""
-    return RequestMethod(cast("type[Operation[Any]]", operation))
+    return RequestMethod(operation, path)
 
 
 def endpoints_of(methods: type) -> dict[str, Endpoint]:

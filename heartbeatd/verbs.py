@@ -6,27 +6,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from heartbeatd.answers import (
-    AcknowledgedConditions,
-    CancelledRun,
-    ChangedMessage,
-    Checklist,
-    ClosedCondition,
-    ConfigEdited,
-    ConfigSuggestion,
-    LaneHeld,
-    LaneReleased,
-    Muted,
-    PausedEntries,
-    RecordedActivity,
-    Reloaded,
-    ResumedEntries,
-    RunNumber,
-    TestedChannels,
-    Unmuted,
-    WakeAccepted,
-    WakeNumber,
-)
+import heartbeatd.answers as answers
 from heartbeatd.operations import (
     AgentName,
     Answer,
@@ -66,7 +46,7 @@ class Verb(Operation[Answer]):
     is_final: ClassVar[bool] = False  # it cannot be undone, so its button looks different
 
 
-class Wake(Verb[WakeAccepted]):
+class Wake(Verb[answers.WakeAccepted]):
     """Run an agent now, outside of its schedule (a wake). If the daemon is down, the agent is woken when the daemon starts
     again. If the wake must wait, the response gives the reason. Over HTTP, the alerts of Alertmanager can be sent instead
     of a text. With `urgent: false` the wake starts no run: the next run gets the text.
@@ -75,23 +55,19 @@ class Wake(Verb[WakeAccepted]):
     may = "wake"
     tool = "wake"
     button = "Wake"
-    paths = {"wake_agent": "/api/v1/agents/{name}/wake"}
 
     text: Text = Field(default="", title="Text to put into the agent's prompt.")
     urgent: TrueOrFalse = True
 
 
-class RunJob(Verb[WakeNumber]):
+class RunJob(Verb[answers.WakeNumber]):
     """Run a cron job now, in addition to its schedule. If the daemon is down, the job runs when the daemon starts again."""
 
     button = "Run now"
-    paths = {"run_job": "/api/v1/cron/{name}/run"}
 
 
-class ReportResult(Verb[RunNumber]):
+class ReportResult(Verb[answers.RunNumber]):
     """Record the result of a run that ended `async`. It is a text or findings, which may be `truncated`, or an error."""
-
-    paths = {"report_result": "/api/v1/runs/{id}/result"}
 
     text: Text | None = None
     findings: list[Any] | None = Field(default=None, description="a list of objects with key, text, severity and resolved")
@@ -105,7 +81,7 @@ class ReportResult(Verb[RunNumber]):
         return self
 
 
-class Cancel(Verb[CancelledRun]):
+class Cancel(Verb[answers.CancelledRun]):
     """Cancel a run that is in progress or will be retried. The run gets the outcome `abandoned` and the reason `cancelled`, and
     is not retried. A run that waits for a retry or for an asynchronous result can be cancelled too. Wakes in the prompt of
     the cancelled run are put into the prompt of the agent's next run.
@@ -113,32 +89,27 @@ class Cancel(Verb[CancelledRun]):
 
     button = "Cancel"
     is_final = True
-    paths = {"cancel_run": "/api/v1/runs/{id}/cancel"}
 
 
-class HoldLane(Verb[LaneHeld]):
+class HoldLane(Verb[answers.LaneHeld]):
     """Lock an agent's lane for a time, or extend the lock. `run` is the run in progress, which the caller should wait for."""
 
     method = "PUT"
-    paths = {"hold_lane": "/api/v1/agents/{name}/busy"}
 
     id: HolderId
     for_: Span
 
 
-class ReleaseLane(Verb[LaneReleased]):
+class ReleaseLane(Verb[answers.LaneReleased]):
     """Release an agent's lane. A holder that does not hold it may do so too."""
 
     method = "DELETE"
-    paths = {"release_lane": "/api/v1/agents/{name}/busy"}
 
     id: HolderId
 
 
-class NoteActivity(Verb[RecordedActivity]):
+class NoteActivity(Verb[answers.RecordedActivity]):
     """Record the target that an agent has just talked with, and how much work waits for the agent."""
-
-    paths = {"record_activity": "/api/v1/agents/{name}/activity"}
 
     channel: ShortText | None = None
     target: ShortText | None = None
@@ -168,38 +139,27 @@ class _Ending(Verb[Answer]):
         return self
 
 
-class Pause(_Ending[PausedEntries]):
+class Pause(_Ending[answers.PausedEntries]):
     """Pause an agent or a job until it is resumed, or for a given time. Runs that fall due during the pause are recorded as one
     skipped run with a count. Runs in progress continue.
     """
 
     button = "Pause"
-    paths = {
-        "pause_agent": "/api/v1/agents/{name}/pause",
-        "pause_job": "/api/v1/cron/{name}/pause",
-        "pause_all": "/api/v1/pause",
-    }
 
 
-class Resume(Verb[ResumedEntries]):
+class Resume(Verb[answers.ResumedEntries]):
     """Resume a paused agent or job, or all of them."""
 
     button = "Resume"
-    paths = {
-        "resume_agent": "/api/v1/agents/{name}/resume",
-        "resume_job": "/api/v1/cron/{name}/resume",
-        "resume_all": "/api/v1/resume",
-    }
 
 
-class Mute(_Ending[Muted]):
+class Mute(_Ending[answers.Muted]):
     """Suppress the messages of an agent or a job. Its runs continue. Suppressed messages are recorded, but not sent later.
     After the mute, the next run reports open conditions that have not been reported yet, the end of reported conditions,
     and a failure that is not over.
     """
 
     button = "Mute"
-    paths = {"mute_agent": "/api/v1/agents/{name}/mute", "mute_job": "/api/v1/cron/{name}/mute"}
 
     until_changed: TrueOrFalse = Field(
         default=False,
@@ -208,40 +168,36 @@ class Mute(_Ending[Muted]):
     )
 
 
-class Unmute(Verb[Unmuted]):
+class Unmute(Verb[answers.Unmuted]):
     """Stop suppressing the messages of an agent or a job. The next run reports open conditions that have not been reported yet,
     the end of reported conditions, and a failure that is not over.
     """
 
     button = "Unmute"
-    paths = {"unmute_agent": "/api/v1/agents/{name}/unmute", "unmute_job": "/api/v1/cron/{name}/unmute"}
 
 
-class Retry(Verb[ChangedMessage]):
+class Retry(Verb[answers.ChangedMessage]):
     """Send a message again now, also one that is held or was given up. It keeps its idempotency key. If the daemon is down, it
     is sent at its next start.
     """
 
     button = "Send again"
-    paths = {"retry_message": "/api/v1/outbox/{id}/retry"}
 
 
-class Drop(Verb[ChangedMessage]):
+class Drop(Verb[answers.ChangedMessage]):
     """Drop a message without sending it. `heartbeatd show RUN` still shows its text."""
 
     button = "Drop"
     is_final = True
-    paths = {"drop_message": "/api/v1/outbox/{id}/drop"}
 
 
-class CloseProblem(Verb[ClosedCondition]):
+class CloseProblem(Verb[answers.ClosedCondition]):
     """Close an open condition without a message. Case and blanks in the key are ignored. If the agent mentions the condition
     again, it is opened again and reported as new.
     """
 
     button = "Close"
     is_final = True
-    paths = {"close_condition": "/api/v1/conditions/close"}
     concern = Concern.NAMED
 
     agent: AgentName
@@ -264,34 +220,29 @@ class _OfConditions(Verb[Answer]):
         return self
 
 
-class Ack(_OfConditions[AcknowledgedConditions]):
+class Ack(_OfConditions[answers.AcknowledgedConditions]):
     """Suppress the messages about an open condition until it gets worse or ends. Case and blanks in the key are ignored."""
 
     button = "Acknowledge"
-    paths = {"acknowledge_conditions": "/api/v1/conditions/ack"}
 
 
-class Unack(_OfConditions[AcknowledgedConditions]):
+class Unack(_OfConditions[answers.AcknowledgedConditions]):
     """Remove the acknowledgement of a condition. From the next run on, reminders are sent again."""
 
     button = "Report again"
-    paths = {"unacknowledge_conditions": "/api/v1/conditions/unack"}
 
 
-class Ping(Verb[TestedChannels]):
+class Ping(Verb[answers.TestedChannels]):
     """Send a test message through one channel, or through all that need no target. The message does not go through the outbox
     and is sent only once.
     """
 
-    paths = {"ping_channels": "/api/v1/ping"}
-
     channel: Text | None = None
 
 
-class Reload(Verb[Reloaded]):
+class Reload(Verb[answers.Reloaded]):
     """Reload the config in the running daemon. If the new config has errors, the daemon keeps the old one."""
 
-    paths = {"reload_config": "/-/reload"}
     may_be_refused_by_config = True
 
     dry_run: TrueOrFalse = Field(
@@ -301,18 +252,13 @@ class Reload(Verb[Reloaded]):
     )
 
 
-class SetConfig(Verb[ConfigEdited | ConfigSuggestion]):
+class SetConfig(Verb[answers.ConfigEdited | answers.ConfigSuggestion]):
     """Change values of an agent or a job, or anywhere in the config, as a JSON merge patch. Without the permission `edit` the
     response contains the YAML to write. `hash` is that of the version to change, unless the header If-Match has it.
     """
 
     method = "PATCH"
     may = "read"
-    paths = {
-        "patch_agent_config": "/api/v1/agents/{name}/config",
-        "patch_job_config": "/api/v1/cron/{name}/config",
-        "patch_config": "/api/v1/config",
-    }
     may_be_refused_by_config = True
 
     changes: dict[str, Any] = Field(description="an object with the keys to change; maps are merged, null removes a key")
@@ -320,14 +266,13 @@ class SetConfig(Verb[ConfigEdited | ConfigSuggestion]):
     dry_run: TrueOrFalse = False
 
 
-class SetChecklist(Verb[Checklist]):
+class SetChecklist(Verb[answers.Checklist]):
     """Replace the checklist of an agent. `hash` is that of the version to replace, or `none` if there is no checklist yet. The
     headers If-Match and `If-None-Match: *` say the same.
     """
 
     method = "PUT"
     may = "edit"
-    paths = {"put_checklist": "/api/v1/agents/{name}/checklist"}
 
     text: str = Field(description="the whole checklist as a string")
     hash: Text | None = None
@@ -336,34 +281,34 @@ class SetChecklist(Verb[Checklist]):
 class VerbMethods:
     """The methods of the clients that send verbs."""
 
-    wake_agent = of_name(Wake)
-    run_job = of_name(RunJob)
-    report_result = of_number(ReportResult)
-    cancel_run = of_number(Cancel)
-    hold_lane = of_name(HoldLane)
-    release_lane = of_name(ReleaseLane)
-    record_activity = of_name(NoteActivity)
-    pause_agent = of_name(Pause)
-    pause_job = of_name(Pause)
-    pause_all = of_all(Pause)
-    resume_agent = of_name(Resume)
-    resume_job = of_name(Resume)
-    resume_all = of_all(Resume)
-    mute_agent = of_name(Mute)
-    mute_job = of_name(Mute)
-    unmute_agent = of_name(Unmute)
-    unmute_job = of_name(Unmute)
-    retry_message = of_number(Retry)
-    drop_message = of_number(Drop)
-    close_condition = of_all(CloseProblem)
-    acknowledge_conditions = of_all(Ack)
-    unacknowledge_conditions = of_all(Unack)
-    ping_channels = of_all(Ping)
-    reload_config = of_all(Reload)
-    patch_agent_config = of_name(SetConfig)
-    patch_job_config = of_name(SetConfig)
-    patch_config = of_all(SetConfig)
-    put_checklist = of_name(SetChecklist)
+    wake_agent = of_name(Wake, "/api/v1/agents/{name}/wake")
+    run_job = of_name(RunJob, "/api/v1/cron/{name}/run")
+    report_result = of_number(ReportResult, "/api/v1/runs/{id}/result")
+    cancel_run = of_number(Cancel, "/api/v1/runs/{id}/cancel")
+    hold_lane = of_name(HoldLane, "/api/v1/agents/{name}/busy")
+    release_lane = of_name(ReleaseLane, "/api/v1/agents/{name}/busy")
+    record_activity = of_name(NoteActivity, "/api/v1/agents/{name}/activity")
+    pause_agent = of_name(Pause, "/api/v1/agents/{name}/pause")
+    pause_job = of_name(Pause, "/api/v1/cron/{name}/pause")
+    pause_all = of_all(Pause, "/api/v1/pause")
+    resume_agent = of_name(Resume, "/api/v1/agents/{name}/resume")
+    resume_job = of_name(Resume, "/api/v1/cron/{name}/resume")
+    resume_all = of_all(Resume, "/api/v1/resume")
+    mute_agent = of_name(Mute, "/api/v1/agents/{name}/mute")
+    mute_job = of_name(Mute, "/api/v1/cron/{name}/mute")
+    unmute_agent = of_name(Unmute, "/api/v1/agents/{name}/unmute")
+    unmute_job = of_name(Unmute, "/api/v1/cron/{name}/unmute")
+    retry_message = of_number(Retry, "/api/v1/outbox/{id}/retry")
+    drop_message = of_number(Drop, "/api/v1/outbox/{id}/drop")
+    close_condition = of_all(CloseProblem, "/api/v1/conditions/close")
+    acknowledge_conditions = of_all(Ack, "/api/v1/conditions/ack")
+    unacknowledge_conditions = of_all(Unack, "/api/v1/conditions/unack")
+    ping_channels = of_all(Ping, "/api/v1/ping")
+    reload_config = of_all(Reload, "/-/reload")
+    patch_agent_config = of_name(SetConfig, "/api/v1/agents/{name}/config")
+    patch_job_config = of_name(SetConfig, "/api/v1/cron/{name}/config")
+    patch_config = of_all(SetConfig, "/api/v1/config")
+    put_checklist = of_name(SetChecklist, "/api/v1/agents/{name}/checklist")
 
 
 VERB_ENDPOINTS = endpoints_of(VerbMethods)

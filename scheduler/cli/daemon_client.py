@@ -179,7 +179,7 @@ def _read_token(files: DaemonFiles) -> str:
 
 def _endpoint_of(verb: Verb[Any], subject: Key | int | None) -> Endpoint:
     """The request of the API that carries out a verb for such a subject."""
-    endpoints = [VERB_ENDPOINTS[name] for name in type(verb).paths]
+    endpoints = [each for each in VERB_ENDPOINTS.values() if each.operation is type(verb)]
     if not isinstance(subject, tuple):
         return next(each for each in endpoints if ("{id}" in each.path) == (subject is not None) and "{name}" not in each.path)
     concern = Concern.AGENT if subject[0] is Kind.HEARTBEAT else Concern.JOB
