@@ -14,6 +14,7 @@ from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli.colours import Meaning, paint
+from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import format_table, print_answer, print_warnings, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
@@ -29,8 +30,9 @@ CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout
 MAX_DESCRIPTION_WIDTH = 60
 
 
-def check_config(name: str | None, strict: bool, diff: bool, tools: bool, path: Path, state: Path | None, form: str) -> int:
+def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source: Source) -> int:
     """Print the errors and warnings of the config, and what else was asked for. Returns the exit code."""
+    path, form = source.config, source.form
     try:
         with show_progress(f"checking {path}"):
             times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
@@ -40,21 +42,21 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, path: 
     if strict and loaded.warnings:
         return _print_faults(ConfigError(loaded.warnings, ()), form)
     if diff:
-        return _show_diff(path, state, loaded, form)
+        return _show_diff(source, loaded)
     if tools:
         return _show_tools(loaded.settings, form)
     return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, form)
 
 
-def _show_diff(path: Path, state: Path | None, loaded: LoadedConfig, form: str) -> int:
+def _show_diff(source: Source, loaded: LoadedConfig) -> int:
     from scheduler.cli import config_preview  # a comparison needs the engine, which takes 80 ms to import
 
-    preview = config_preview.preview_file(path, state)
-    if form == "text":
+    preview = config_preview.preview_file(source)
+    if source.form == "text":
         print_warnings(loaded.warnings)
     else:
         preview.data["warnings"] = [each.as_json() for each in loaded.warnings]
-    config_preview.print_preview(preview, form)
+    config_preview.print_preview(preview, source.form)
     return 0
 
 

@@ -18,15 +18,6 @@ from scheduler.cli.verb_commands import VerbCommand
 from scheduler.system import extras
 
 WATCH_INTERVAL = 2.0  # seconds
-AGENT_TARGET_HELP = "What to watch: a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)."
-INTERVAL_HELP = "The time between runs.  [default: as in `defaults`, otherwise chosen by the template]"
-JOB_TARGET_HELP = "What to watch: a folder or file (disk, repository), or a host (certificate)."
-
-
-def call(work: str, given: dict[str, object]) -> object:
-    """Import a function by its place, such as `status:print_status`, and call it with the values of the options."""
-    function: Callable[..., object] = options.import_place(work)
-    return function(**given)
 
 
 class GroupWithExtras(click.Group):
@@ -60,7 +51,25 @@ class GroupWithExtras(click.Group):
         return cast("click.Command", extras.load("commands", self._prefix + name)) if known else None
 
 
-@click.command()
+def command(
+    work: str, name: str | None = None, of: click.Group | None = None, *, summary: str | None = None
+) -> Callable[[Callable[[], None]], click.Command]:
+    """Make a command, or one `of` a group. Its `work` is a function of this package, such as `status:print_status`.
+
+    `summary` replaces the first sentence of the help in the list of the group.
+    """
+
+    def make(described: Callable[[], None]) -> click.Command:
+        made: click.Command = click.command(name, short_help=summary)(described)
+        made.callback = lambda **given: options.call_work(work, given)
+        if of:
+            of.add_command(made)
+        return made
+
+    return make
+
+
+@command("status:print_status")
 @click.option(
     "--watch",
     is_flag=False,
@@ -71,12 +80,11 @@ class GroupWithExtras(click.Group):
     " In a terminal, the status is updated in place.",
 )
 @options.reading_options
-def status(**given: object) -> object:
+def status() -> None:
     """Show what is due, what is running, and whether the daemon is up."""
-    return call("status:print_status", given)
 
 
-@click.command()
+@command("listings:print_runs")
 @click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option(
     "--since",
@@ -98,32 +106,30 @@ def status(**given: object) -> object:
 )
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of runs.")
 @options.reading_options
-def runs(**given: object) -> object:
+def runs() -> None:
     """List runs and skipped runs, newest first.
 
     The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
     """
-    return call("listings:print_runs", given)
 
 
-@click.command()
+@command("listings:print_run")
 @click.argument("run", type=NumberParam())
 @options.reading_options
-def show(**given: object) -> object:
+def show() -> None:
     """Show all details of one run.
 
     RUN is the number of the run in `heartbeatd runs`.
     """
-    return call("listings:print_run", given)
 
 
-@click.command()
+@command("logs:print_logs")
 @click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
 @click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
 @options.reading_options
-def logs(**given: object) -> object:
+def logs() -> None:
     """List the events of the daemon, or of one agent or job.
 
     The newest event is the last line. Events are runs, skipped runs, messages, conditions, reloads, and starts and stops of the
@@ -131,10 +137,9 @@ def logs(**given: object) -> object:
     on its standard error (for the systemd unit: `journalctl -u heartbeatd`) and has further details. With `--format json`, each
     line is one JSON object.
     """
-    return call("logs:print_logs", given)
 
 
-@click.command()
+@command("explain:print_explanation")
 @click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option(
     "--at",
@@ -154,7 +159,7 @@ def logs(**given: object) -> object:
     "--since", metavar="TIME", help="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."
 )
 @options.reading_options
-def explain(**given: object) -> object:
+def explain() -> None:
     """Explain why agents and jobs ran or did not run.
 
     Without NAME, the output covers all agents and jobs of a day, by default today. Agents and jobs that were silent, or
@@ -163,10 +168,9 @@ def explain(**given: object) -> object:
     With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
     and the next scheduled time. Times are then in the time zone of the agent or job.
     """
-    return call("explain:print_explanation", given)
 
 
-@click.command()
+@command("show_plan:print_plan")
 @click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option("--for", "span", type=DurationParam(), default=timedelta(days=1), help="How far ahead to look.  [default: 24h]")
 @click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
@@ -185,14 +189,13 @@ def explain(**given: object) -> object:
     " only for this agent or job. With --for, runs are counted for this time instead of a week.",
 )
 @options.reading_options
-def plan(**given: object) -> object:
+def plan() -> None:
     """List the runs that are scheduled for the next hours or days.
 
     With NAME, each run of that agent or job is on its own line. The times of agents and jobs with an interval depend
     on a start time that is stored in the database. Without a database, the plan assumes that the daemon starts now for the first
     time. Days and local times are in the time zone of each agent or job.
     """
-    return call("show_plan:print_plan", given)
 
 
 class ReportFormat(click.Choice[str]):
@@ -204,7 +207,7 @@ class ReportFormat(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-@click.command()
+@command("report_text:print_report")
 @click.option("--for", "span", type=DurationParam(), default=timedelta(days=7), help="How far back to look.  [default: 7d]")
 @click.option(
     "--by",
@@ -228,25 +231,23 @@ class ReportFormat(click.Choice[str]):
 )
 @options.config_option
 @options.state_option
-def report(**given: object) -> object:
+def report() -> None:
     """Summarise the last days: runs, cost, alerts, skipped and missed runs.
 
     To receive the report regularly, run this command in a cron job with `deliver:`. The text begins with a summary.
     """
-    return call("report_text:print_report", given)
 
 
-@click.command()
+@command("doctor:print_findings")
 @options.reading_options
-def doctor(**given: object) -> object:
+def doctor() -> None:
     """Check the installation, the config and the database, and print advice.
 
     Nothing is changed. The exit code is 1 if a result is `bad`.
     """
-    return call("doctor:print_findings", given)
 
 
-@click.command()
+@command("check:check_config")
 @click.option(
     "--effective",
     "name",
@@ -267,13 +268,12 @@ def doctor(**given: object) -> object:
     " connection fails.",
 )
 @options.reading_options
-def check(**given: object) -> object:
+def check() -> None:
     """Check the config, show all settings of one agent or job, or show what a reload would change.
 
     Each error is printed on its own line. The exit code is 2 if there are errors. A missing file, folder or program is only a
     warning.
     """
-    return call("check:check_config", given)
 
 
 @click.group(cls=GroupWithExtras)
@@ -281,11 +281,11 @@ def config() -> None:
     """Add agents and jobs to the config file, change its keys, or import another config."""
 
 
-@config.command("set")
+@command("config_edits:set_values", name="set", of=config)
 @click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
-@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
+@options.dry_run_option
 @options.config_option
-def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
+def set_values() -> None:
     """Change values in the config file.
 
     For example: `heartbeatd config set agents.mail.heartbeat.interval=1h`. KEY is the path of a key, with `\\.` for a dot in a
@@ -293,24 +293,18 @@ def set_values(values: tuple[str, ...], dry: bool, path: Path) -> None:
     replaces the old value. `heartbeatd config unset` removes keys. All other lines stay unchanged. A running daemon applies the
     changed file as if you had edited it by hand. If the changed config would have errors, the file is not changed.
     """
-    from scheduler.cli.config_edits import edit_file, parse_assignment
-
-    edit_file(path, [parse_assignment(each) for each in values], dry=dry)
 
 
-@config.command("unset")
+@command("config_edits:unset_values", name="unset", of=config)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@click.option("--dry-run", "dry", is_flag=True, help="Only show the changed lines.")
+@options.dry_run_option
 @options.config_option
-def unset_values(keys: tuple[str, ...], dry: bool, path: Path) -> None:
+def unset_values() -> None:
     """Remove keys from the config file.
 
     The default of each removed key then applies. For example: `heartbeatd config unset agents.mail.heartbeat.model`. KEY is the
     path of a key, with `\\.` for a dot in a name. All other lines stay unchanged.
     """
-    from scheduler.cli.config_edits import edit_file, parse_key
-
-    edit_file(path, [(parse_key(each), None) for each in keys], dry=dry)
 
 
 @config.group()
@@ -318,50 +312,43 @@ def add() -> None:
     """Add an agent or a job from a template to the config."""
 
 
-@add.command(short_help="Add an agent from a template.")
-@click.argument("name")
-@click.option(
-    "--template",
-    cls=WordOption,
-    type=WordParam("template", "scheduler.config.settings.templates:TEMPLATES"),
-    required=True,
-    help="What the agent watches",
-)
-@click.option("--target", help=AGENT_TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
-@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
-@options.config_option
-@options.color_option
-def agent(**given: object) -> object:
+def _entry_options(what: str, templates: str, targets: str) -> Callable[[CommandFunction], CommandFunction]:
+    """Add the name, the template and the other options of a new entry."""
+
+    def decorate(command: CommandFunction) -> CommandFunction:
+        command = options.dry_run_option(options.config_option(options.color_option(command)))
+        command = click.option(
+            "--interval",
+            type=DurationParam(),
+            help="The time between runs.  [default: as in `defaults`, otherwise chosen by the template]",
+        )(command)
+        command = click.option("--target", help=f"What to watch: {targets}.")(command)
+        words = WordParam("template", f"scheduler.config.settings.templates:{templates}")
+        return click.argument("name")(
+            click.option("--template", cls=WordOption, type=words, required=True, help=f"What the {what} watches")(command)
+        )
+
+    return decorate
+
+
+@command("config_edits:add_agent", of=add, summary="Add an agent from a template.")
+@_entry_options("agent", "TEMPLATES", "a folder or file (mail, disk, repository), a host (certificate) or a URL (feed)")
+def agent() -> None:
     """Add an agent from a template, with a precheck that looks for work before the agent is called.
 
     The agent gets the runner in `defaults`. Without such a runner, it gets the runner of the last agent in the file. A
     HEARTBEAT.md is written if the agent has none. The rest of the config is not changed.
     """
-    return call("config_edits:add_agent", given)
 
 
-@add.command(short_help="Add a job from a template.")
-@click.argument("name")
-@click.option(
-    "--template",
-    cls=WordOption,
-    type=WordParam("template", "scheduler.config.settings.templates:JOB_TEMPLATES"),
-    required=True,
-    help="What the job watches",
-)
-@click.option("--target", help=JOB_TARGET_HELP)
-@click.option("--interval", type=DurationParam(), help=INTERVAL_HELP)
-@click.option("--dry-run", is_flag=True, help="Show the change without writing it.")
-@options.config_option
-@options.color_option
-def job(**given: object) -> object:
+@command("config_edits:add_job", of=add, summary="Add a job from a template.")
+@_entry_options("job", "JOB_TEMPLATES", "a folder or file (disk, repository), or a host (certificate)")
+def job() -> None:
     """Add a job from a template.
 
     The job fails if it finds something to do. You then get a failure notification with its output. The rest of the config is not
     changed.
     """
-    return call("config_edits:add_job", given)
 
 
 class ListOrSubcommand(click.Group):
@@ -382,17 +369,16 @@ class ListOrSubcommand(click.Group):
         return words
 
 
-@click.command()
+@command("listings:print_problems")
 @click.argument("name", required=False, metavar="[NAME|pNUMBER]", shell_complete=options.complete_names())
 @click.option("--all", "also_over", is_flag=True, help="Also list problems that are over, or were not reported yet.")
 @options.reading_options
-def problems(**given: object) -> object:
+def problems() -> None:
     """List everything that is wrong: problems that the daemon found, and open conditions that agents reported.
 
     NAME is an agent, a job, a provider or a channel. pNUMBER is the number at the end of the first line of a message, such as
     p12. The most severe problems come first.
     """
-    return call("listings:print_problems", given)
 
 
 @click.group(cls=ListOrSubcommand, invoke_without_command=True, subcommand_metavar="[AGENT]")
@@ -408,7 +394,7 @@ def conditions(ctx: click.Context, /, **given: object) -> None:
     its end or no longer mentions it. The most severe conditions of each agent come first.
     """
     if ctx.invoked_subcommand is None:
-        call("listings:print_conditions", given)
+        options.call_work("listings:print_conditions", given)
     elif given["name"] is not None:
         ctx.fail(f"unexpected argument {given['name']!r}")
 
@@ -430,7 +416,7 @@ def outbox(ctx: click.Context, /, **given: object) -> None:
     automatically.
     """
     if ctx.invoked_subcommand is None:
-        call("listings:print_messages", given)
+        options.call_work("listings:print_messages", given)
 
 
 for each in (VerbCommand("Retry"), VerbCommand("Drop")):
@@ -445,7 +431,7 @@ def cron() -> None:
 cron.add_command(VerbCommand("RunJob", "run"))
 
 
-@cron.command("next")
+@command("cron:print_fire_times", name="next", of=cron)
 @click.argument("expression")
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="The IANA time zone of the expression.")
 @click.option(
@@ -455,12 +441,11 @@ cron.add_command(VerbCommand("RunJob", "run"))
 )
 @click.option("--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Number of times to show.")
 @options.format_option
-def next_times(**given: object) -> object:
+def next_times() -> None:
     """Show when a cron expression fires next.
 
     EXPRESSION has five fields, such as "0 9 * * mon", or is a macro, such as @daily. Put it in quotes.
     """
-    return call("cron:print_fire_times", given)
 
 
 def _log_options(command: CommandFunction) -> CommandFunction:
@@ -483,7 +468,7 @@ def _log_options(command: CommandFunction) -> CommandFunction:
     )(command)
 
 
-@click.command()
+@command("run:run_daemon")
 @click.option("--for", "duration", type=DurationParam(), help="Stop after this time, for example 60s.")
 @click.option(
     "--once",
@@ -492,16 +477,15 @@ def _log_options(command: CommandFunction) -> CommandFunction:
 )
 @_log_options
 @options.config_option
-def run(**given: object) -> object:
+def run() -> None:
     """Run the daemon in the foreground.
 
     SIGHUP reloads the config. After SIGTERM or Ctrl-C, the daemon logs the runs in progress, waits until they have ended, and
     stops. A second SIGTERM or Ctrl-C stops it immediately.
     """
-    return call("run:run_daemon", given)
 
 
-@click.command()
+@command("worker:run_worker")
 @click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
 @click.option(
     "--concurrency",
@@ -516,7 +500,7 @@ def run(**given: object) -> object:
 )
 @_log_options
 @options.config_option
-def worker(**given: object) -> object:
+def worker() -> None:
     """Execute runs for a daemon on another machine.
 
     The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
@@ -524,14 +508,13 @@ def worker(**given: object) -> object:
     progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
     stopped. The daemon repeats stopped runs if this is allowed, as after a crash. SIGHUP reloads the config.
     """
-    return call("worker:run_worker", given)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@command("busy:run_while_locked")
 @click.argument("agent", shell_complete=options.complete_names("agent"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @options.config_option
-def busy(**given: object) -> object:
+def busy() -> None:
     """Lock an agent, run a command, and release the agent.
 
     The command starts after the agent's current run has ended. The agent's later runs wait until the command has ended.
@@ -539,19 +522,20 @@ def busy(**given: object) -> object:
     lanes/AGENT.lock COMMAND` in the folder of the database file. If the database is on a PostgreSQL
     server, run it in the folder `state` next to the config.
     """
-    return call("busy:run_while_locked", given)
 
 
-@click.command()
+busy.ignore_unknown_options = True  # they belong to the command
+
+
+@command("mcp_stdio:serve_tools")
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="A file with the token to use.")
 @options.config_option
-def mcp(**given: object) -> object:
+def mcp() -> None:
     """Run an MCP server on stdin and stdout, through which an agent can use the daemon.
 
     The tools have the permissions of the token in --token-file or in $HEARTBEATD_TOKEN. Without either, they have all
     permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to add to the config of an agent.
     """
-    return call("mcp_stdio:serve_tools", given)
 
 
 @click.group()
@@ -559,51 +543,47 @@ def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
 
 
-@database.command()
+@command("database:copy_database", of=database)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-def migrate(**given: object) -> object:
+def migrate() -> None:
     """Copy the database from a file to a PostgreSQL server, or back.
 
     FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. First stop
     all daemons that use FROM or TO. FROM is not changed. At the end, the row counts are compared. If the command is interrupted,
     nothing is copied.
     """
-    return call("database:copy_database", given)
 
 
-@database.command()
+@command("database:back_up", of=database)
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @options.config_option
 @options.state_option
-def backup(**given: object) -> object:
+def backup() -> None:
     """Copy the database to a file, even while the daemon is running.
 
     FILE must not exist yet. To restore a backup, stop the daemon, move the database and its -wal file to another path, and copy
     FILE to the path of the database.
     """
-    return call("database:back_up", given)
 
 
-@click.command()
+@command("shipped_files:print_page")
 @click.argument("topic", required=False)
-def docs(**given: object) -> object:
+def docs() -> None:
     """Print a page of the documentation, or list all pages.
 
     TOPIC is the name of a page, such as `getting-started`. The pages are Markdown.
     To scroll through a long page, run `heartbeatd docs time | less`.
     """
-    return call("shipped_files:print_page", given)
 
 
-@click.command()
+@command("config_edits:create_config")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-def init(**given: object) -> object:
+def init() -> None:
     """Create a config.yaml with one agent in a folder.
 
     DIR is created if it does not exist. Existing files are never changed.
     """
-    return call("config_edits:create_config", given)
 
 
 @click.group()
@@ -624,40 +604,37 @@ def _out_options(command: CommandFunction) -> CommandFunction:
     )(command)
 
 
-@files.command()
+@command("shipped_files:write_service_files", of=files)
 @_out_options
-def systemd(**given: object) -> object:
+def systemd() -> None:
     """Write a hardened systemd unit, and a file that creates its user.
 
     The unit starts this installation of heartbeatd. The commands to install it are printed.
     """
-    return call("shipped_files:write_service_files", given)
 
 
-@files.command()
+@command("shipped_files:write_container_files", of=files)
 @_out_options
-def compose(**given: object) -> object:
+def compose() -> None:
     """Write a Dockerfile, and a compose.yaml with Prometheus, Alertmanager and Grafana.
 
     The first call also writes a config and a token. These are never replaced, not even with --force.
     """
-    return call("shipped_files:write_container_files", given)
 
 
-@files.command()
+@command("shipped_files:write_monitoring_files", of=files)
 @_out_options
-def grafana(**given: object) -> object:
+def grafana() -> None:
     """Write the Grafana dashboards, their provisioning, and the config and alert rules for Prometheus.
 
     Edit prometheus/rules.yml to change a threshold of the rules. They are also written in the format of the Prometheus Operator
     for Kubernetes. An example config for Alertmanager is written too.
     """
-    return call("shipped_files:write_monitoring_files", given)
 
 
-@files.command()
+@command("shipped_files:print_completion", of=files)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(**given: object) -> object:
+def completion() -> None:
     """Print a script that completes commands, options and names in a shell.
 
     Names of agents and jobs are read from the config.
@@ -666,16 +643,14 @@ def completion(**given: object) -> object:
     zsh: `heartbeatd files completion zsh > DIR/_heartbeatd`, where DIR is in `fpath`.
     fish: `heartbeatd files completion fish > ~/.config/fish/completions/heartbeatd.fish`.
     """
-    return call("shipped_files:print_completion", given)
 
 
-@files.command()
-def schema(**given: object) -> object:
+@command("shipped_files:print_schema", of=files)
+def schema() -> None:
     """Print the JSON schema of config.yaml.
 
     A YAML language server in an editor can use it to complete and check the file.
     """
-    return call("shipped_files:print_schema", given)
 
 
 SECTIONS: dict[str, list[click.Command]] = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -87,7 +86,17 @@ def report_refusal(path: Path, before: bytes) -> Iterator[None]:
         raise InputError(error.located_in(path)) from error
 
 
-def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) -> None:
+def set_values(values: tuple[str, ...], dry_run: bool, path: Path) -> None:
+    """Write values of the form KEY=VALUE into the config."""
+    _edit_file(path, map(_parse_assignment, values), dry_run=dry_run)
+
+
+def unset_values(keys: tuple[str, ...], dry_run: bool, path: Path) -> None:
+    """Remove keys from the config."""
+    _edit_file(path, ((_parse_key(key), None) for key in keys), dry_run=dry_run)
+
+
+def _edit_file(path: Path, edits: Iterable[tuple[list[str], object]], *, dry_run: bool) -> None:
     """Write the edits, and print the changed lines. Raises ConfigError or InputError; then the file is as it was."""
     before = read_config(path)
     parse_config(path, before)
@@ -99,7 +108,7 @@ def edit_file(path: Path, edits: Sequence[tuple[list[str], Any]], *, dry: bool) 
     load.load_config(path, os.environ, content=after, resolve_secrets=False)
     for line in changed_lines(old, new) or ("nothing changed",):
         click.echo(line)
-    if dry or after == before:
+    if dry_run or after == before:
         return
     write_config(path, before, after)
     _say_when_it_is_applied(path)
@@ -115,7 +124,7 @@ def _say_when_it_is_applied(path: Path) -> None:
         click.echo("written; the daemon applies the file within a few seconds", err=True)
 
 
-def parse_assignment(text: str) -> tuple[list[str], Any]:
+def _parse_assignment(text: str) -> tuple[list[str], object]:
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"{text!r} has no =; write KEY=VALUE, as in agents.mail.heartbeat.interval=1h")
@@ -128,10 +137,10 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
         raise InputError(f"the value of {key} is not YAML: {value!r}; put a text with special characters in quotes of its own")
     if found is None:
         raise InputError(f"{key} has no value; write KEY=VALUE, or `heartbeatd config unset {key}` to remove it")
-    return parse_key(key), found
+    return _parse_key(key), found
 
 
-def parse_key(text: str) -> list[str]:
+def _parse_key(text: str) -> list[str]:
     steps = [step.replace("\\.", ".") for step in _DOTS.split(text.strip())]
     if not all(steps):
         raise InputError(f"{text!r} is not the path of a key; write for example agents.mail.heartbeat.interval")

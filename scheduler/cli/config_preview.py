@@ -14,7 +14,7 @@ import click
 from heartbeat.words import format_duration
 from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
-from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import entry_label, format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import store_config, stored_overrides
@@ -48,18 +48,18 @@ class Preview:
     warnings: tuple[str, ...] = ()
 
 
-def preview_file(path: Path, state: Path | None) -> Preview:
-    """What the file at `path` would change in the active config: of the running daemon, or the last one before it stopped.
+def preview_file(source: Source) -> Preview:
+    """What the config file would change in the active config: of the running daemon, or the last one before it stopped.
 
     While the daemon runs, its overrides apply, because a reload would apply them too. Otherwise those of this shell apply.
     Raises ConfigError if the file is invalid, and InputError if there is no active config.
     """
-    files = daemon_files.locate_files(path, state)
+    path, files = source.config, daemon_files.locate_files(source.config, source.state)
     running = daemon_files.find_running_daemon(files) is not None
     with daemon_files.open_for_reading(files) as db:
         last = config_history.config_in_force(db) if db else None
         if last is None:
-            raise InputError(_nothing_in_force(path, files, state, exists=db is not None))
+            raise InputError(_nothing_in_force(source, files, exists=db is not None))
         in_force, since = last
         environ = daemon_files.replace_overrides(stored_overrides(in_force)) if running else os.environ
         times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
@@ -75,12 +75,12 @@ def preview_file(path: Path, state: Path | None) -> Preview:
         return replace(preview, lines=(*preview.lines, *note), warnings=tuple(prompt_warnings(loaded.settings)))
 
 
-def preview_files(path: Path, other: Path, state: Path | None, name: str | None, span: timedelta | None) -> Preview:
-    """What the file `other` would change in the file at `path`. Raises ConfigError if one of them is invalid.
+def preview_files(source: Source, other: Path, name: str | None, span: timedelta | None) -> Preview:
+    """What the file `other` would change in the config file. Raises ConfigError if one of them is invalid.
 
     `name`: only for this agent or job. `span`: how far ahead runs are counted; None: a week.
     """
-    files = daemon_files.locate_files(path, state)
+    path, files = source.config, daemon_files.locate_files(source.config, source.state)
     load_config(other, os.environ, resolve_secrets=False)  # its errors name this file
     first = load_config(path, os.environ, resolve_secrets=False)
     # It is loaded as the same file: that its folder is another is no change of relative paths.
@@ -113,10 +113,10 @@ def print_schedules(preview: Preview, span: timedelta | None) -> None:
         click.echo(f"and {len(preview.changed) - MAX_ROWS:,} more; --format json lists all")
 
 
-def _nothing_in_force(path: Path, files: DaemonFiles, state: Path | None, *, exists: bool) -> str:
+def _nothing_in_force(source: Source, files: DaemonFiles, *, exists: bool) -> str:
     if exists:
         return f"{files.shown} contains no config to compare with: the daemon of this version has not run yet"
-    where = "" if state else f" (`state` of {path})"
+    where = "" if source.state else f" (`state` of {source.config})"
     other = "`heartbeatd plan --diff FILE` compares two files"
     return f"there is no database {files.shown}{where}; --state names the one of the daemon, and {other}"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,24 @@ class DaemonFiles:
     @property
     def token_file(self) -> Path:
         return self.database.with_name("token")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a command reads: the config, and the database (None: that of the config). `form` is the format of what it prints."""
+
+    config: Path
+    state: Path | None
+    form: str
+
+    @cached_property
+    def files(self) -> DaemonFiles:
+        """The files of the daemon, with a warning on stderr if there is neither a config nor a database."""
+        return locate_files_or_warn(self.config, self.state)
+
+    def open(self) -> AbstractContextManager[sqlite3.Connection | None]:
+        """The database, as `open_for_reading` opens it."""
+        return open_for_reading(self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +200,21 @@ def replace_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     return own | dict(overrides)
 
 
-def load_declared_plan(path: Path, state: Path | None, files: DaemonFiles) -> Plan | None:
-    """The plan of the config at `path`; None if `--state` was given, or if the config is invalid and there is a database.
+def load_declared_plan(source: Source, files: DaemonFiles) -> Plan | None:
+    """The plan of the config; None if `--state` was given, or if the config is invalid and there is a database.
 
     Raises ConfigError if the config is invalid and there is no database.
     """
-    if state is not None:
+    if source.state is not None:
         return None
     from scheduler.config.file.diagnostics import ConfigError
     from scheduler.config.settings import load
     from scheduler.work import plan
 
     try:
-        return plan.make_plan(load.load_config(path, _daemon_environ(files), resolve_secrets=False).settings)
+        return plan.make_plan(load.load_config(source.config, _daemon_environ(files), resolve_secrets=False).settings)
     except ConfigError:
         if not files.may_exist:
             raise
-        click.echo(f"{path} has errors (`heartbeatd check` lists them); only the database is used", err=True)
+        click.echo(f"{source.config} has errors (`heartbeatd check` lists them); only the database is used", err=True)
         return None

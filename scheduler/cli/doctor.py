@@ -13,7 +13,7 @@ from pathlib import Path
 from heartbeat.runners import ProcessResult
 from scheduler.cli import daemon_files
 from scheduler.cli.colours import Meaning, paint_label
-from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import format_time, print_answer, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
@@ -31,11 +31,12 @@ CRONTAB_TIMEOUT = timedelta(seconds=5)
 MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
 
 
-def print_findings(path: Path, state: Path | None, form: str) -> int:
+def print_findings(source: Source) -> int:
     """Print the result of each check. Returns 1 if one is `bad`."""
     with show_progress("checking"):
-        findings = list(_check_everything(path, state))
-    print_answer([asdict(finding) for finding in findings], form, (line for each in findings for line in _format_finding(each)))
+        findings = list(_check_everything(source))
+    lines = (line for each in findings for line in _format_finding(each))
+    print_answer([asdict(finding) for finding in findings], source.form, lines)
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
@@ -44,11 +45,11 @@ def _format_finding(finding: Finding) -> list[str]:
     return paint_label(lines, finding.level, LEVEL_MEANINGS[finding.level])
 
 
-def _check_everything(path: Path, state: Path | None) -> Iterator[Finding]:
+def _check_everything(source: Source) -> Iterator[Finding]:
     yield from installation_checks.check_installation()
-    yield from installation_checks.check_config(path, os.environ, utc_now(), read_user_crontab)
-    yield from _check_queue(path)
-    files = daemon_files.locate_files(path, state)
+    yield from installation_checks.check_config(source.config, os.environ, utc_now(), read_user_crontab)
+    yield from _check_queue(source.config)
+    files = daemon_files.locate_files(source.config, source.state)
     yield from installation_checks.check_folder(files.database.parent)
     yield from _check_database(files)
 

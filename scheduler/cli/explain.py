@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from datetime import datetime, time, timedelta
 from functools import partial
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
@@ -32,7 +31,7 @@ from heartbeatd.answers import (
 )
 from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint, paint_label
-from scheduler.cli.daemon_files import load_declared_plan
+from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.output import (
     display_zone,
     entry_label,
@@ -62,17 +61,15 @@ MAX_KEY_WIDTH = 40
 MAX_ERROR_WIDTH = 200  # of a channel
 
 
-def print_explanation(
-    name: str | None, instant: str | None, day: str | None, since: str | None, path: Path, state: Path | None, form: str
-) -> None:
+def print_explanation(name: str | None, instant: str | None, day: str | None, since: str | None, source: Source) -> None:
     """Print why one entry, or all entries, ran or did not run: now, at a time, or in a period."""
     times = {key: value for key, value in (("at", instant), ("on", day), ("since", since)) if value is not None}
     if len(times) > 1:
         raise InputError("--at, --on and --since exclude each other")
     if name is None and instant is not None:
         raise InputError("--at needs the name of an agent or a job")
-    files, now = daemon_files.locate_files(path, state), utc_now()
-    plan = load_declared_plan(path, state, files)
+    files, now = daemon_files.locate_files(source.config, source.state), utc_now()
+    plan = load_declared_plan(source, files)
     with (
         daemon_files.open_for_reading(files) as found,
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
@@ -82,7 +79,7 @@ def print_explanation(
         daemon, held = daemon_files.read_state(db, files, now), lanes.lanes_beside(files.database)
         records = Records(db, plan, period or Period.today(zone, now), now, daemon, held)
         answer = answers.explain_all(records) if name is None else _explain_one(records, name, times)
-    click.echo(json.dumps(answer.as_data(), indent=2) if form == "json" else "\n".join(_answer_lines(answer)))
+    click.echo(json.dumps(answer.as_data(), indent=2) if source.form == "json" else "\n".join(_answer_lines(answer)))
 
 
 def _answer_lines(answer: Overview | Explanation) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 
 from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd
@@ -22,8 +21,9 @@ from heartbeatd.answers import (
     TokenCounts,
     ToolCallRecord,
 )
-from scheduler.cli import daemon_files, options
+from scheduler.cli import options
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run
+from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import (
     Column,
     entry_label,
@@ -59,24 +59,24 @@ JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of th
 
 def print_runs(
     name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
-    limit: int, path: Path, state: Path | None, form: str,
+    limit: int, source: Source,
 ) -> None:  # fmt: skip
     """Print the runs that match."""
-    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+    with source.open() as db:
         kind, wanted = options.resolve_recorded(name, db) if db and name else (None, None)
         found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
     has_filter = name is not None or since or until or outcome or reason
     empty = "no run matches" if has_filter else "nothing has run yet"
-    print_list(found, form, _run_columns(found, sort, utc_now()), empty=empty, meaning=_planned_meaning)
+    print_list(found, source.form, _run_columns(found, sort, utc_now()), empty=empty, meaning=_planned_meaning)
 
 
-def print_run(run: int, path: Path, state: Path | None, form: str) -> None:
+def print_run(run: int, source: Source) -> None:
     """Print one run. Raises InputError if there is no such run."""
-    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+    with source.open() as db:
         found = run_history.get_run_with_wakes(db, run) if db else None
     if found is None:
         raise InputError(f"no run {run}; `heartbeatd runs` lists them")
-    print_answer(found.as_data(), form, _run_lines(found))
+    print_answer(found.as_data(), source.form, _run_lines(found))
 
 
 def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Column[RunRecord]]:
@@ -211,14 +211,14 @@ def _format_charge(charged: ChargedAmounts, cost: float | None) -> str:
 MAX_LISTED_KEY = 18  # a longer key is printed on a line of its own, because the table may have to cut it
 
 
-def print_conditions(name: str | None, closed: bool, path: Path, state: Path | None, form: str) -> None:
+def print_conditions(name: str | None, closed: bool, source: Source) -> None:
     """Print the conditions of an agent, or of all agents."""
-    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+    with source.open() as db:
         names = None if name is None else [_resolve_agent(db, name)]
         found = list_conditions(db, names, closed=closed) if db else []
     empty = "there are no conditions" if closed else "there are no open conditions"
     now = utc_now()
-    print_list(found, form, _condition_columns(now), empty=empty, details=lambda each: _condition_details(each, now))
+    print_list(found, source.form, _condition_columns(now), empty=empty, details=lambda each: _condition_details(each, now))
 
 
 def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
@@ -268,10 +268,10 @@ def _reports_newest_first(each: Condition) -> list[ConditionReport]:
     return sorted(each.reports, key=lambda report: str(report.reported_at), reverse=True)
 
 
-def print_problems(name: str | None, also_over: bool, path: Path, state: Path | None, form: str) -> None:
+def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
     now = utc_now()
-    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+    with source.open() as db:
         everything, known = (problem_list.list_problems(db, now), states_and_schedules(db)) if db else ([], {})
     try:
         found = problem_list.choose_problems(everything, name, known, also_over=also_over)
@@ -286,7 +286,7 @@ def print_problems(name: str | None, also_over: bool, path: Path, state: Path | 
         Column("STATE", lambda each: _state_of_problem(each, now)),
     ]
     empty = "there are no problems" if also_over else "there are no open problems"
-    print_list(found, form, columns, empty=empty, details=lambda each: _problem_details(each, now))
+    print_list(found, source.form, columns, empty=empty, details=lambda each: _problem_details(each, now))
 
 
 def _state_of_problem(each: Problem, now: datetime) -> str:
@@ -309,13 +309,13 @@ def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
         yield f"{sent.says} {format_short_time(sent.delivered_at or sent.sent_at, now)}"
 
 
-def print_messages(limit: int, path: Path, state: Path | None, form: str) -> None:
+def print_messages(limit: int, source: Source) -> None:
     """Print the messages that are not delivered."""
-    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path, state)) as db:
+    with source.open() as db:
         found = list(list_messages(db)) if db else []
     more = max(0, len(found) - limit)
     empty = "there are no undelivered messages"
-    print_list(found[:limit], form, _message_columns(utc_now()), empty=empty, more=more, details=_message_details)
+    print_list(found[:limit], source.form, _message_columns(utc_now()), empty=empty, more=more, details=_message_details)
 
 
 def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:

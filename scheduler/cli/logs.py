@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -17,7 +16,7 @@ from heartbeat.words import one_line
 from heartbeatd.answers import LoggedEvent
 from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
-from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
 from scheduler.insight import reload_history
 from scheduler.model.entry import Key
@@ -30,28 +29,25 @@ MAX_NEW = 10_000  # events that one look shows
 DAEMON_MEANINGS = {"started": Meaning.GOOD, "stopped": Meaning.WORRYING, "ended unexpectedly": Meaning.BAD}
 
 
-def print_logs(
-    name: str | None, follow: bool, lines: int, since: datetime | None, path: Path, state: Path | None, form: str
-) -> None:
+def print_logs(name: str | None, follow: bool, lines: int, since: datetime | None, source: Source) -> None:
     """Print the last events, and with `follow` each new one until Ctrl-C."""
-    files = daemon_files.locate_files_or_warn(path, state)
     begun = utc_now()
-    with daemon_files.open_for_reading(files) as db:
+    with source.open() as db:
         key = options.resolve_recorded(name, db) if name is not None else None
-        found = _read_events(db, files, key, since or BEGINNING, lines) if lines else []
-        newest = _read_events(db, files, key, begun - OVERLAP, MAX_NEW) if follow else []
-    _print_events(found, form)
+        found = _read_events(db, source, key, since or BEGINNING, lines) if lines else []
+        newest = _read_events(db, source, key, begun - OVERLAP, MAX_NEW) if follow else []
+    _print_events(found, source.form)
     if follow:
-        if daemon_files.find_running_daemon(files) is None:
+        if daemon_files.find_running_daemon(source.files) is None:
             click.echo("the daemon is not running; waiting for new events until Ctrl-C", err=True)
-        _follow(files, key, {_identity(event) for event in newest}, form)
-    elif not found and form == "text":
+        _follow(source, key, {_identity(event) for event in newest})
+    elif not found and source.form == "text":
         click.echo("nothing has happened yet" if since is None else "nothing has happened since then")
-    elif form == "text":
+    elif source.form == "text":
         click.echo(f"times in {zone_name()}")
 
 
-def _follow(files: DaemonFiles, key: Key | None, seen: set[tuple[Any, ...]], form: str) -> None:
+def _follow(source: Source, key: Key | None, seen: set[tuple[object, ...]]) -> None:
     """Print each event that was not `seen`, until Ctrl-C."""
     looked = utc_now()
     try:
@@ -59,18 +55,18 @@ def _follow(files: DaemonFiles, key: Key | None, seen: set[tuple[Any, ...]], for
             sys.stdout.flush()
             time.sleep(POLL_INTERVAL)
             since, looked = looked - OVERLAP, utc_now()
-            with daemon_files.open_for_reading(files) as db:
-                found = _read_events(db, files, key, since, MAX_NEW)
-            _print_events([event for event in found if _identity(event) not in seen], form)
+            with source.open() as db:
+                found = _read_events(db, source, key, since, MAX_NEW)
+            _print_events([event for event in found if _identity(event) not in seen], source.form)
             seen |= set(map(_identity, found))
     except KeyboardInterrupt:
         return
 
 
 def _read_events(
-    db: sqlite3.Connection | None, files: DaemonFiles, key: Key | None, since: datetime, limit: int
+    db: sqlite3.Connection | None, source: Source, key: Key | None, since: datetime, limit: int
 ) -> list[LoggedEvent]:
-    running = daemon_files.find_running_daemon(files) is not None
+    running = daemon_files.find_running_daemon(source.files) is not None
     return _list_events(db, key, since, limit, running=running) if db else []
 
 
@@ -115,7 +111,7 @@ def _event(
     )
 
 
-def _identity(event: LoggedEvent) -> tuple[Any, ...]:
+def _identity(event: LoggedEvent) -> tuple[object, ...]:
     """An event that is the same at the next look. A record of skipped slots grows, and is then printed again."""
     at = event.at if event.id is None and event.result != "ended unexpectedly" else None
     return event.event, event.id, event.result, event.slots, at

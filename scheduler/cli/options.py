@@ -51,6 +51,16 @@ def import_large(path: str) -> Any:
     return sys.modules[path]
 
 
+def call_work(place: str, given: dict[str, Any], *more: object) -> object:
+    """Call the function at a place with `more` and the values of the options. What it reads becomes one value, `source`."""
+    if given.keys() >= {"path", "state", "form"}:
+        from scheduler.cli.daemon_files import Source
+
+        given["source"] = Source(given.pop("path"), given.pop("state"), given.pop("form"))
+    work: Callable[..., object] = import_place(place)
+    return work(*more, **given)
+
+
 def config_option(command: CommandFunction) -> CommandFunction:
     """Add `-c/--config` to a command, as `path`. It can also be given before the command; the default is config.yaml."""
     option = click.option(
@@ -96,6 +106,11 @@ def color_option(command: Command) -> Command:
     )(command)
 
 
+def dry_run_option(command: CommandFunction) -> CommandFunction:
+    """Add `--dry-run` to a command that changes the config file, as `dry_run`."""
+    return click.option("--dry-run", is_flag=True, help="Show the change without writing it.")(command)
+
+
 def parameters_of(*decorators: Callable[[CommandFunction], CommandFunction]) -> list[click.Parameter]:
     """The parameters that these functions add to a command."""
 
@@ -107,7 +122,7 @@ def parameters_of(*decorators: Callable[[CommandFunction], CommandFunction]) -> 
 
 
 def reading_options(command: CommandFunction) -> CommandFunction:
-    """Add the options of a command that reads the database: `path`, `state`, `form` and colours."""
+    """Add the options of a command that reads the database, which gets them as `source`, and the choice of colours."""
     return config_option(state_option(format_option(color_option(command))))
 
 

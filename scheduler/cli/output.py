@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from heartbeatd.answers import ConditionReport, ResponseBody, RunNotice
 
 Row = TypeVar("Row")
+RowOf = TypeVar("RowOf", contravariant=True)
 Answer = TypeVar("Answer", bound="ResponseBody")
 
 LINE_WIDTH = 80
@@ -69,16 +70,16 @@ def format_table(
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class Column(Generic[RowOf]):
     """A column of a list: its heading, and what it shows of an item. A number is aligned to the right.
 
     `meaning` chooses the colour of a cell; for None, the item as a whole chooses it.
     """
 
     head: str
-    cell: Callable[[Row], str]
+    cell: Callable[[RowOf], str]
     is_number: bool = False
-    meaning: Callable[[Row], Meaning | None] = lambda _: None
+    meaning: Callable[[RowOf], Meaning | None] = lambda _: None
 
 
 def format_list(

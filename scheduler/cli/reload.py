@@ -13,18 +13,18 @@ import click
 from heartbeatd.verbs import Reload
 from scheduler.cli import config_preview, daemon_files
 from scheduler.cli.daemon_client import connect_to_daemon
-from scheduler.cli.daemon_files import DaemonFiles
+from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import print_warnings
 from scheduler.config.file.diagnostics import Diagnostic
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history
 
 
-def reload_config(make: Callable[..., Reload], path: Path, state: Path | None, form: str) -> int:
+def reload_config(make: Callable[..., Reload], source: Source) -> int:
     """Reload the config, or show what that would change. Returns the exit code."""
     if make().dry_run:
-        return _show_changes(path, state, form)
-    files = daemon_files.locate_files_or_warn(path, state)
+        return _show_changes(source)
+    path, files = source.config, source.files
     running = connect_to_daemon(files)
     if running is None:
         raise click.ClickException(
@@ -32,7 +32,7 @@ def reload_config(make: Callable[..., Reload], path: Path, state: Path | None, f
         )
     _refuse_other_file(path, files)
     taken, answer = running.reload_config(dry=False)
-    if form == "json":
+    if source.form == "json":
         click.echo(json.dumps(answer, indent=2))
         return 0 if taken else 2
     _print_notes(answer, path)
@@ -41,10 +41,10 @@ def reload_config(make: Callable[..., Reload], path: Path, state: Path | None, f
     return 0 if taken else 2
 
 
-def _show_changes(path: Path, state: Path | None, form: str) -> int:
+def _show_changes(source: Source) -> int:
     """Show what the file would change. If the running daemon reads this file, its errors and warnings are shown too."""
-    preview = config_preview.preview_file(path, state)
-    files = daemon_files.locate_files(path, state)
+    path, preview = source.config, config_preview.preview_file(source)
+    files = daemon_files.locate_files(path, source.state)
     taken, answer = True, dict[str, Any]()
     if preview.data["against"]["running"] and _config_of_daemon(path, files) is None:
         running = connect_to_daemon(files)
@@ -53,7 +53,7 @@ def _show_changes(path: Path, state: Path | None, form: str) -> int:
     for warning in preview.warnings:
         click.echo(warning, err=True)
     if taken:
-        config_preview.print_preview(preview, form)
+        config_preview.print_preview(preview, source.form)
     return 0 if taken else 2
 
 

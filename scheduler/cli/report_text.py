@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
 
 import click
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd, list_names
+from heartbeatd import answers
+from heartbeatd.answers import Downtime, EntryName, Report, ReportTotals
 from scheduler.cli import daemon_files
+from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import (
     Column,
     abbreviate_count,
@@ -33,39 +37,36 @@ from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.system.files import write_output_file
 
-MAX_ENTRIES = 12  # rows of the table; all further entries share its last row
+MAX_ROWS = 12  # of a table; all further items share its last row
 TOP_ENTRIES = 4  # of each: the most expensive, most alerts, most failures
 MAX_PARTS = 8  # parts of the prompt
 MAX_NAMED = 3  # entries in one cell
 MAX_DOWNTIMES = 5  # the longest downtimes are listed
-COUNT_HEADINGS = {"runs": "RUNS", "said": "ALERTS", "failed": "FAILED", "skipped": "SKIPPED", "missed": "MISSED"}
-CONDITION_COUNTS = ("opened", "resolved", "reminders", "duplicates")  # duplicates: answers without news
-REASON_TABLES = {
-    "skipped": ("SKIPPED", "SLOTS", "reason"),
-    "suppressed": ("SUPPRESSED", "RUNS", "suppression"),
-    "failed": ("FAILED", "RUNS", "reason"),
-}
 
-Data = dict[str, Any]
+Row = TypeVar("Row", bound=answers.ResponseBody)
+Items = Sequence[Row]  # what one row of a table shows: one item, or all that are not listed one by one
 
 
-def print_report(span: timedelta, by: str, form: str, out: Path | None, path: Path, state: Path | None) -> None:
+def print_report(span: timedelta, by: Literal["entry", "model"], out: Path | None, source: Source) -> None:
     """Print the report, or write it to the file `out` and print a summary."""
-    files, until = daemon_files.locate_files_or_warn(path, state), utc_now()
-    with daemon_files.open_for_reading(files) as db:
-        running = daemon_files.find_running_daemon(files) is not None
+    until = utc_now()
+    with source.open() as db:
+        running = daemon_files.find_running_daemon(source.files) is not None
         zone = display_zone() or host_zone()
-        data = build_report(db, until - span, until, running=running, zone=zone).as_data() if db else None
-    if data is None and form != "json":
-        click.echo(f"there is no database yet: {files.shown}")
+        report = build_report(db, until - span, until, running=running, zone=zone) if db else None
+    if source.form == "json":
+        text = json.dumps(report.as_data() if report else None, indent=2)
+    elif report:
+        text = format_report(report, by)
+    else:
+        click.echo(f"there is no database yet: {source.files.shown}")
         return
-    text = json.dumps(data, indent=2) if form == "json" or data is None else format_report(data, by)
     if out is None:
         click.echo(text)
         return
     _write_report(out, text + "\n")
-    if data is not None:
-        click.echo("\n".join(wrap_text(" ".join(summary_sentences(data)), 0)))
+    if report:
+        click.echo(format_summary(report))
 
 
 def _write_report(path: Path, text: str) -> None:
@@ -76,93 +77,255 @@ def _write_report(path: Path, text: str) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def format_report(data: Data, by: str) -> str:
+def format_report(report: Report, by: Literal["entry", "model"]) -> str:
     """The report as text: its period, a summary, then tables. The first table is by `entry` or by `model`."""
-    return "\n\n".join(_report_parts(data, by))
+    since, until = format_time(report.since)[:16], format_time(report.until)[:16]
+    parts = (
+        f"{since} to {until}, {zone_name()} ({abbreviate_duration(_length(report))})",
+        format_summary(report),
+        _entries_table(report) if by == "entry" else _table(report.models, MODEL_COLUMNS),
+        _table(report.agent_models, AGENT_MODEL_COLUMNS, MAX_ROWS) if any(each.model for each in report.agent_models) else "",
+        _table(report.causes, CAUSE_COLUMNS, MAX_ROWS) if any(each.source != "schedule" for each in report.causes) else "",
+        _table(report.prompt, PROMPT_COLUMNS, MAX_PARTS),
+        _reasons_table(report),
+        _table(report.conditions, CONDITION_COLUMNS, MAX_ROWS),
+        _table(report.deliveries, DELIVERY_COLUMNS),
+        _table(_longest_downtimes(report), DOWNTIME_COLUMNS),
+    )
+    return "\n\n".join(filter(None, parts))
 
 
-def _report_parts(data: Data, by: str) -> Iterator[str]:
-    """The parts of the report, the most important first. A table without rows is left out."""
-    since, until = format_time(data["since"])[:16], format_time(data["until"])[:16]
-    yield f"{since} to {until}, {zone_name()} ({abbreviate_duration(_elapsed_time(data))})"
-    yield "\n".join(wrap_text(" ".join(summary_sentences(data)), 0))
-    if data["entries"] and by == "entry":
-        yield _entries_table(data["entries"], with_change=data["previous"]["comparable"])
-    if data["models"] and by == "model":
-        yield _models_table(data["models"])
-    if any(each["model"] for each in data["agent_models"]):
-        yield _agent_models_table(data["agent_models"])
-    if any(each["source"] != "schedule" for each in data["causes"]):
-        yield _causes_table(data["causes"])
-    if data["prompt"]:
-        yield _prompt_table(data["prompt"])
-    if data["skipped"] or data["suppressed"] or data["failed"]:
-        yield _reasons_table(data)
-    if data["conditions"]:
-        yield _conditions_table(data["conditions"])
-    if data["deliveries"]:
-        yield _deliveries_table(data["deliveries"])
-    if data["downs"]:
-        yield _downtimes_table(data["downs"])
+# --- the summary ------------------------------------------------------------------------------------------------------
 
 
-def summary_sentences(data: Data) -> Iterator[str]:
-    """The summary. A count of zero is left out."""
-    if not data["entries"]:
+def format_summary(report: Report) -> str:
+    """The summary in sentences. A count of zero is left out."""
+    return "\n".join(wrap_text(" ".join(_summary_sentences(report)), 0))
+
+
+def _summary_sentences(report: Report) -> Iterator[str]:
+    if not report.entries:
         yield "Nothing ran, and nothing was skipped."
-    yield from _run_sentences(data["totals"])
-    yield from _cost_sentences(data["totals"])
-    yield from _cache_sentences(data["totals"])
-    yield from _trend_sentences(data)
-    yield from _top_entry_sentences(data["entries"], data["totals"]["dearest_run"])
-    yield from _undelivered_sentences(data["deliveries"])
-    if downs := data["downs"]:
+    yield from _run_sentences(report.totals)
+    yield from cost_sentences(report.totals)
+    yield from _trend_sentences(report)
+    yield from _top_entry_sentences(report)
+    counts = ((state, sum(getattr(each, state) for each in report.deliveries)) for state in ("pending", "held", "dead"))
+    if undelivered := ", ".join(f"{count:,} {state}" for state, count in counts if count):
+        yield f"Undelivered messages: {undelivered} (`heartbeatd outbox`)."
+    if downs := report.downs:
         times = "once" if len(downs) == 1 else f"{len(downs)} times"
-        yield f"The daemon was down {times}, {abbreviate_duration(sum(map(_elapsed_time, downs), timedelta()))} in all."
+        yield f"The daemon was down {times}, {abbreviate_duration(sum(map(_length, downs), timedelta()))} in all."
 
 
-def _run_sentences(totals: Data) -> Iterator[str]:
-    runs, said, failed = totals["runs"], totals["said"], totals["failed"]
+def _run_sentences(totals: ReportTotals) -> Iterator[str]:
+    runs, said, failed = totals.runs, totals.said, totals.failed
     if runs:
         yield f"{format_count(runs, 'run')}: {said:,} with an alert, {max(0, runs - said - failed):,} without, {failed:,} failed."
-    elif totals["skipped"]:
+    elif totals.skipped:
         yield "Nothing ran."
-    if totals["skipped"]:
-        missed = f", {totals['missed']:,} of them missed" if totals["missed"] else ""
-        yield f"{format_count(totals['skipped'], 'slot')} skipped{missed}."
+    if totals.skipped:
+        missed = f", {totals.missed:,} of them missed" if totals.missed else ""
+        yield f"{format_count(totals.skipped, 'slot')} skipped{missed}."
 
 
-def _cost_sentences(totals: Data) -> Iterator[str]:
-    tokens = totals["tokens"]
-    usage = f"for {abbreviate_count(tokens['input'])} tokens in and {abbreviate_count(tokens['output'])} out"
-    if cost := describe_cost(totals["cost_usd"], usage, totals["runs_without_price"], totals["untold_usd"]):
+def cost_sentences(totals: ReportTotals) -> Iterator[str]:
+    """The cost and the tokens, and how much of the input came from the provider's cache."""
+    tokens, cache = totals.tokens, totals.cache
+    usage = f"for {abbreviate_count(tokens.input)} tokens in and {abbreviate_count(tokens.output)} out"
+    if cost := describe_cost(totals.cost_usd, usage, totals.runs_without_price, totals.untold_usd):
         yield f"Cost {cost}."
-
-
-def _cache_sentences(totals: Data) -> Iterator[str]:
-    """How much of the input came from the provider's cache; nothing if no cache was used."""
-    if totals["cache"]["read"] or totals["cache"]["write"]:
-        read, write = (format_share(totals["cache"][kind], totals["tokens"]["input"]) for kind in ("read", "write"))
+    if cache.read or cache.write:
+        read, write = _format_share(cache.read, tokens.input), _format_share(cache.write, tokens.input)
         yield f"{read} of the input tokens were read from the cache, and {write} were written to it."
 
 
-def _trend_sentences(data: Data) -> Iterator[str]:
+def _trend_sentences(report: Report) -> Iterator[str]:
     """The runs and the cost of the previous period, and how the cost changed; nothing if nothing happened in it."""
-    cost, before = data["totals"]["cost_usd"], data["previous"]["totals"]
-    if not before["runs"] and not before["skipped"]:
+    previous, cost = report.previous, report.totals.cost_usd
+    before = previous.totals
+    if not before.runs and not before.skipped:
         return
-    known = f", {format_usd(before['cost_usd'])}" if before["cost_usd"] is not None else ""
-    yield f"The {abbreviate_duration(_elapsed_time(data['previous']))} before: {format_count(before['runs'], 'run')}{known}."
-    if data["previous"]["incomplete"]:
+    known = f", {format_usd(before.cost_usd)}" if before.cost_usd is not None else ""
+    yield f"The {abbreviate_duration(_length(previous))} before: {format_count(before.runs, 'run')}{known}."
+    if previous.incomplete:
         yield "Some run records of that time were deleted, so it cannot be compared."
-    elif not data["previous"]["comparable"]:
-        yield f"The first run record is of {format_time(data['previous']['first_record_at'])[:16]}."
-    elif cost and before["cost_usd"]:
-        percent = round(100 * (cost - before["cost_usd"]) / before["cost_usd"])
+    elif not previous.comparable:
+        yield f"The first run record is of {format_time(previous.first_record_at)[:16]}."
+    elif cost and before.cost_usd:
+        percent = round(100 * (cost - before.cost_usd) / before.cost_usd)
         yield "The cost is the same." if not percent else f"The cost {'rose' if percent > 0 else 'fell'} by {abs(percent):,}%."
 
 
-def format_change(cost: float | None, before: float | None) -> str:
+def _top_entry_sentences(report: Report) -> Iterator[str]:
+    """The most expensive entry, and the entry with the most alerts."""
+    entries = report.entries
+    if dearest := report.totals.dearest_run:
+        alone = f"run {dearest.id} alone {format_usd(dearest.cost_usd)}"
+        yield f"Most expensive: {_label(entries[0])} ({format_usd(entries[0].cost_usd)}; {alone})."
+    loudest = max(entries, key=lambda each: each.said, default=None)
+    if loudest and loudest.said:
+        yield f"Most alerts: {_label(loudest)} ({loudest.said:,} of {sum(each.said for each in entries):,})."
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def _table(items: Sequence[Row], columns: Sequence[Column[Sequence[Row]]], most: int | None = None) -> str:
+    """A table of the first items; all others share its last row. Empty without items."""
+    most = len(items) if most is None else most
+    return _table_of(items[:most], items[most:], columns)
+
+
+def _table_of(shown: Sequence[Row], others: Sequence[Row], columns: Sequence[Column[Sequence[Row]]]) -> str:
+    rows: list[Sequence[Row]] = [*([each] for each in shown), *([others] if others else [])]
+    return format_list(rows, columns) if rows else ""
+
+
+def _text(
+    head: str, cell: Callable[[Row], str], for_others: str | None = "", *, is_number: bool = False
+) -> Column[Sequence[Row]]:
+    """A column that shows a text of one item. For all others it shows `for_others`, or if that is None their number."""
+
+    def show(items: Sequence[Row]) -> str:
+        others = format_count(len(items), "other") if for_others is None else for_others
+        return cell(items[0]) if len(items) == 1 else others
+
+    return Column(head, show, is_number)
+
+
+def _sum(head: str, key: str, form: Callable[[int], str] = "{:,}".format) -> Column[Items[answers.ResponseBody]]:
+    """A column that shows a number of each item, and the sum of all others. `key` may be the path of a number in a part."""
+    read = attrgetter(key)
+    return Column(head, lambda items: form(sum(map(read, items))), is_number=True)
+
+
+def _label(entry: EntryName) -> str:
+    return entry_label(entry.kind, entry.name)
+
+
+def _show_cost(
+    items: Sequence[answers.EntryTotals | answers.ModelTotals | answers.AgentModelTotals | answers.CauseTotals],
+) -> str:
+    """The cost. A plus sign means that some usage has no price or was not reported."""
+    cost = sum_costs(each.cost_usd for each in items)
+    more = any(each.runs_without_price or getattr(each, "untold_usd", 0) for each in items)
+    return format_usd(cost) + ("+" if cost is not None and more else "")
+
+
+def _show_cached(items: Sequence[answers.ModelTotals | answers.AgentModelTotals]) -> str:
+    read = sum(each.cache.read for each in items)
+    return _format_share(read, sum(each.tokens.input for each in items)) if read else "-"
+
+
+NAME: Column[Items[EntryName]] = _text("NAME", _label, None)
+COUNTS = (_sum("RUNS", "runs"), _sum("ALERTS", "said"), _sum("FAILED", "failed"))
+TOKENS = (
+    _sum("TOKENS IN", "tokens.input", abbreviate_count),
+    Column("CACHED", _show_cached, is_number=True),
+    _sum("OUT", "tokens.output", abbreviate_count),
+)
+COST = Column("COST", _show_cost, is_number=True)
+MODEL: Column[Sequence[answers.ModelTotals | answers.AgentModelTotals]] = _text("MODEL", lambda row: row.model or "(not known)")
+ENTRY_COLUMNS: list[Column[Sequence[answers.EntryTotals]]] = [
+    NAME,
+    *COUNTS,
+    _sum("SKIPPED", "skipped"),
+    _sum("MISSED", "missed"),
+    COST,
+]
+MODEL_COLUMNS: list[Column[Sequence[answers.ModelTotals]]] = [MODEL, *COUNTS, *TOKENS, COST]
+AGENT_MODEL_COLUMNS: list[Column[Sequence[answers.AgentModelTotals]]] = [NAME, MODEL, _sum("CALLS", "calls"), *TOKENS, COST]
+CAUSE_COLUMNS: list[Column[Sequence[answers.CauseTotals]]] = [
+    _text("STARTED BY", lambda row: _cause_label(row), None),
+    COUNTS[0],
+    COST,
+    _text("RUNS OF", lambda row: _name_entries(row.entries, "runs", MAX_NAMED)),
+]
+PROMPT_COLUMNS: list[Column[Sequence[answers.PromptPartTotals]]] = [
+    _text("PROMPT", lambda row: row.part, None),
+    _text("RUNS", lambda row: f"{row.runs:,}", is_number=True),
+    _sum("CHARACTERS", "chars", abbreviate_count),
+    Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),
+    _text("PER RUN", lambda row: abbreviate_count(round(row.chars / row.runs)), is_number=True),
+    _text("MOST IN", lambda row: _label(row.entries[0])),
+]
+CONDITION_COLUMNS: list[Column[Sequence[answers.ConditionTotals]]] = [
+    _text("CONDITIONS", lambda row: entry_label(Kind.HEARTBEAT, row.name), None),
+    *(_sum(word.upper(), word) for word in ("opened", "resolved", "reminders", "duplicates")),  # duplicates: answers without news
+]
+DELIVERY_COLUMNS: list[Column[Sequence[answers.ChannelTotals]]] = [
+    _text("CHANNEL", lambda row: row.channel),
+    *(_sum(word.upper(), word) for word in ("delivered", "pending", "held", "dead", "dropped", "uncertain")),
+]
+DOWNTIME_COLUMNS: list[Column[Sequence[Downtime]]] = [
+    _text("DOWN FROM", lambda row: format_time(row.since)),
+    _text("UNTIL", lambda row: format_time(row.until)),
+    _text("FOR", lambda row: abbreviate_duration(_length(row))),
+    _text("CAUSE", lambda row: format_ending(row.clean)),
+]
+
+
+def _entries_table(report: Report) -> str:
+    """The entries that matter most, the most expensive first; all others share one row.
+
+    They are the most expensive, those with the most alerts and those with the most failures. How the costs changed from the
+    previous period is added if any cost of that is known.
+    """
+    entries, columns = report.entries, ENTRY_COLUMNS
+    if report.previous.comparable and any(each.previous_cost_usd is not None for each in entries):
+        change: Column[Sequence[answers.EntryTotals]] = _text(
+            "CHANGE", lambda row: _format_change(row.cost_usd, row.previous_cost_usd), "-", is_number=True
+        )
+        columns = [*columns, change]
+    if len(entries) <= MAX_ROWS:
+        return _table(entries, columns)
+    ranked = (sorted(entries, key=lambda each: -getattr(each, word))[:TOP_ENTRIES] for word in ("said", "failed"))
+    chosen = {id(each) for part in (entries[:TOP_ENTRIES], *ranked) for each in part}
+    shown, others = ([each for each in entries if (id(each) in chosen) is wanted] for wanted in (True, False))
+    return _table_of(shown, others, columns)
+
+
+def _reasons_table(report: Report) -> str:
+    """Why slots were skipped, answers suppressed, and runs failed, in one table, so that the columns are aligned."""
+    parts = (("SKIPPED", "SLOTS", report.skipped), ("SUPPRESSED", "RUNS", report.suppressed), ("FAILED", "RUNS", report.failed))
+    rows = [
+        row for title, unit, counts in parts if counts for row in (("", "", ""), (title, unit, "ENTRIES"), *map(_count, counts))
+    ]
+    return format_table(rows[1], rows[2:], numbers=[1]) if rows else ""
+
+
+def _count(row: answers.WordCount) -> tuple[str, str, str]:
+    return row.reason or row.suppression or "-", f"{row.count:,}", _name_entries(row.entries, "count")
+
+
+def _name_entries(entries: Sequence[answers.CountOfEntry | answers.RunsOfCause], key: str, most: int | None = None) -> str:
+    """The entries, each with a number if there are several."""
+    if len(entries) == 1:
+        return _label(entries[0])
+    return list_names([f"{_label(each)} {getattr(each, key)}" for each in entries], most)
+
+
+def _cause_label(cause: answers.CauseTotals) -> str:
+    """What started runs: the schedule, a job as cron/NAME, or another source with its sender."""
+    if cause.source == "result":
+        return "late results"
+    if cause.source == Kind.CRON and cause.sender:
+        return entry_label(Kind.CRON, cause.sender)
+    return " ".join(word for word in (cause.source, cause.sender) if word)
+
+
+def _longest_downtimes(report: Report) -> list[Downtime]:
+    """The longest downtimes, in order of time."""
+    longest = sorted(report.downs, key=_length)[-MAX_DOWNTIMES:]
+    return [down for down in report.downs if down in longest]
+
+
+def _length(period: Downtime | answers.PreviousPeriod | Report) -> timedelta:
+    return elapsed_time(period.since, period.until or period.since)
+
+
+def _format_change(cost: float | None, before: float | None) -> str:
     """The change of a cost in percent; `new` if there was none before, a dash if there is none now."""
     if not cost:
         return "-"
@@ -172,196 +335,6 @@ def format_change(cost: float | None, before: float | None) -> str:
     return "the same" if percent == 0 else f"{percent:+,}%"
 
 
-def format_share(part: float, whole: float) -> str:
+def _format_share(part: float, whole: float) -> str:
     """A share in percent; a dash if there is nothing to share."""
     return f"{100 * part / whole:.0f}%" if whole else "-"
-
-
-def format_cause(cause: Data) -> str:
-    """What started runs: the schedule, a job as cron/NAME, or another source with its sender."""
-    if cause["source"] == "result":
-        return "late results"
-    if cause["source"] == Kind.CRON and cause["sender"]:
-        return entry_label(Kind.CRON, cause["sender"])
-    return " ".join(word for word in (cause["source"], cause["sender"]) if word)
-
-
-def _top_entry_sentences(entries: list[Data], dearest_run: Data | None) -> Iterator[str]:
-    """The most expensive entry, and the entry with the most alerts."""
-    if dearest_run:
-        alone = f"run {dearest_run['id']} alone {format_usd(dearest_run['cost_usd'])}"
-        yield f"Most expensive: {_entry_label(entries[0])} ({format_usd(entries[0]['cost_usd'])}; {alone})."
-    most_alerts = max(entries, key=lambda each: each["said"], default=None)
-    if most_alerts and most_alerts["said"]:
-        yield f"Most alerts: {_entry_label(most_alerts)} ({most_alerts['said']:,} of {sum(each['said'] for each in entries):,})."
-
-
-def _undelivered_sentences(deliveries: list[Data]) -> Iterator[str]:
-    """How many messages wait for a retry or for a person."""
-    counts = {state: sum(each[state] for each in deliveries) for state in ("pending", "held", "dead")}
-    data = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    if data:
-        yield f"Undelivered messages: {data} (`heartbeatd outbox`)."
-
-
-def _entry_label(row: Data) -> str:
-    """The name of an agent or a job, or how many others share the row."""
-    return format_count(row["others"], "other") if "others" in row else entry_label(row["kind"], row["name"])
-
-
-def _fold(shown: list[Data], others: list[Data]) -> list[Data]:
-    """The rows of a table. Those that are not `shown` share the last row, with the sums of their numbers."""
-    return [*shown, {"others": len(others), **_sum_numbers(others)}] if others else shown
-
-
-def _sum_numbers(rows: list[Data]) -> Data:
-    found: Data = {}
-    for key in rows[0]:
-        values = [row[key] for row in rows if row[key] is not None]
-        if key in ("tokens", "cache"):
-            found[key] = _sum_numbers(values)
-        elif all(isinstance(value, int | float) for value in values):
-            found[key] = sum_costs(values)
-    return found
-
-
-def _number(head: str, key: str) -> Column[Data]:
-    return Column(head, lambda row: f"{row[key]:,.0f}", is_number=True)
-
-
-def _unless_others(text: Callable[[Data], str], instead: str = "") -> Callable[[Data], str]:
-    """What a cell shows, but for the row that others share."""
-    return lambda row: instead if "others" in row else text(row)
-
-
-NAME = Column("NAME", _entry_label)
-COST = Column[Data]("COST", lambda row: format_cost(row), is_number=True)
-MODEL = Column[Data]("MODEL", _unless_others(lambda row: row["model"] or "(not known)"))
-RUNS = _number("RUNS", "runs")
-TOKENS = (
-    Column[Data]("TOKENS IN", lambda row: abbreviate_count(row["tokens"]["input"]), is_number=True),
-    Column[Data](
-        "CACHED",
-        lambda row: format_share(row["cache"]["read"], row["tokens"]["input"]) if row["cache"]["read"] else "-",
-        is_number=True,
-    ),
-    Column[Data]("OUT", lambda row: abbreviate_count(row["tokens"]["output"]), is_number=True),
-)
-COUNTS = [_number(head, key) for key, head in COUNT_HEADINGS.items()]
-
-
-def _entries_table(entries: list[Data], *, with_change: bool = False) -> str:
-    """The entries that matter most, the most expensive first; all others share one row.
-
-    `with_change` adds how the costs changed from the previous period, if any cost of that is known.
-    """
-    columns = [NAME, *COUNTS, COST]
-    if with_change and any(each["previous_cost_usd"] is not None for each in entries):
-        change = _unless_others(lambda row: format_change(row["cost_usd"], row["previous_cost_usd"]), "-")
-        columns.append(Column("CHANGE", change, is_number=True))
-    return format_list(_fold(*_choose_entries(entries)), columns)
-
-
-def _choose_entries(entries: list[Data]) -> tuple[list[Data], list[Data]]:
-    """The entries for the table, and those that share one row.
-
-    All entries are in the table if there are at most MAX_ENTRIES. Otherwise the most expensive ones (they come first), those with
-    the most alerts and those with the most failures are.
-    """
-    if len(entries) <= MAX_ENTRIES:
-        return entries, []
-    ranked = [sorted(entries, key=lambda each: -each[word])[:TOP_ENTRIES] for word in ("said", "failed")]
-    marked = {id(each) for part in (entries[:TOP_ENTRIES], *ranked) for each in part}
-    return [each for each in entries if id(each) in marked], [each for each in entries if id(each) not in marked]
-
-
-def format_cost(row: Data) -> str:
-    """The cost. A plus sign means that some usage has no price or was not reported."""
-    more = row["runs_without_price"] or row.get("untold_usd")
-    return format_usd(row["cost_usd"]) + ("+" if row["cost_usd"] is not None and more else "")
-
-
-def _models_table(models: list[Data]) -> str:
-    return format_list(models, [MODEL, *COUNTS[:3], *TOKENS, COST])
-
-
-def _agent_models_table(usage: list[Data]) -> str:
-    """The usage of each entry by model. All but the most expensive share one row."""
-    return format_list(_fold(usage[:MAX_ENTRIES], usage[MAX_ENTRIES:]), [NAME, MODEL, _number("CALLS", "calls"), *TOKENS, COST])
-
-
-def _causes_table(causes: list[Data]) -> str:
-    """What started the runs, and the agents that ran. All but the most expensive causes share one row."""
-    columns = [
-        Column("STARTED BY", lambda row: _entry_label(row) if "others" in row else format_cause(row)),
-        RUNS,
-        COST,
-        Column("RUNS OF", _unless_others(lambda row: format_cause_entries(row["entries"]))),
-    ]
-    return format_list(_fold(causes[:MAX_ENTRIES], causes[MAX_ENTRIES:]), columns)
-
-
-def format_cause_entries(entries: list[Data]) -> str:
-    """The entries that a cause has started, with their runs; only the first ones by name."""
-    if len(entries) == 1:
-        return _entry_label(entries[0])
-    return list_names([f"{_entry_label(each)} {each['runs']:,}" for each in entries], MAX_NAMED)
-
-
-def _prompt_table(parts: list[Data]) -> str:
-    """What filled the prompts, the largest part first, and the agent whose prompts contained most of it."""
-    columns: list[Column[Data]] = [
-        Column("PROMPT", lambda row: _entry_label(row) if "others" in row else row["part"]),
-        Column("RUNS", _unless_others(lambda row: f"{row['runs']:,}"), is_number=True),
-        Column("CHARACTERS", lambda row: abbreviate_count(row["chars"]), is_number=True),
-        Column("SHARE", lambda row: format_share(row["share"], 1), is_number=True),
-        Column("PER RUN", _unless_others(lambda row: abbreviate_count(round(row["chars"] / row["runs"]))), is_number=True),
-        Column("MOST IN", _unless_others(lambda row: _entry_label(row["entries"][0]))),
-    ]
-    return format_list(_fold(parts[:MAX_PARTS], parts[MAX_PARTS:]), columns)
-
-
-def _reasons_table(data: Data) -> str:
-    """The three parts in one table, so that their columns are aligned."""
-    rows: list[tuple[str, str, str]] = []
-    for part, (title, unit, word) in REASON_TABLES.items():
-        if data[part]:
-            rows += [("", "", ""), (title, unit, "ENTRIES")]
-            rows += [(each[word] or "-", f"{each['count']:,}", _format_shares(each["entries"])) for each in data[part]]
-    return format_table(rows[1], rows[2:], numbers=[1])
-
-
-def _format_shares(entries: list[Data]) -> str:
-    if len(entries) == 1:
-        return _entry_label(entries[0])
-    return ", ".join(f"{_entry_label(each)} {each['count']:,}" for each in entries)
-
-
-def _conditions_table(found: list[Data]) -> str:
-    """The agents that opened most conditions. All others share one row."""
-    agents = [{"kind": Kind.HEARTBEAT, **each} for each in found]
-    columns = [Column("CONDITIONS", _entry_label), *(_number(word.upper(), word) for word in CONDITION_COUNTS)]
-    return format_list(_fold(agents[:MAX_ENTRIES], agents[MAX_ENTRIES:]), columns)
-
-
-def _deliveries_table(deliveries: list[Data]) -> str:
-    states = ("delivered", "pending", "held", "dead", "dropped", "uncertain")
-    return format_list(
-        deliveries, [Column("CHANNEL", lambda row: row["channel"]), *(_number(each.upper(), each) for each in states)]
-    )
-
-
-def _downtimes_table(downs: list[Data]) -> str:
-    """The longest downtimes, in order of time."""
-    longest = sorted(downs, key=_elapsed_time)[-MAX_DOWNTIMES:]
-    columns: list[Column[Data]] = [
-        Column("DOWN FROM", lambda down: format_time(down["since"])),
-        Column("UNTIL", lambda down: format_time(down["until"])),
-        Column("FOR", lambda down: abbreviate_duration(_elapsed_time(down))),
-        Column("CAUSE", lambda down: format_ending(down["clean"])),
-    ]
-    return format_list([down for down in downs if down in longest], columns)
-
-
-def _elapsed_time(down: Data) -> timedelta:
-    return elapsed_time(down["since"], down["until"])

@@ -15,7 +15,7 @@ from heartbeat.words import format_duration, list_names
 from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import Meaning, paint
-from scheduler.cli.daemon_files import load_declared_plan
+from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.output import (
     LINE_WIDTH,
     Column,
@@ -50,9 +50,7 @@ def print_plan(
     each: bool,
     worst: bool,
     other: Path | None,
-    path: Path,
-    state: Path | None,
-    form: str,
+    source: Source,
 ) -> None:
     """Print the plan, the maximum cost of a day, or what another config would change."""
     if not timedelta() < span <= forecast.MAX_SPAN:
@@ -64,17 +62,17 @@ def print_plan(
 
         is_given = click.get_current_context().get_parameter_source("span") is not ParameterSource.DEFAULT
         ahead = span if is_given else None
-        preview = config_preview.preview_files(path, other, state, name, ahead)
-        config_preview.print_preview(preview, form)
-        if form == "text":
+        preview = config_preview.preview_files(source, other, name, ahead)
+        config_preview.print_preview(preview, source.form)
+        if source.form == "text":
             config_preview.print_schedules(preview, ahead)
         return
     if worst:
-        _print_worst_day(path, form)
+        _print_worst_day(source)
         return
-    files, now = daemon_files.locate_files(path, state), output.utc_now()
+    files, now = daemon_files.locate_files(source.config, source.state), output.utc_now()
     with show_progress("reading the config and the database"):
-        config = load_declared_plan(path, state, files)
+        config = load_declared_plan(source, files)
         with daemon_files.open_for_reading(files) as db:
             seen = forecast.forecast_entries(db, config, now)
     if name is not None:
@@ -86,7 +84,7 @@ def print_plan(
         planned = forecast.forecast_runs(seen, begin, begin + span, each=each or name is not None)
     running = daemon_files.find_running_daemon(files) is not None
     data = {"running": running} | planned.as_data()
-    print_answer(data, form, _plan_lines(planned, running=running))
+    print_answer(data, source.form, _plan_lines(planned, running=running))
 
 
 def _plan_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
@@ -209,14 +207,14 @@ def _format_day(day: date) -> str:
     return f"{day:%a %m-%d}"
 
 
-def _print_worst_day(path: Path, form: str) -> None:
-    """Print the maximum cost of a day with the config at `path`. Raises ConfigError."""
+def _print_worst_day(source: Source) -> None:
+    """Print the maximum cost of a day with the config. Raises ConfigError."""
     with show_progress("computing the maximum cost"):
-        settings = load.load_config(path, os.environ, resolve_secrets=False).settings
+        settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
         found = compute_daily_maximum(settings, utc_now())
     for warning in prompt_warnings(settings):
         click.echo(warning, err=True)
-    print_answer(found.as_data(), form, _worst_day_lines(found))
+    print_answer(found.as_data(), source.form, _worst_day_lines(found))
 
 
 WORST_COLUMNS: list[Column[EntryMaximum]] = [

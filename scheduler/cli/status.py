@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +25,7 @@ from heartbeatd.answers import (
 )
 from scheduler.cli import daemon_files, progress
 from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
-from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess
+from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
 from scheduler.cli.output import (
     Column,
     describe_cost,
@@ -66,20 +65,20 @@ STARTS_AND_STALLS = (*STARTS, "frozen")  # of the leader; the other problems hav
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
-def print_status(watch: float | None, path: Path, state: Path | None, form: str) -> None:
+def print_status(watch: float | None, source: Source) -> None:
     """Print the status, once or every `watch` seconds."""
-    files = daemon_files.locate_files_or_warn(path, state)
     if watch is None:
-        click.echo("\n".join(_status_lines(files, form)))
+        click.echo("\n".join(_status_lines(source)))
     else:
-        progress.show_repeatedly(partial(_status_lines, files, form), watch, in_place=form == "text")
+        progress.show_repeatedly(partial(_status_lines, source), watch, in_place=source.form == "text")
 
 
-def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
-    up, now = daemon_files.find_running_daemon(files), utc_now()
+def _status_lines(source: Source) -> Iterator[str]:
+    files, now = source.files, utc_now()
+    up = daemon_files.find_running_daemon(files)
     reserved = 0 if files.server else disk_reserve.reserved_bytes(files.database)
     with (
-        daemon_files.open_for_reading(files) as found,
+        source.open() as found,
         nullcontext(found) if found else closing(database.open_empty_database()) as db,
     ):
         data = read_status(db, now, display_zone() or host_zone(), reserved)
@@ -87,7 +86,7 @@ def _status_lines(files: DaemonFiles, form: str) -> Iterator[str]:
         leader = boots.find_leader(db) if found else None
         problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
     standby = daemon_files.describe_standby(files, up, leader) if up else None
-    if form == "json":
+    if source.form == "json":
         yield json.dumps(_status_data(data, up, standby, leader) | {"refused_starts": _refused_starts(files)}, indent=2)
         return
     for fact in (

@@ -6,7 +6,6 @@ The class of a verb needs pydantic, so its command is made when it is called, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -53,8 +52,7 @@ class VerbCommand(click.Command):
 
         def work(**given: Any) -> object:
             keys = {str(option.name): given.pop(str(option.name)) for option in own}
-            call: Callable[..., object] = options.import_place(shape.work)
-            return call(partial(_make, verb, keys), **given)
+            return options.call_work(shape.work, given, partial(_make, verb, keys))
 
         help_text = "\n\n".join(filter(None, (summary, shape.help, details)))
         made = click.command(self.name, help=help_text)(options.config_option(work))

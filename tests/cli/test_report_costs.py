@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from test_cli_reading import add_run
-from test_report_data import NOON, WEEK, columns
+from test_report_data import NOON, WEEK, columns, week_of
 from world import open_store
 
 from scheduler.cli import report_text as report
@@ -46,9 +46,9 @@ def report_of_week(store: Store, zone: str = "UTC", span: timedelta = WEEK) -> d
     return data
 
 
-def text_of(data: dict[str, Any]) -> str:
-    """The report as text, with the summary on one line."""
-    period, summary, *tables = report.format_report(data, "entry").split("\n\n")
+def text_of(store: Store) -> str:
+    """The report of the week as text, with the summary on one line."""
+    period, summary, *tables = report.format_report(week_of(store), "entry").split("\n\n")
     return "\n\n".join([period, " ".join(summary.split()), *tables])
 
 
@@ -72,7 +72,7 @@ def test_a_run_that_called_two_models_counts_for_both(store: Store) -> None:
         ("ops", "small", 1, 0.01),
     ]
     assert columns(data["models"], "model", "runs", "calls", "cost_usd") == [("big", 2, 2, 0.7), ("small", 0, 1, 0.01)]
-    assert "agent/ops  small      1        100       -   10  $0.0100" in text_of(data)
+    assert "agent/ops  small      1        100       -   10  $0.0100" in text_of(store)
 
 
 def test_a_run_of_an_earlier_version_counts_for_the_model_that_was_requested(store: Store) -> None:
@@ -103,7 +103,7 @@ def test_the_report_names_the_job_or_sender_that_woke_the_agents_and_their_cost(
         ("api", "pager", 1, 0.2),
         ("schedule", None, 1, 0.1),
     ]
-    rows = [line.split() for line in text_of(data).splitlines()]
+    rows = [line.split() for line in text_of(store).splitlines()]
     assert ["cron/nightly", "2", "$3.00", "agent/lab1", "1,", "agent/lab2", "1"] in rows
     assert ["api", "pager", "1", "$0.20", "agent/ops"] in rows
 
@@ -121,7 +121,7 @@ def test_a_run_of_an_earlier_version_names_the_sender_of_the_wake_that_started_i
 
 def test_without_wakes_the_report_has_no_table_of_causes(store: Store) -> None:
     add_run(store, MIDDLE, cost_usd=0.1)
-    assert "STARTED BY" not in text_of(report_of_week(store))
+    assert "STARTED BY" not in text_of(store)
 
 
 def test_the_report_shows_what_fills_the_prompts_and_of_whom(store: Store) -> None:
@@ -134,15 +134,15 @@ def test_the_report_shows_what_fills_the_prompts_and_of_whom(store: Store) -> No
         ("checklist", 2, 1100, 0.275),
     ]
     assert columns(data["prompt"][1]["entries"], "name", "chars") == [("lab", 1000), ("ops", 100)]
-    assert "checklist           2        1.1k    28%      550  agent/lab" in text_of(data)
+    assert "checklist           2        1.1k    28%      550  agent/lab" in text_of(store)
 
 
 def test_the_report_shows_the_share_of_the_cache(store: Store) -> None:
     add_run(store, MIDDLE, tokens=tokens(input=250, cache_read=700, cache_write=50), model_requested="big")
     data = report_of_week(store)
     assert data["totals"]["cache"] == {"read": 700, "write": 50}
-    assert "70% of the input tokens were read from the cache, and 5% were written to it." in text_of(data)
-    assert "big        1       1.0k     70%" in text_of(data)
+    assert "70% of the input tokens were read from the cache, and 5% were written to it." in text_of(store)
+    assert "big        1       1.0k     70%" in text_of(store)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_the_report_compares_the_cost_with_the_period_before(
     add_run(store, MIDDLE, cost_usd=now)
     data = report_of_week(store)
     assert data["previous"]["totals"]["cost_usd"] == before
-    assert f"{sentence} " in text_of(data) or f"{sentence}\n" in text_of(data)
-    assert text_of(data).split("CHANGE\n")[1].split("\n")[0].endswith(change)
+    assert f"{sentence} " in text_of(store) or f"{sentence}\n" in text_of(store)
+    assert text_of(store).split("CHANGE\n")[1].split("\n")[0].endswith(change)
 
 
 def test_a_history_that_begins_in_the_period_before_is_not_compared(store: Store) -> None:
     add_run(store, MIDDLE - WEEK, cost_usd=0.1)
     add_run(store, MIDDLE, cost_usd=2.0)
-    text = text_of(report_of_week(store))
+    text = text_of(store)
     first = report.format_time(MIDDLE - WEEK)[:16]
     assert f"The 7d before: 1 run, $0.10. The first run record is of {first}." in text
     assert "CHANGE" not in text
@@ -185,12 +185,12 @@ def test_an_entry_whose_old_records_were_deleted_is_not_compared(store: Store) -
     add_entry(store, "lab", first_seen_days_ago=90)
     data = report_of_week(store)
     assert data["previous"]["incomplete"] == [{"kind": "heartbeat", "name": "ops"}]
-    assert "Some run records of that time were deleted, so it cannot be compared." in text_of(data)
+    assert "Some run records of that time were deleted, so it cannot be compared." in text_of(store)
 
 
 def test_without_an_earlier_period_there_is_no_trend(store: Store) -> None:
     add_run(store, MIDDLE, cost_usd=2.0)
-    assert "before" not in text_of(report_of_week(store))
+    assert "before" not in text_of(store)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns", "Asia/Kathmandu"])

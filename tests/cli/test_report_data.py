@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from loops import loop_over
@@ -18,6 +18,7 @@ from test_cli_reading import add_run, live
 from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
 from heartbeat.words import format_usd
+from heartbeatd.answers import Report
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli import report_text as report
 from scheduler.cli.main import main
@@ -42,6 +43,10 @@ def store(state: Path) -> Iterator[Store]:
     store = open_store(state)
     yield store
     store.close()
+
+
+def week_of(store: Store) -> Report:
+    return build_report(store.connection, NOON - WEEK, NOON, running=True)
 
 
 def report_of_week(store: Store, *, running: bool = True) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def test_unreported_usage_is_shown_as_the_budgets_count_it(store: Store) -> None
     data = report_of_week(store)
     assert columns(data["entries"], "name", "untold_usd") == [("whole", 0.0), ("cut", 0.04), ("silent", 0.04)]
     assert data["totals"]["untold_usd"] == 0.08
-    assert list(report._cost_sentences(data["totals"])) == [
+    assert list(report.cost_sentences(week_of(store).totals)) == [
         "Cost $0.0400 for 0 tokens in and 0 out; usage worth up to $0.0800 was not reported."
     ]
 
@@ -279,8 +284,8 @@ def test_a_month_is_reported_in_eighty_columns_and_its_most_expensive_run_is_lis
     make_world: MakeWorld, in_utc: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     month = Month(make_world)
-    data = build_report(month.world.store.connection, utc("2026-10-10 00:00"), utc("2026-11-09 00:00"), running=True).as_data()
-    text = report.format_report(data, "entry")
+    of_month = build_report(month.world.store.connection, utc("2026-10-10 00:00"), utc("2026-11-09 00:00"), running=True)
+    text = report.format_report(of_month, "entry")
     assert text == MONTH_REPORT
     assert max(map(len, text.splitlines())) <= 80
     month.world.stop()
@@ -295,33 +300,32 @@ def test_a_month_is_reported_in_eighty_columns_and_its_most_expensive_run_is_lis
     assert lines[1].split()[-1] == "$2.70"
 
 
-def entry_data(name: str, **numbers: Any) -> dict[str, Any]:
-    return {
-        "kind": "heartbeat", "name": name, "runs": 1, "said": 0, "failed": 0, "skipped": 0, "missed": 0, "cost_usd": None,
-        "runs_without_price": 0, "untold_usd": 0.0, "tokens": {"input": 0, "output": 0}, "dearest_run": None,
-        "previous_cost_usd": None, **numbers,
-    }  # fmt: skip
+def entries_table(store: Store) -> list[list[str]]:
+    """The words of the rows of the first table, without its heading."""
+    tables = report.format_report(week_of(store), "entry").split("\n\n")
+    return [row.split() for row in next(each for each in tables if each.startswith("NAME")).splitlines()[1:]]
 
 
-def test_of_many_entries_those_with_the_highest_cost_most_alerts_and_most_failures_are_shown() -> None:
-    entries = [
-        entry_data("dear", cost_usd=9.0),
-        *(entry_data(f"e{n:02}", dearest_run={"id": n, "cost_usd": 0.1} if n % 2 else None) for n in range(40)),
-        entry_data("loud", said=7),
-        entry_data("bad", failed=3),
-    ]
-    rows = report._entries_table(entries).splitlines()
-    names = [row.split()[0] for row in rows[1:]]
-    assert {"agent/dear", "agent/loud", "agent/bad"} <= set(names)
-    assert len(names) <= report.MAX_ENTRIES + 1
-    assert rows[-1].split()[1:] == ["others", str(43 - len(names) + 1), "0", "0", "0", "0", "-"]
+def test_of_many_entries_those_with_the_highest_cost_most_alerts_and_most_failures_are_shown(store: Store) -> None:
+    add_run(store, NOON - WEEK / 2, name="dear", cost_usd=9.0)
+    for number in range(40):
+        add_run(store, NOON - WEEK / 2, name=f"e{number:02}")
+    for minute in range(7):
+        add_run(store, NOON - WEEK / 2 + timedelta(minutes=minute), "alert", name="loud")
+    for minute in range(3):
+        add_run(store, NOON - WEEK / 2 + timedelta(minutes=minute), "failed", reason="exit", name="bad")
+    rows = entries_table(store)
+    assert {"agent/dear", "agent/loud", "agent/bad"} <= {name for name, *_ in rows}
+    assert len(rows) <= report.MAX_ROWS + 1
+    others = 43 - len(rows) + 1
+    assert rows[-1] == [str(others), "others", str(others), "0", "0", "0", "0", "-"]
 
 
-def test_an_incomplete_cost_is_marked() -> None:
-    rows = report._entries_table([entry_data("a", cost_usd=1.5, runs_without_price=2)]).splitlines()
-    assert rows[1].split()[-1] == "$1.50+"
-    rows = report._entries_table([entry_data("a", cost_usd=1.5, untold_usd=0.2)]).splitlines()
-    assert rows[1].split()[-1] == "$1.50+"
+def test_an_incomplete_cost_is_marked(store: Store) -> None:
+    add_run(store, NOON - WEEK / 2, name="a", cost_usd=1.5)
+    add_run(store, NOON - WEEK / 2 + timedelta(minutes=1), name="a", tokens=TOKENS)
+    add_run(store, NOON - WEEK / 2, name="b", cost_usd=0.5, charged_nanos=700_000_000)
+    assert [(row[0], row[-1]) for row in entries_table(store)] == [("agent/a", "$1.50+"), ("agent/b", "$0.50+")]
 
 
 def test_a_period_without_runs_and_skips_is_one_sentence(state: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,9 +334,9 @@ def test_a_period_without_runs_and_skips_is_one_sentence(state: Path, store: Sto
 
 
 @pytest.mark.parametrize("by", ["entry", "model"])
-def test_a_period_without_runs_has_one_line_and_no_empty_tables(by: str, store: Store) -> None:
+def test_a_period_without_runs_has_one_line_and_no_empty_tables(by: Literal["entry", "model"], store: Store) -> None:
     add_run(store, NOON - WEEK / 2, "skipped", reason="active_hours", slots=2)
-    text = report.format_report(report_of_week(store), by)
+    text = report.format_report(week_of(store), by)
     assert "Nothing ran. 2 slots skipped.\n" in text
     assert not [table for table in text.split("\n\n") if table.isupper() and "\n" not in table]
     assert ("MODEL" in text, "NAME" in text) == (False, by == "entry")

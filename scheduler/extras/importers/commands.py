@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from scheduler.cli import options
-from scheduler.cli.commands import call
+from scheduler.cli.commands import command
 from scheduler.cli.options import WordParam
 
 
-@click.command("import")
+@command("scheduler.extras.importers.import_config:import_files", name="import")
 @click.argument("system", type=WordParam("system", "scheduler.extras.importers.foreign_system:SYSTEM_NAMES"), metavar="SYSTEM")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
 @click.option(
@@ -22,7 +22,7 @@ from scheduler.cli.options import WordParam
 @click.option("--strict", is_flag=True, help="Write nothing if a setting would be lost or a file is damaged (exit code 2).")
 @click.option("--timezone", metavar="ZONE", help="The IANA time zone of times that name no zone.  [default: this host's]")
 @options.format_option
-def import_config(**given: object) -> object:
+def import_config() -> None:
     """Import the config of another heartbeat system.
 
     SYSTEM is the name of the system in lower case, such as openclaw. FILE is a config, a job store (jobs.json) or a HEARTBEAT.md
@@ -39,10 +39,9 @@ def import_config(**given: object) -> object:
     The exit code is 1 if an agent or job was disabled or left out, if a file is damaged, or if there is nothing to import. The
     valid parts are imported nevertheless.
     """
-    return call("scheduler.extras.importers.import_config:import_files", given)
 
 
-@click.command("import")
+@command("scheduler.extras.importers.convert_crontab:import_jobs", name="import")
 @click.argument("file")
 @click.option("--user-column", is_flag=True, help="The sixth field is a user name, as in /etc/crontab and /etc/cron.d.")
 @click.option(
@@ -56,25 +55,23 @@ def import_config(**given: object) -> object:
     type=click.Path(path_type=Path),
     help="The config file to add the jobs to. Without this option, the jobs are printed.",
 )
-def import_crontab(**given: object) -> object:
+def import_crontab() -> None:
     """Import a crontab as cron jobs.
 
     FILE is the crontab, or - for standard input. The jobs are printed as YAML. With --into, they are added to a config, and the
     rest of the config stays the same. A line that cannot be imported is reported, and the exit code is then 1. All other lines
     are imported.
     """
-    return call("scheduler.extras.importers.convert_crontab:import_jobs", given)
 
 
-@click.command("export")
+@command("scheduler.extras.importers.convert_crontab:print_crontab", name="export")
 @click.option("--user", metavar="NAME", help="The user who will own the crontab.  [default: you]")
 @click.option(
     "--timezone", metavar="ZONE", help="The IANA time zone of the host that will run the crontab.  [default: this host's]"
 )
 @options.config_option
-def export_crontab(**given: object) -> object:
+def export_crontab() -> None:
     """Print the config's cron jobs as a crontab for one user.
 
     Settings that a crontab cannot express are written as comments.
     """
-    return call("scheduler.extras.importers.convert_crontab:print_crontab", given)
