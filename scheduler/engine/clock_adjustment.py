@@ -8,28 +8,12 @@ from datetime import datetime, timedelta
 from scheduler.engine import planning
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
-from scheduler.store import (
-    boots,
-    breakers,
-    clock_changes,
-    conditions,
-    config_history,
-    entries,
-    lane_holds,
-    outbox,
-    problems,
-    rejected_wakes,
-    runs,
-    slot_records,
-    wakes,
-)
+from scheduler.model.outcome import Kind
+from scheduler.store import clock_changes, entries, recorded_times, slot_records
 from scheduler.store.clock_changes import ClockSetBack
 from scheduler.store.transaction import Transaction
-from scheduler.work.plan import Plan
 
 SECOND = timedelta(seconds=1)
-LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
 RESTART_TIME = timedelta(minutes=1)  # a stop of the daemon that is no longer is no hint of a clock change
 
 NOT_SUSPENDED = timedelta()
@@ -38,22 +22,19 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 """The elapsed time since an entry's last slot was started; None if unknown."""
 
 
-def follow_clock_change(
-    tx: Transaction, plan: Plan, by: timedelta, since_start: SinceStart, *, slept: timedelta = NOT_SUSPENDED
-) -> None:
+def follow_clock_change(tx: Transaction, by: timedelta, since_start: SinceStart, *, slept: timedelta = NOT_SUSPENDED) -> None:
     """Adjust everything to a clock that was changed by `by`. `slept` is for how long of it the machine was suspended."""
     entries.save_changed_entries(tx)
     clock_changes.record_clock_change(tx, by, slept=slept)
-    for store in (conditions, problems):
-        store.move_beginnings(tx, by - slept)
+    recorded_times.move_beginnings(tx, by - slept)
     if by < timedelta():
-        _follow_set_back(tx, plan, -by, since_start)
+        _follow_set_back(tx, -by, since_start)
     else:
         _skip_to_former_time(tx)
         planning.excuse_slots(tx, tx.now - by, tx.now)
 
 
-def follow_clock_while_down(tx: Transaction, plan: Plan, last_seen: datetime | None, believable: timedelta) -> None:
+def follow_clock_while_down(tx: Transaction, last_seen: datetime | None, believable: timedelta) -> None:
     """Adjust everything to a clock change while the daemon was down. `last_seen` is its last tick; None on the first start.
 
     A command may have added entries since then.
@@ -63,7 +44,7 @@ def follow_clock_while_down(tx: Transaction, plan: Plan, last_seen: datetime | N
         return
     by = tx.now - seen
     if by <= -believable:
-        follow_clock_change(tx, plan, by, _no_start_known)
+        follow_clock_change(tx, by, _no_start_known)
     elif by > RESTART_TIME:
         clock_changes.record_clock_change(tx, by, down=True)
         _skip_to_former_time(tx)
@@ -96,13 +77,10 @@ def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSet
     return before.anchor if before is not None and moved else entry_row.anchor
 
 
-def _follow_set_back(tx: Transaction, plan: Plan, by: timedelta, since_start: SinceStart) -> None:
+def _follow_set_back(tx: Transaction, by: timedelta, since_start: SinceStart) -> None:
     meaning = clock_changes.latest_set_back(tx.db)
     assert meaning is not None
-    _limit_future_times(tx, plan)
-    if meaning.undone:
-        boots.clamp_future_times(tx)
-        config_history.clamp_future_times(tx)
+    recorded_times.limit_future_times(tx, never_was=bool(meaning.undone))
     for entry_row in entries.all_entries(tx.db):
         after = _restore_skipped_slots(tx, entry_row, meaning) if meaning.undone else entry_row
         after = (
@@ -112,22 +90,6 @@ def _follow_set_back(tx: Transaction, plan: Plan, by: timedelta, since_start: Si
         )
         seen = min(entry_row.first_seen_at, tx.now)
         planning.save_with_next_due(tx, entry_row, after._replace(first_seen_at=seen, expected_at=None, expected_before=None))
-
-
-def _limit_future_times(tx: Transaction, plan: Plan) -> None:
-    """Move times in the future to now, and shorten waits to their usual length."""
-    runs.clamp_future_times(tx, longest_retry=LONGEST_RETRY_DELAY, longest_async=LONGEST_ASYNC)
-    wakes.clamp_future_times(tx)
-    rejected_wakes.clamp_future_times(tx)
-    outbox.clamp_future_times(tx)
-    lane_holds.clamp_future_times(tx)
-    breakers.clamp_future_times(tx)
-    problems.clamp_future_times(tx)
-    entries.clamp_future_times(tx)
-    conditions.clamp_future_times(tx)
-    for entry in plan.entries.values():
-        if entry.dedup_window:
-            outbox.clamp_dedup_windows(tx, entry.kind, entry.name, entry.dedup_window)
 
 
 def _restore_skipped_slots(tx: Transaction, entry_row: EntryRow, meaning: ClockSetBack) -> EntryRow:

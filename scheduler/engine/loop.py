@@ -235,7 +235,7 @@ class Engine:
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
             budget_reservations.record_budgets(tick.tx, self.plan.settings)
-            clock_adjustment.follow_clock_while_down(tick.tx, self.plan, seen, CLOCK_CHANGE_THRESHOLD)
+            clock_adjustment.follow_clock_while_down(tick.tx, seen, CLOCK_CHANGE_THRESHOLD)
             if last is not None and last["ended_at"] is not None and seen and tick.now - seen <= LONGEST_RESTART:
                 planning.excuse_slots(tick.tx, seen, tick.now)
             adopted = dict(self._runs.inflight())
@@ -409,7 +409,7 @@ class Engine:
         """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
         parts = self._parts
         if self._clock_change:
-            follow = partial(clock_adjustment.follow_clock_change, tick.tx, tick.plan, self._clock_change, self._time_since_start)
+            follow = partial(clock_adjustment.follow_clock_change, tick.tx, self._clock_change, self._time_since_start)
             parts.run(tick, TickPart.CLOCK_CHANGE, partial(follow, slept=self._slept), None)
         if self._stall:
             boots.record_stall(tick.tx, self._stall, boots.STOPPED if self._was_stopped else None)

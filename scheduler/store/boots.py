@@ -150,15 +150,6 @@ def last_tick_at(db: sqlite3.Connection) -> datetime | None:
     return from_millis(row[0]) if row else None
 
 
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back from a time that never was: no boot began, ticked or ended in the future."""
-    tx.db.execute(
-        "update boot set started_at = min(started_at, :now), last_tick_at = min(last_tick_at, :now),"
-        " ended_at = min(ended_at, :now)",
-        {"now": to_millis(tx.now)},
-    )
-
-
 def last_boot_ended_cleanly(db: sqlite3.Connection) -> bool:
     """Whether the last boot was stopped in order; True for a new database."""
     row = db.execute("select ended_at from boot order by id desc limit 1").fetchone()

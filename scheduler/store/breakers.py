@@ -145,16 +145,6 @@ def allow_probes_now(tx: Transaction) -> None:
     tx.open_breakers = None
 
 
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no probe is further away than PROBE_EVERY."""
-    tx.db.execute(
-        "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :next),"
-        " half_open_at = min(half_open_at, :next)",
-        {"now": to_millis(tx.now), "next": to_millis(tx.now + PROBE_EVERY)},
-    )
-    tx.open_breakers = None
-
-
 def close_unused_breakers(tx: Transaction, planned: Iterable[Entry]) -> None:
     """Close the breakers of providers and models that no enabled entry of the plan uses."""
     for circuit in list(_open_breakers_by_circuit(tx)):

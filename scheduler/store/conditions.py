@@ -15,7 +15,7 @@ from heartbeatd import answers
 from scheduler.model.condition import FLAPPING_TIME, Acknowledgement, Condition, ConditionReport, EndedBy, ReportKind
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store import outbox
 from scheduler.store.transaction import Transaction
 
@@ -171,23 +171,6 @@ def delete_old_conditions(tx: Transaction, keep: timedelta) -> None:
         (MAX_KEPT_CLOSED,),
     )
     tx.db.execute("delete from condition_report where condition_id not in (select id from condition)")
-
-
-def move_beginnings(tx: Transaction, by: timedelta) -> None:
-    """After the system clock was changed: what is open lasts for as long as before."""
-    tx.db.execute("update condition set opened_at = opened_at + ? where state = 'open'", (by // MILLISECOND,))
-
-
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no condition was opened, closed or reported in the future."""
-    tx.db.execute(
-        "update condition set opened_at = min(opened_at, :now), last_seen_at = min(last_seen_at, :now),"
-        " closed_at = min(closed_at, :now), acked_at = min(acked_at, :now), openings ="
-        " (select json_group_array(min(cast(value as bigint), :now))"
-        " from json_each(case when json_valid(openings) then openings else '[]' end))",
-        {"now": to_millis(tx.now)},
-    )
-    tx.db.execute("update condition_report set reported_at = min(reported_at, ?)", (to_millis(tx.now),))
 
 
 def list_conditions(

@@ -109,9 +109,3 @@ def delete_old_config_events(tx: Transaction, keep: timedelta) -> None:
         " and (at < ? or id <= (select max(id) from config_event) - ?)",
         (to_millis(tx.now - keep), MAX_EVENTS),
     )
-
-
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back from a time that never was: no config came into force in the future."""
-    tx.db.execute("update config_event set at = min(at, ?)", (to_millis(tx.now),))
-    tx.db.execute("update config_in_force set at = min(at, ?)", (to_millis(tx.now),))

@@ -218,17 +218,6 @@ def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastStat
     return found[-1] if found else None
 
 
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no entry was run, woken or changed in the future."""
-    save_changed_entries(tx)
-    tx.db.execute(
-        "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
-        " last_success_at = min(last_success_at, :now), looked_at = min(looked_at, :now)",
-        {"now": to_millis(tx.now)},
-    )
-    tx.db.execute("update former set until_at = min(until_at, ?)", (to_millis(tx.now),))
-
-
 def delete_old_history(tx: Transaction, keep: timedelta) -> None:
     """Delete earlier states that ended more than `keep` ago."""
     tx.db.execute("delete from former where until_at < ?", (to_millis(tx.now - keep),))

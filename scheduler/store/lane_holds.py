@@ -115,12 +115,6 @@ def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, no
     return f"{last.id} holds it over HTTP until {until:%Y-%m-%d %H:%M:%S} {zone.key}{more}"
 
 
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no hold lasts longer than a hold may."""
-    by_client = " " if isinstance(tx.db, sqlite3.Connection) else f" where not {_BY_COMMAND}"
-    tx.db.execute("update hold set until_at = min(until_at, ?)" + by_client, (to_millis(tx.now + MAX_HOLD),))  # noqa: S608 (literals of ours)
-
-
 def delete_ended_holds(tx: Transaction) -> None:
     """Delete the holds that have ended."""
     tx.db.execute("delete from hold where " + _is_over(tx.db), (to_millis(tx.now),))  # noqa: S608 (literals of ours)

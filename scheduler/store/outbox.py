@@ -932,23 +932,3 @@ def _find_cut(text: str, fitting: int) -> int:
         if cut > 0:
             return cut
     return fitting
-
-
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no unfinished message was written in the future, and none waits for its retry.
-
-    A delayed notification waits no longer than was planned.
-    """
-    tx.db.execute(
-        "update outbox set not_before = min(not_before, case when awaits is null then :now"
-        " else :now + max(0, not_before - created_at) end), created_at = min(created_at, :now)"
-        " where state in ('pending', 'sending', 'uncertain', 'held')",
-        {"now": to_millis(tx.now)},
-    )
-
-
-def clamp_dedup_windows(tx: Transaction, kind: Kind, name: str, window: timedelta) -> None:
-    """After the system clock was set back: no text of an entry counts as sent for longer than its window."""
-    tx.db.execute(
-        "update digest set until_at = min(until_at, ?) where kind = ? and name = ?", (to_millis(tx.now + window), kind, name)
-    )

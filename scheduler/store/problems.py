@@ -12,7 +12,7 @@ from scheduler.model.entry import Entry, Key
 from scheduler.model.outcome import DeliveryState
 from scheduler.model.problem import CHANNEL, PROVIDER, UNSTABLE_TIME, Finding, Problem, ProblemNotice, Subject, Told
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.entries import save_changed_entries
 from scheduler.store.outbox import HeldNotice, delivery_text
 from scheduler.store.transaction import Transaction
@@ -225,22 +225,6 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
     before = to_millis(tx.now - max(keep, UNSTABLE_TIME))
     tx.db.execute("delete from problem where over_at < ?", (before,))
     tx.db.execute("delete from problem_notice where problem_id not in (select id from problem)")
-
-
-def move_beginnings(tx: Transaction, by: timedelta) -> None:
-    """After the system clock was changed: what is wrong has lasted for as long as before."""
-    tx.db.execute("update problem set since = since + ? where over_at is null", (by // MILLISECOND,))
-
-
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no problem was seen, opened or sent in the future."""
-    tx.db.execute(
-        "update problem set since = min(since, :now), last_seen_at = min(last_seen_at, :now), opened_at = min(opened_at, :now),"
-        " over_at = min(over_at, :now), openings = (select json_group_array(min(cast(value as bigint), :now))"
-        " from json_each(openings))",
-        {"now": to_millis(tx.now)},
-    )
-    tx.db.execute("update problem_notice set told_at = min(told_at, ?)", (to_millis(tx.now),))
 
 
 def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) -> Problem:

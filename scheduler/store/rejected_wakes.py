@@ -69,10 +69,3 @@ def rejected_wakes_between(db: sqlite3.Connection, begin: datetime, end: datetim
 def delete_old_rejected_wakes(tx: Transaction, keep: timedelta) -> None:
     """Delete records that are older than `keep`."""
     tx.db.execute("delete from rejected_wake where at < ?", (to_millis(tx.now - keep),))
-
-
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back from a time that never was: no wake was rejected in the future."""
-    tx.db.execute(
-        "update rejected_wake set first_at = min(first_at, :now), at = min(at, :now) where at > :now", {"now": to_millis(tx.now)}
-    )

@@ -565,17 +565,3 @@ def _delete_runs(tx: Transaction, rows: list[sqlite3.Row]) -> int:
     tx.db.executemany("delete from outbox where run_id = ?", ids)
     tx.db.executemany("delete from run where id = ?", ids)
     return len(ids)
-
-
-def clamp_future_times(tx: Transaction, longest_retry: timedelta, longest_async: timedelta) -> None:
-    """After the system clock was set back: no open run has begun in the future.
-
-    None waits for a retry, or for a result that comes later, for longer than these two.
-    """
-    retry_at, result_due_at = to_millis(tx.now + longest_retry), to_millis(tx.now + longest_async)
-    tx.db.execute("update run set not_before = min(not_before, ?) where state = 'waiting'", (retry_at,))
-    tx.db.execute("update run set result_due_at = min(result_due_at, ?) where result_due_at is not null", (result_due_at,))
-    tx.db.execute(
-        "update run set started_at = min(started_at, ?) where state in ('running', 'waiting')",
-        (to_millis(tx.now),),
-    )

@@ -490,11 +490,3 @@ def _wake_from_row(row: sqlite3.Row) -> Wake:
 def _report_result(tx: Transaction, wake: Wake, result: WakeResult, *, final: bool = True) -> None:
     if wake.kind is Kind.HEARTBEAT:
         tx.report(WakeMoved(wake.name, wake.source, wake.sender, result, final))
-
-
-def clamp_future_times(tx: Transaction) -> None:
-    """After the system clock was set back: no wake came in the future, and those that wait for a time start a run now."""
-    tx.db.execute(
-        "update wake set due_at = min(due_at, :now), held_until = min(held_until, :now), updated_at = min(updated_at, :now)",
-        {"now": to_millis(tx.now)},
-    )

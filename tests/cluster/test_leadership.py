@@ -34,7 +34,7 @@ from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
 from scheduler.insight.installation_checks import check_clock, check_replication
 from scheduler.model.timestamps import to_millis
-from scheduler.store import boots, lane_holds
+from scheduler.store import boots, lane_holds, recorded_times
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
 from scheduler.store.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.store.locations import open_for_writing, open_server_for_command
@@ -313,7 +313,7 @@ def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(host
     def is_held() -> bool:
         with store.transaction() as db:
             tx = Transaction(db, now + timedelta(days=days), "one")
-            lane_holds.clamp_future_times(tx)
+            recorded_times.limit_future_times(tx, never_was=False)
             lane_holds.delete_ended_holds(tx)
             return lane_holds.is_lane_held(tx, "ops")
 
