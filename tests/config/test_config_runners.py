@@ -542,7 +542,7 @@ def test_no_secret_of_a_provider_or_a_gateway_is_shown(tmp_path: Path) -> None:
     rows = list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")
     assert KEY not in f"{loaded!r} {rows}"
     shown = {row.key: row.value for row in rows}
-    assert (shown["runner.url"], shown["runner.headers"]) == ("***", "{Authorization: ***}")
+    assert (shown["runner.url"], shown["runner.headers"]) == ("http://***", "{Authorization: Bearer ${KEY}}")
 
 
 def test_reading_commands_need_no_key(tmp_path: Path) -> None:
@@ -582,6 +582,7 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
             "precheck: {command: ./look, unchanged: {skip: true}}\n      conditions: {remind: 2h}",
             {
                 "heartbeat.answer": "structured",
+                "heartbeat.ask_again": "2",
                 "heartbeat.conditions.remind": "2h",
                 "heartbeat.conditions.remind_critical": "2h",
                 "heartbeat.conditions.clear_after": "2",
@@ -591,7 +592,11 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
                 "heartbeat.precheck.confirm": "1",
             },
         ),
-        ("runner: {kind: command, argv: [cat]}", BEAT, {"heartbeat.answer": "text", "heartbeat.conditions.remind": "24h"}),
+        (
+            "runner: {kind: command, argv: [cat]}",
+            BEAT,
+            {"heartbeat.answer": "text", "heartbeat.ask_again": "0", "heartbeat.conditions.remind": "24h"},
+        ),
         (
             'runner: {kind: python, call: "a:b"}',
             "isolated_session: false",

@@ -139,17 +139,16 @@ def _changed_secrets(old: Settings, new: Settings, changes: list[KeyChange], *, 
 
 
 @cache
-def _default_of(model: str, path: str) -> str:
+def _default_of(model: str | None, path: str) -> str:
     """The default of a key in a model, as it is written; NOT_SET if it has none."""
-    schema = config_schema()
-    models = schema["$defs"]
-    form: Any = schema if model == "Config" else models[model]
+    default = None
     for step in path.split("."):
-        form = (form or {}).get("properties", {}).get(step)
+        schema = config_schema() if model == "Config" else config_schema()["$defs"].get(model, {})
+        form = schema.get("properties", {}).get(step)
         if form is None:
             return NOT_SET
         default = form.get("default")
-        form = nested_model(form, models, MarkedMap()) if "discriminator" not in form else None
+        model = nested_model(form, MarkedMap()) if "discriminator" not in form else None
     return format_value(default) if default else NOT_SET
 
 

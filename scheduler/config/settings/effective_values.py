@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
-from heartbeat.spec import ModelRunner
+from heartbeat.spec import Heartbeat, ModelRunner
 from heartbeat.words import format_duration
-from heartbeatd.secret import MASK
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.keys.models import config_schema
-from scheduler.config.settings.config_data import read_config_data
+from scheduler.config.settings.config_data import map_at, read_config_data
+from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.runners import DEFAULT_MODEL
 from scheduler.model.settings import Settings
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
-ALWAYS_SECRET = ("env", "url", "headers", "value")
 
 
 class EffectiveValue(NamedTuple):
@@ -40,11 +41,9 @@ def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> 
     source = read_config_data(path, environ, diagnostics)
     section, model = SECTIONS[kind]
     merge, defaults = (inheritance.merge_agent, source.agent) if kind == "agent" else (inheritance.merge_job, source.job)
-    entry = merge(defaults, source.root[section][name] or MarkedMap())
-    worked_out = _computed_agent_values(settings, name, entry) if kind == "agent" else _computed_job_values(settings, name)
-    definitions = config_schema()["$defs"]
-    origin = _Origins(path.name, diagnostics.default_paths)
-    return list(_iterate_values(definitions[model], definitions, entry, "", worked_out, origin))
+    written = merge(defaults, source.root[section][name] or MarkedMap())
+    listing = _Listing(path.name, diagnostics.default_paths, _BuiltValues(settings, kind, name, written))
+    return list(listing.iterate_values(model, SecretMasker(source.root).mask_map(written, (section, name)), ()))
 
 
 def _find_entry(name: str, settings: Settings) -> tuple[str, str]:
@@ -60,12 +59,27 @@ def _find_entry(name: str, settings: Settings) -> tuple[str, str]:
     raise LookupError(f"{name} is neither an agent nor a job{did_you_mean(name, [*settings.heartbeats, *settings.jobs])}")
 
 
-class _Origins:
-    def __init__(self, file: str, homes: Mapping[tuple[int, int], str]) -> None:
+class _Listing:
+    """`homes` are the paths of values under `defaults`, by their position."""
+
+    def __init__(self, file: str, homes: Mapping[tuple[int, int], str], built: _BuiltValues) -> None:
         self._file = file
         self._homes = homes
+        self._built = built
 
-    def describe_origin(self, node: MarkedMap, key: str) -> str:
+    def iterate_values(self, model: str, written: MarkedMap, above: tuple[str, ...]) -> Iterator[EffectiveValue]:
+        """The values of a map, whose path is `above`."""
+        for key, form in config_schema()["$defs"][model]["properties"].items():
+            path, value = (*above, key), written.get(key)
+            if inner := nested_model(form, value):
+                yield from self.iterate_values(inner, value if isinstance(value, MarkedMap) else MarkedMap(), path)
+            elif key in written:
+                text = hide_placeholders(format_value(value))
+                yield EffectiveValue(".".join(path), text, self._describe_origin(written, key))
+            else:
+                yield EffectiveValue(".".join(path), self._built.find_value(path, form), "built in")
+
+    def _describe_origin(self, node: MarkedMap, key: str) -> str:
         place = node.marks[key][0]
         if isinstance(place, ExternalPosition):
             return f"environment {place.variable}"
@@ -73,99 +87,81 @@ class _Origins:
         return f"{home} {self._file}:{place.line + 1}" if home else f"{self._file}:{place.line + 1}"
 
 
-def _iterate_values(
-    model: Mapping[str, Any],
-    models: Mapping[str, Any],
-    written: Any,
-    prefix: str,
-    worked_out: Mapping[str, str],
-    origins: _Origins,
-) -> Iterator[EffectiveValue]:
-    written = written if isinstance(written, MarkedMap) else MarkedMap()
-    for key, form in model["properties"].items():
-        path = f"{prefix}{key}"
-        if inner := nested_model(form, models, written.get(key)):
-            yield from _iterate_values(inner, models, written.get(key), f"{path}.", worked_out, origins)
-        elif key in written and key in ALWAYS_SECRET:
-            yield EffectiveValue(path, _mask_secrets(written[key]), origins.describe_origin(written, key))
-        elif key in written:
-            yield EffectiveValue(path, format_value(written[key]), origins.describe_origin(written, key))
-        else:
-            yield EffectiveValue(path, worked_out.get(path) or format_value(form.get("default")), "built in")
+class _BuiltValues:
+    """The values of keys that the file does not set: those of the built entry, else their defaults."""
+
+    def __init__(self, settings: Settings, kind: str, name: str, written: MarkedMap) -> None:
+        beat = settings.heartbeats.get(name) if kind == "agent" else None
+        self._entries = [beat] if beat else [settings.jobs[name], settings.job_agents.get(name)]
+        self._others = _values_without_field(beat, map_at(written, "runner").get("kind", "anthropic")) if beat else {}
+
+    def find_value(self, path: tuple[str, ...], form: Mapping[str, Any]) -> str:
+        """The value of the key at `path` with this JSON Schema."""
+        if (key := ".".join(path)) in self._others:
+            return self._others[key]
+        if "default" in form:
+            return format_value(form["default"])
+        steps = [FIELDS.get(step, step) for step in path if step != "heartbeat"]
+        # A key in a map is a field of the map's value, or a field of the entry, with the name of the map or without it.
+        found = (_field_at(entry, way) for way in (steps, ["_".join(steps)], steps[-1:]) for entry in self._entries)
+        return _format_built(next((value for value in found if value not in (None, ())), None))
 
 
-def nested_model(form: Mapping[str, Any], models: Mapping[str, Any], value: Any) -> Any:
-    """The model of a key whose value is a map of keys, always or in this file."""
+FIELDS = {"timezone": "zone"}  # the fields of entries that have another name than their key
+
+
+def _values_without_field(beat: Heartbeat, kind: str) -> dict[str, str]:
+    """The values of an agent's keys for which its heartbeat has no field, or whose text for people is another one. `kind` is that
+    of its runner.
+    """
+    runner = beat.runner if isinstance(beat.runner, ModelRunner) else None
+    return {
+        "runner.kind": kind,
+        "runner.provider": kind,
+        "model": DEFAULT_MODEL if runner and runner.provider.kind == "anthropic" else "none",
+        "heartbeat.provider": runner.provider.name if runner else "none",
+        "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
+        "heartbeat.prompt": "built in",
+        **({"heartbeat.stagger": "0"} if beat.schedule else {}),
+    }
+
+
+def _field_at(value: object, steps: list[str]) -> object:
+    for step in steps:
+        value = getattr(value, step, None)
+    return value
+
+
+def _format_built(value: object) -> str:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case ZoneInfo():
+            return value.key
+    return format_value(value)
+
+
+def nested_model(form: Mapping[str, Any], value: object) -> str | None:
+    """The name of the model of a key whose value is a map of keys, always or in this file; None for any other key."""
     is_there = isinstance(value, MarkedMap) or (value is None and form.get("default") == {})
     if "x-form" in form and not is_there:
         return None
     if "discriminator" in form:
-        kind = (value or form["default"])["kind"]
-        return models[form["discriminator"]["mapping"][kind].rpartition("/")[2]]
-    reference = form.get("$ref") or next((part["$ref"] for part in form.get("anyOf", ()) if "$ref" in part), None)
-    return models[reference.rpartition("/")[2]] if reference else None
+        kind = value["kind"] if isinstance(value, MarkedMap) else form["default"]["kind"]
+        reference = form["discriminator"]["mapping"][kind]
+    else:
+        reference = form.get("$ref") or next((part["$ref"] for part in form.get("anyOf", ()) if "$ref" in part), "")
+    return reference.rpartition("/")[2] or None
 
 
-def _computed_agent_values(settings: Settings, name: str, entry: MarkedMap) -> dict[str, str]:
-    """The values of an agent's keys that are not set and have computed defaults. `entry` are its keys with defaults merged."""
-    beat = settings.heartbeats[name]
-    provider = beat.runner.provider if isinstance(beat.runner, ModelRunner) else None
-    kind = (entry.get("runner") or {"kind": "anthropic"})["kind"]
-    return {
-        "runner.kind": "anthropic",
-        "runner.provider": kind,
-        "runner.tools": "none",
-        "heartbeat.provider": provider.name if provider else "none",
-        "heartbeat.decide.provider": beat.decide.runner.provider.name if beat.decide else "none",
-        "heartbeat.precheck.timeout": format_duration(beat.precheck.timeout) if beat.precheck else "none",
-        "heartbeat.precheck.unchanged.max_age": "none",
-        "heartbeat.answer": beat.answer,
-        "heartbeat.conditions.remind_critical": format_duration(beat.remind_critical),
-        "workspace": str(beat.workspace),
-        "heartbeat.timezone": beat.zone.key,
-        "heartbeat.misfire.grace": format_duration(beat.grace),
-        "heartbeat.model": beat.model or "none",
-        "heartbeat.active_hours.timezone": beat.zone.key,
-        "heartbeat.deliver": format_value(list(beat.deliver)),
-        "heartbeat.on_failure.deliver": format_value(list(beat.on_failure_deliver or beat.deliver)),
-        "heartbeat.prompt": "built in",
-        "heartbeat.interval": "none",
-        "heartbeat.stagger": "0" if beat.schedule else "10%",
-        "model": DEFAULT_MODEL if provider and provider.kind == "anthropic" else "none",
-    }
-
-
-def _computed_job_values(settings: Settings, name: str) -> dict[str, str]:
-    """The same for a job."""
-    job = settings.jobs[name]
-    zone = job.schedule.zone if job.schedule else settings.zone
-    agent = settings.job_agents.get(name)
-    return {
-        "timezone": zone.key,
-        "workdir": str(job.workdir),
-        "misfire.grace": format_duration(job.grace),
-        "model": (agent and agent.model) or "none",
-        "precheck.timeout": format_duration(agent.precheck.timeout) if agent and agent.precheck else "none",
-        "precheck.unchanged.max_age": "none",
-        "on_failure.deliver": format_value(list(job.on_failure_deliver or job.deliver)),
-    }
-
-
-def _mask_secrets(value: Any) -> str:
-    return (
-        f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {MASK}' for key in value)}}}" if isinstance(value, MarkedMap) else MASK
-    )
-
-
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value of the config as one printable line."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        shown = {key: _mask_secrets(inner) if key in ALWAYS_SECRET else format_value(inner) for key, inner in value.items()}
-        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {inner}' for key, inner in shown.items())}}}"
+        return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {format_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_value, value))}]"
     text = str(value)
