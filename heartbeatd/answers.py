@@ -1046,10 +1046,14 @@ class ConfigSuggestion(EntryPart):
     yaml: str
 
 
-class DonePart(EntryPart):
-    """The answer to a verb. `says` is what it has done, as a sentence for people."""
+class Done(ResponseBody):
+    """The answer to a verb. `says` is what it has done, as a sentence for the command line, the page and chats."""
 
     says: str
+
+
+class DonePart(Done, EntryPart):
+    """The answer to a verb for one agent or job, or for all of them."""
 
 
 class WakeAccepted(DonePart):
@@ -1058,10 +1062,6 @@ class WakeAccepted(DonePart):
     wake: int
     waits_for: str | None = None
     until: Time | None = None
-
-
-class WakeNumber(DonePart):
-    wake: int
 
 
 class RunNumber(DonePart):
@@ -1111,10 +1111,9 @@ class Unmuted(DonePart):
     held: int
 
 
-class Reloaded(ResponseBody):
+class Reloaded(Done):
     """What a reload has changed, or would change."""
 
-    says: str
     added: list[str]
     removed: list[str]
     changed: dict[str, list[str]]
@@ -1128,18 +1127,16 @@ class ChangedMessage(DonePart):
     channel: str
 
 
-class ClosedCondition(EntryBody):
+class ClosedCondition(Done, EntryBody):
     named_by: ClassVar[str] = "agent"
 
-    says: str
     agent: str
     key: str
 
 
-class AcknowledgedConditions(EntryBody):
+class AcknowledgedConditions(Done, EntryBody):
     named_by: ClassVar[str] = "agent"
 
-    says: str
     agent: str
     keys: list[str]
 
@@ -1151,8 +1148,7 @@ class TestedChannel(ResponseBody):
     says: str
 
 
-class TestedChannels(ResponseBody):
-    says: str
+class TestedChannels(Done):
     channels: list[TestedChannel]
 
 

@@ -10,13 +10,13 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar, cast
 
 import httpx2
 
-from heartbeatd.answers import QueuedMessage, RunRecord
+from heartbeatd.answers import MessageList, QueuedMessage, ResponseBody, RunList, RunRecord
 from heartbeatd.daemon_address import Address, AddressSource
 from heartbeatd.errors import HeartbeatdError, error_from_answer, error_from_transport, unexpected_answer
 from heartbeatd.events import READ_SECONDS, Event, StreamPosition
@@ -35,6 +35,7 @@ RUN_ID_VARIABLE = "HEARTBEATD_RUN"  # set in programs that a run starts
 
 P = ParamSpec("P")
 Item = TypeVar("Item")
+Page = TypeVar("Page", RunList, MessageList)
 
 
 class AsyncClient(VerbMethods, QuestionMethods):
@@ -87,19 +88,19 @@ class AsyncClient(VerbMethods, QuestionMethods):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def iterate_runs(self, /, **keys: Any) -> AsyncIterator[RunRecord]:
+    async def iterate_runs(self, /, **keys: object) -> AsyncIterator[RunRecord]:
         """All runs in the order of `list_runs`, which has the same parameters. Each request reads `limit` of them."""
         async for page in self._pages(self.list_runs, keys):
             for run in page.runs:
                 yield run
 
-    async def iterate_undelivered(self, /, **keys: Any) -> AsyncIterator[QueuedMessage]:
+    async def iterate_undelivered(self, /, **keys: object) -> AsyncIterator[QueuedMessage]:
         """All messages that are not delivered. Each request reads `limit` of them, when they are needed."""
         async for page in self._pages(self.list_undelivered, keys):
             for message in page.outbox:
                 yield message
 
-    async def _pages(self, read: Callable[..., Coroutine[Any, Any, Any]], keys: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def _pages(self, read: Callable[..., Awaitable[Page]], keys: Mapping[str, object]) -> AsyncIterator[Page]:
         page = await read(**{"limit": PAGE_SIZE, **keys})
         yield page
         while page.next is not None:
@@ -134,7 +135,7 @@ class AsyncClient(VerbMethods, QuestionMethods):
                 failed = error
             await asyncio.sleep(position.next_pause(failed))
 
-    async def _perform(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any:
+    async def _perform(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody:
         """The answer to a request with these keys, but for those that are None."""
         try:
             operation = endpoint.operation.of(**keys)
@@ -149,7 +150,7 @@ class AsyncClient(VerbMethods, QuestionMethods):
         except ValueError:
             raise unexpected_answer(response) from None
 
-    async def _request(self, method: str, path: str, sent: Mapping[str, Any]) -> httpx2.Response:
+    async def _request(self, method: str, path: str, sent: Mapping[str, object]) -> httpx2.Response:
         is_question = method == "GET"
         address = self._source.find_address()
         try:
@@ -171,10 +172,10 @@ def _blocking_iterator(
     """The method of the client for ordinary programs that iterates over the same."""
 
     def iterate(self: Client, /, *args: P.args, **keys: P.kwargs) -> Iterator[Item]:
-        items: Any = method(self._client, *args, **keys)
+        items = cast("AsyncGenerator[Item]", method(self._client, *args, **keys))
         while (item := self._run(anext(items, _END))) is not _END:
             try:
-                yield item
+                yield cast("Item", item)
             except BaseException:
                 self._close_later(items)
                 raise
@@ -184,7 +185,7 @@ def _blocking_iterator(
     return iterate
 
 
-_END: Any = object()
+_END = object()
 
 
 class Client(VerbMethods, QuestionMethods):
@@ -227,10 +228,10 @@ class Client(VerbMethods, QuestionMethods):
     iterate_undelivered = _blocking_iterator(AsyncClient.iterate_undelivered)
     stream_events = _blocking_iterator(AsyncClient.stream_events)
 
-    def _perform_and_wait(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any:
+    def _perform_and_wait(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody:
         return self._run(self._client._perform(endpoint, subject, keys))
 
-    def _run(self, awaitable: Any) -> Any:
+    def _run(self, awaitable: Awaitable[Item]) -> Item:
         """Wait for this in the thread of the loop."""
         future = asyncio.run_coroutine_threadsafe(_wait_for(awaitable), self._started_loop())
         try:
@@ -253,13 +254,13 @@ class Client(VerbMethods, QuestionMethods):
                 self._thread.start()
             return self._loop
 
-    def _close_later(self, items: AsyncGenerator[Any]) -> None:
+    def _close_later(self, items: AsyncGenerator[object]) -> None:
         """Close an iterator without waiting: Python may ask for this in any thread, or while the program ends."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(_wait_for(items.aclose()), self._loop)
 
 
-async def _wait_for(awaitable: Any) -> Any:
+async def _wait_for(awaitable: Awaitable[Item]) -> Item:
     return await awaitable
 
 

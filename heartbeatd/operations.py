@@ -24,7 +24,6 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
-    TypeVar,
     cast,
     get_args,
     overload,
@@ -43,12 +42,15 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+from typing_extensions import TypeVar  # with a default; typing has it from Python 3.13 on
+
+from heartbeatd.answers import ResponseBody
 
 Permission = Literal["read", "wake", "operate", "edit"]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", bound=ResponseBody, default=ResponseBody, covariant=True)
 P = ParamSpec("P")
-AnOperation = TypeVar("AnOperation", bound="Operation[Any]")
+AnOperation = TypeVar("AnOperation", bound="Operation")
 
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 DURATION_PATTERN = r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$"  # the same in the language of JSON Schema
@@ -107,7 +109,7 @@ class Operation(BaseModel, Generic[Answer]):
     may_be_refused_by_config: ClassVar[bool] = False  # the answer may be a list of the errors of the config
 
     @classmethod
-    def of(cls, **keys: Any) -> Self:
+    def of(cls, **keys: object) -> Self:
         """The operation with these keys, without those that are None. Raises ValueError with one sentence on what is wrong."""
         return parse_operation(cls, {key.rstrip("_"): value for key, value in keys.items() if value is not None})
 
@@ -118,7 +120,7 @@ class Operation(BaseModel, Generic[Answer]):
         return parent.__pydantic_generic_metadata__["args"][0]  # type: ignore[attr-defined]
 
     @classmethod
-    def answers(cls) -> tuple[type[Any], ...]:
+    def answers(cls) -> tuple[type[ResponseBody], ...]:
         """The models of the answer."""
         return get_args(cls.answer_type()) or (cls.answer_type(),)
 
@@ -139,7 +141,7 @@ class Endpoint:
 
     name: str
     path: str
-    operation: type[Operation[Any]]
+    operation: type[Operation]
 
     @property
     def method(self) -> Method:
@@ -178,13 +180,13 @@ class Endpoint:
 class AwaitedClient(Protocol):
     """A client whose methods are awaited."""
 
-    async def _perform(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any: ...
+    async def _perform(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody: ...
 
 
 class WaitingClient(Protocol):
     """A client whose methods wait for the answer."""
 
-    def _perform_and_wait(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, Any]) -> Any: ...
+    def _perform_and_wait(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody: ...
 
 
 class RequestMethod(Generic[P, Answer]):
@@ -196,7 +198,7 @@ class RequestMethod(Generic[P, Answer]):
     endpoint: Endpoint
 
     def __init__(self, operation: object, path: str) -> None:
-        self._operation = cast("type[Operation[Any]]", operation)
+        self._operation = cast("type[Operation]", operation)
         self._path = path
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -211,7 +213,7 @@ class RequestMethod(Generic[P, Answer]):
     def __get__(self, client: Any, owner: type) -> Any:
         endpoint, subject = self.endpoint, self.endpoint.subject
 
-        def method(self: Any, /, *named: str | int, **keys: Any) -> Any:
+        def method(self: Any, /, *named: str | int, **keys: object) -> object:
             if len(named) != (subject is not None):
                 takes = f"{subject} and then" if subject else "only"
                 raise TypeError(f"{endpoint.name}() takes {takes} parameters with their names")
@@ -257,12 +259,12 @@ def endpoints_of(methods: type) -> dict[str, Endpoint]:
     return {name: each.endpoint for name, each in vars(methods).items() if isinstance(each, RequestMethod)}
 
 
-def operations_of(endpoints: Mapping[str, Endpoint]) -> tuple[type[Operation[Any]], ...]:
+def operations_of(endpoints: Mapping[str, Endpoint]) -> tuple[type[Operation], ...]:
     """The operations of these requests, each once."""
     return tuple(dict.fromkeys(each.operation for each in endpoints.values()))
 
 
-def parse_operation(operation: type[AnOperation], sent: Mapping[str, Any], *, is_query: bool = False) -> AnOperation:
+def parse_operation(operation: type[AnOperation], sent: Mapping[str, object], *, is_query: bool = False) -> AnOperation:
     """The operation with these keys. In a query all values are texts. Raises ValueError with one sentence on what is wrong."""
     try:
         return operation.model_validate(sent, strict=not is_query, by_alias=True, by_name=False)
@@ -297,7 +299,7 @@ def error_sentence(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{key}: write {description_of(known[key])}"
 
 
-def query_of(sent: Mapping[str, Any]) -> dict[str, str]:
+def query_of(sent: Mapping[str, object]) -> dict[str, str]:
     """The JSON data of a question as the keys of a query."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in sent.items()}
 

@@ -60,7 +60,7 @@ class Wake(Verb[answers.WakeAccepted]):
     urgent: TrueOrFalse = True
 
 
-class RunJob(Verb[answers.WakeNumber]):
+class RunJob(Verb[answers.WakeAccepted]):
     """Run a cron job now, in addition to its schedule. If the daemon is down, the job runs when the daemon starts again."""
 
     button = "Run now"

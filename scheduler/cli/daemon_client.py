@@ -177,7 +177,7 @@ def _read_token(files: DaemonFiles) -> str:
         ) from error
 
 
-def _endpoint_of(verb: Verb[Any], subject: Key | int | None) -> Endpoint:
+def _endpoint_of(verb: Verb, subject: Key | int | None) -> Endpoint:
     """The request of the API that carries out a verb for such a subject."""
     endpoints = [each for each in VERB_ENDPOINTS.values() if each.operation is type(verb)]
     if not isinstance(subject, tuple):

@@ -81,7 +81,7 @@ def _option_of(name: str, field: Any) -> click.Option:
     return click.Option([f"--{word}", name], is_flag=bool in types or None, type=kind, help=field.title)
 
 
-def _make(verb: type[Verb[Any]], keys: dict[str, Any], **more: Any) -> Verb[Any]:
+def _make(verb: type[Verb], keys: dict[str, Any], **more: Any) -> Verb:
     """The verb with the values of its options, and with `more` keys. Raises InputError."""
     from heartbeatd.operations import parse_operation
 
@@ -101,7 +101,7 @@ class Shape:
     help: str = ""
 
 
-def _shape_of(verb: type[Verb[Any]]) -> Shape:
+def _shape_of(verb: type[Verb]) -> Shape:
     from heartbeatd.operations import Concern
     from heartbeatd.verbs import VERB_ENDPOINTS
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heartbeat.findings import comparable_key
-from heartbeatd.answers import Condition
+from heartbeatd.answers import CancelledRun, Condition, Done, WakeAccepted
 from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
@@ -35,7 +35,7 @@ CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
 MAX_CHOICES = 5  # agents that an error message lists
 
 
-Make = Callable[..., Verb[Any]]  # gives the verb with the values of the options, and with further keys
+Make = Callable[..., Verb[Done]]  # gives the verb with the values of the options, and with further keys
 
 
 def send_for_entry(make: Make, path: Path, name: str | None, everything: bool = False) -> None:
@@ -47,17 +47,17 @@ def send_for_entry(make: Make, path: Path, name: str | None, everything: bool = 
     click.echo(client.perform(make(), key).says)
 
 
-def wake(make: Make, agent: str, wait: bool, path: Path) -> int:
+def wake(make: Callable[..., Verb[WakeAccepted]], agent: str, wait: bool, path: Path) -> int:
     name = options.name_of_kind("agent", agent, "`heartbeatd cron run` runs jobs")
     return _start_run(make(), (Kind.HEARTBEAT, name), wait, path)
 
 
-def run_job(make: Make, name: str, wait: bool, path: Path) -> int:
+def run_job(make: Callable[..., Verb[WakeAccepted]], name: str, wait: bool, path: Path) -> int:
     name = options.name_of_kind("cron", name, "`heartbeatd wake` wakes agents")
     return _start_run(make(), (Kind.CRON, name), wait, path)
 
 
-def _start_run(verb: Verb[Any], key: Key, wait: bool, path: Path) -> int:
+def _start_run(verb: Verb[WakeAccepted], key: Key, wait: bool, path: Path) -> int:
     """Send a verb that starts a run. Returns 1 if the run is waited for and fails, else 0."""
     before = newest_run_id(path)
     accepted = open_client(path).perform(verb, key)
@@ -69,7 +69,7 @@ def _start_run(verb: Verb[Any], key: Key, wait: bool, path: Path) -> int:
     return 0
 
 
-def cancel(make: Make, run: int, path: Path) -> None:
+def cancel(make: Callable[..., Verb[CancelledRun]], run: int, path: Path) -> None:
     files = daemon_files.locate_files_or_warn(path)
     running = connect_to_daemon(files)
     if running is None:

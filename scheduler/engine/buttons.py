@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from heartbeat.words import one_line
 from heartbeatd.verbs import Ack, Mute, RunJob, Wake
@@ -46,20 +46,20 @@ class Action:
 
     name: str
     label: str
-    requests: Callable[[sqlite3.Connection, OutboxMessage, Sender], list[VerbRequest[Any]]]
+    requests: Callable[[sqlite3.Connection, OutboxMessage, Sender], list[VerbRequest]]
 
 
-def _mute(_: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest[Any]]:
+def _mute(_: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest]:
     return [VerbRequest(Mute(for_=MUTE_TIME), _entry_of(message), person)]
 
 
-def _acknowledge(db: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest[Any]]:
+def _acknowledge(db: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest]:
     keys = conditions.keys_of_message(db, message.id)
     verbs = [Ack(agent=message.name, key=each) for each in keys] or [Ack(run=message.run_id)]
     return [VerbRequest(verb, sender=person) for verb in verbs]
 
 
-def _run_again(_: sqlite3.Connection, message: OutboxMessage, __: Sender) -> list[VerbRequest[Any]]:
+def _run_again(_: sqlite3.Connection, message: OutboxMessage, __: Sender) -> list[VerbRequest]:
     verb = Wake() if message.kind == Kind.HEARTBEAT else RunJob()
     return [VerbRequest(verb, _entry_of(message), Sender("button", source=Trigger.API))]
 

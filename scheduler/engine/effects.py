@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from heartbeat.findings import MAX_KEY, comparable_key, parse_report
 from heartbeat.words import format_count, format_duration, one_line
@@ -25,7 +27,6 @@ from heartbeatd.answers import (
     RunNumber,
     Unmuted,
     WakeAccepted,
-    WakeNumber,
 )
 from heartbeatd.verbs import Verb
 from scheduler.channels import target_urls
@@ -46,7 +47,7 @@ from scheduler.store import conditions, entries, lane_holds, outbox, run_history
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
-AVerb = TypeVar("AVerb", bound=Verb[Any], covariant=True)
+AVerb = TypeVar("AVerb", bound=Verb, default=Verb, covariant=True)
 AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)
 
 
@@ -102,7 +103,7 @@ class VerbRequest(Generic[AVerb]):
 
 
 Effect = Callable[[Tick, VerbRequest[Any]], ResponseBody]
-EFFECTS: dict[type[Verb[Any]], Effect] = {}
+EFFECTS: dict[type[Verb], Effect] = {}
 
 
 def effect_of(
@@ -143,7 +144,7 @@ JOB_OBSTACLE_TEXTS = {
 
 
 @effect_of(verbs.RunJob)
-def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeNumber:
+def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeAccepted:
     """A job that is disabled, paused or running is refused, and the skip is recorded."""
     entry_row, source = _declared_entry(tick, *request.key), request.sender.source
     obstacle = _obstacle_to_job(tick.tx, entry_row)
@@ -151,7 +152,7 @@ def run_job(tick: Tick, request: VerbRequest[verbs.RunJob]) -> WakeNumber:
         slot_records.record_skip(tick.tx, entry_row, source, obstacle, tick.now)
         raise Refused(obstacle, f"cron job {request.name!r} is {JOB_OBSTACLE_TEXTS[obstacle]}")
     wake = Wake(request.name, source, sender=source, kind=Kind.CRON)
-    return WakeNumber(wake=wake_starts.accept_wake(tick, entry_row, wake), says=f"{_label(request)} is queued")
+    return WakeAccepted(wake=wake_starts.accept_wake(tick, entry_row, wake), says=f"{_label(request)} is queued")
 
 
 def _obstacle_to_job(tx: Transaction, entry_row: EntryRow) -> Skip | None:
@@ -189,7 +190,7 @@ def _end_of(verb: verbs.Pause | verbs.Mute, now: datetime) -> datetime | None:
     return verb.until if verb.for_ is None else now + verb.for_
 
 
-def _label(request: VerbRequest[Any]) -> str:
+def _label(request: VerbRequest) -> str:
     """What a sentence calls the entry that a verb is for."""
     return "all agents and jobs" if request.subject is None else request.key[0].label_of(request.name)
 

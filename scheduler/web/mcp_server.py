@@ -96,7 +96,7 @@ class Tool:
         return {"type": "object", "properties": properties, "required": list(self.required), "additionalProperties": False}
 
     @property
-    def _operation(self) -> type[Operation[Any]]:
+    def _operation(self) -> type[Operation]:
         return ENDPOINTS[self.endpoint].operation
 
     @property

@@ -14,16 +14,18 @@ from typing import Any, cast
 from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import ResponseBody
+from heartbeatd.answers import ResponseBody, WakeAccepted
 from heartbeatd.operations import AnOperation, Answer, Concern, Endpoint, Operation
 from heartbeatd.questions import QUESTION_ENDPOINTS
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.effects import EFFECTS, Sender, VerbRequest
 from scheduler.engine.inbox import Request
+from scheduler.insight import wake_waits
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.web.access import authorize, cut, cut_errors, row_in_path
 from scheduler.web.api_request import ApiRequest
+from scheduler.web.app_state import open_reader
 from scheduler.web.http_errors import HttpError, bad_request
 
 Handler = Callable[[ApiRequest, Any], ResponseBody]
@@ -31,7 +33,7 @@ Handler = Callable[[ApiRequest, Any], ResponseBody]
 _HASH_PATTERN = re.compile(r'"?([0-9a-f]{64})"?')
 
 ENDPOINTS = VERB_ENDPOINTS | QUESTION_ENDPOINTS
-HANDLERS: dict[type[Operation[Any]], Handler] = {}
+HANDLERS: dict[type[Operation], Handler] = {}
 
 
 def handles(
@@ -70,13 +72,19 @@ async def perform(request: ApiRequest, endpoint: str, operation: Operation[Answe
     await run_in_threadpool(authorize, request, wanted.may, wanted.concern, operation)
     subject = _with_subject(request, wanted).subject
     answer = await call_engine(request, VerbRequest(operation, subject, sender or sender_of(request)))
-    if (complete := COMPLETED.get(wanted.operation)) is not None:
-        answer = await run_in_threadpool(complete, request, answer)
+    if isinstance(answer, WakeAccepted):
+        answer = await run_in_threadpool(_add_wait, request, answer)
     return cast("Answer", cut(answer, request.caller))
 
 
-# What replaces the answer of the engine, with more that is read from the database.
-COMPLETED: dict[type[Operation[Any]], Callable[[ApiRequest, Any], ResponseBody]] = {}
+def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
+    """The answer with what the new wake waits for, unless its run starts. That is known after the tick of the engine."""
+    with open_reader(request.app_state) as db:
+        wait = wake_waits.wait_of_wake(db, answer.wake, request.app_state.clock())
+    if wait is None or wait.is_starting:
+        return answer
+    says = f"{answer.says}; it {wait.describe(request.app_state.settings().zone)}"
+    return WakeAccepted(wake=answer.wake, waits_for=wait.reason, until=wait.until, says=says)
 
 
 def _with_subject(request: ApiRequest, endpoint: Endpoint) -> ApiRequest:

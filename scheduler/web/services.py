@@ -1,15 +1,13 @@
-"""Carries out the verbs that need no tick of the engine: reload and ping. Says what a new wake waits for."""
+"""Carries out the verbs that need no tick of the engine: reload and ping."""
 
 from __future__ import annotations
 
-from heartbeatd.answers import Reloaded, TestedChannels, WakeAccepted
-from heartbeatd.verbs import Ping, Reload, Wake
+from heartbeatd.answers import Reloaded, TestedChannels
+from heartbeatd.verbs import Ping, Reload
 from scheduler.engine import ping_message
-from scheduler.insight import wake_waits
 from scheduler.web.api_request import ApiRequest
-from scheduler.web.app_state import open_reader
 from scheduler.web.http_errors import HttpError, bad_request
-from scheduler.web.perform import COMPLETED, handles, sender_of
+from scheduler.web.perform import handles, sender_of
 
 
 @handles(Reload)
@@ -41,16 +39,3 @@ def ping_channels(request: ApiRequest, verb: Ping) -> TestedChannels:
         raise HttpError(404, "not_found", str(error)) from None
     except ValueError as error:
         raise bad_request(str(error)) from None
-
-
-def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
-    """What a new wake waits for, unless its run starts."""
-    with open_reader(request.app_state) as db:
-        wait = wake_waits.wait_of_wake(db, answer.wake, request.app_state.clock())
-    if wait is None or wait.is_starting:
-        return answer
-    says = f"{answer.says}; it {wait.describe(request.app_state.settings().zone)}"
-    return WakeAccepted(wake=answer.wake, waits_for=wait.reason, until=wait.until, says=says)
-
-
-COMPLETED[Wake] = _add_wait

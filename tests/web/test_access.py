@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from starlette.routing import Route
 from web_daemon import WebDaemon
 
-from heartbeatd.answers import ConfigFile, WakeNumber
+from heartbeatd.answers import ConfigFile, WakeAccepted
 from heartbeatd.operations import Operation
 from heartbeatd.questions import ListConditions, ListProblems, ListRuns
 from heartbeatd.verbs import (
@@ -91,7 +91,7 @@ PARTS = {
     "/api/v1/explain": {"from", "until", "asked_at", "zone", "counts", "entries", "events"},
 }
 # The keys of a request that needs some. An operation that is not here is sent without any.
-SENT: Mapping[type[Operation[Any]], dict[str, Any]] = {
+SENT: Mapping[type[Operation], dict[str, Any]] = {
     HoldLane: {"id": "chat:1", "for": "1m"},
     ReleaseLane: {"id": "chat:1"},
     NoteActivity: {"queue": 1},
@@ -328,7 +328,7 @@ def test_a_field_without_a_mark_is_hidden_from_a_limited_token() -> None:
     limited = Caller("alder", frozenset(("read",)), frozenset(("alder",)))
     whole = ConfigFile(path="config.yaml", hash="0" * 64, declared={"agents": {}})
     assert cut(whole, limited).as_data() == {"path": None, "hash": None, "declared": {}}
-    assert cut(WakeNumber(wake=1, says="queued"), limited).as_data() == {"wake": 1, "says": "queued"}
+    assert cut(WakeAccepted(wake=1, says="queued"), limited).as_data() == {"wake": 1, "says": "queued"}
     assert whole.path == "config.yaml"  # the answer itself is not changed
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import click
 import pytest
@@ -22,7 +21,7 @@ from scheduler.web.alertmanager import wake_from_alerts
 from scheduler.web.http_errors import HttpError
 from scheduler.web.page.verb_forms import forms_of
 from scheduler.web.page.views import parse_fields
-from scheduler.web.perform import COMPLETED, ENDPOINTS, HANDLERS
+from scheduler.web.perform import ENDPOINTS, HANDLERS
 
 
 def test_each_operation_is_performed_in_one_place() -> None:
@@ -30,7 +29,6 @@ def test_each_operation_is_performed_in_one_place() -> None:
     assert EFFECTS.keys() & HANDLERS.keys() == set()
     assert EFFECTS.keys() | HANDLERS.keys() == {*VERBS, *QUESTIONS}
     assert EFFECTS.keys() <= {*VERBS}
-    assert COMPLETED.keys() <= EFFECTS.keys()
 
 
 def test_the_answer_of_each_verb_has_a_sentence_for_people() -> None:
@@ -70,7 +68,7 @@ def test_each_class_has_a_request_and_names_are_unique() -> None:
 
 
 @loop_over("operation", (*VERBS, *QUESTIONS))
-def test_each_operation_has_a_summary_an_answer_and_a_schema_with_its_keys(operation: type[Operation[Any]]) -> None:
+def test_each_operation_has_a_summary_an_answer_and_a_schema_with_its_keys(operation: type[Operation]) -> None:
     schema = operation.model_json_schema()
     assert list(schema["properties"]) == list(keys_of(operation))
     assert schema["additionalProperties"] is False
@@ -119,7 +117,7 @@ ONE_RESULT = "write either text or error, as a string in quotes, or findings, as
         (ListConditions, {"state": "closed"}, "state: write open or all"),
     ],
 )
-def test_wrong_keys_are_rejected_with_advice(operation: type[Operation[Any]], sent: dict[str, object], message: str) -> None:
+def test_wrong_keys_are_rejected_with_advice(operation: type[Operation], sent: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError) as refused:
         parse_operation(operation, sent, is_query=operation.method == "GET")
     assert str(refused.value) == message
@@ -139,7 +137,7 @@ def test_a_wrong_notification_is_rejected_with_advice(sent: dict[str, object], m
 
 
 def test_an_operation_is_sent_as_it_is_read() -> None:
-    def again(verb: Verb[Any]) -> Verb[Any]:
+    def again(verb: Verb) -> Verb:
         return parse_operation(type(verb), verb.as_json())
 
     for verb in (Pause(for_=timedelta(hours=1.5)), Mute.of(until="2027-03-28T01:00:00+02:00", until_changed=True), Pause()):

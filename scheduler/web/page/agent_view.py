@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord
+from heartbeatd.answers import Done, ExplainedCause, ExplanationOn, RunRecord
 from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
 from scheduler.insight import explanation, slot_history, status_data
@@ -157,6 +157,7 @@ async def act(form: FormRequest) -> Page | Redirect:
         status = error.status if isinstance(error, HttpError) else STATUS_BY_CODE.get(error.code, 409)
         refused = RefusedAction(name, str(error), form.fields, status)
         return await show_again(form, lambda request: _agent_page(request, refused))
+    assert isinstance(done, Done)  # as that of each verb with a form
     return Redirect("", done.says)
 
 

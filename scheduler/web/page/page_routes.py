@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from heartbeatd.answers import Done
 from heartbeatd.operations import Concern, Endpoint
 from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
@@ -111,6 +112,7 @@ def _handle_operation(endpoint: Endpoint) -> Handle:
             if key.endswith(":json") and value:
                 sent[key.removesuffix(":json")] = _parse_json(key, value)
         done = await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
+        assert isinstance(done, Done)  # as that of each verb with a form
         return Redirect("", done.says)
 
     return handle

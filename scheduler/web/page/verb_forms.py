@@ -27,7 +27,7 @@ class VerbForm:
     """The form of a verb for one kind of subject."""
 
     endpoint: Endpoint
-    verb: type[Verb[Any]]
+    verb: type[Verb]
 
     @property
     def word(self) -> str:
