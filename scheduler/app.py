@@ -53,9 +53,7 @@ from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult, Skip
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.model.timestamps import iso_utc
-from scheduler.net import mcp_client
 from scheduler.net.http_client import HttpClient
-from scheduler.net.mcp_client import McpTools
 from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
@@ -75,6 +73,7 @@ from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
 from scheduler.work import agent_calls, payloads
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+from scheduler.work.model_tools import ModelTools, load_tools
 from scheduler.work.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -700,7 +699,7 @@ class Daemon:
         with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
             start: StartProcess = self._if_leading(partial(children.start, inherited=inherited))
             converse = partial(self._converse_if_leading, partial(children.converse, inherited=inherited))
-            open_tools = McpTools(converse, self._http, self._wait_for_lease)
+            open_tools = ModelTools(converse, self._http, self._wait_for_lease)
             resources = Resources(start, self._http, open_tools=open_tools)
             return await self._traces.run_attempt(claim_in_lane, resources, elapsed)
 
@@ -769,7 +768,7 @@ def import_runner_libraries(settings: Settings) -> None:
     used = [*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())]
     runners.import_libraries(used)
     if any(isinstance(runner, ModelRunner) and runner.tools for runner in used):
-        mcp_client.prepare_sdk()
+        load_tools()
 
 
 def _no_wakeup() -> None:

@@ -144,13 +144,13 @@ def _show_tools(settings: Settings, form: str) -> int:
 
 async def _find_tools(settings: Settings) -> dict[str, Sequence[OfferedTool] | str]:
     """The tools of each agent that has any, or the error."""
-    from scheduler.net import mcp_client
     from scheduler.net.http_client import HttpClient
     from scheduler.system.process import Children
+    from scheduler.work.model_tools import ModelTools
 
     found: dict[str, Sequence[OfferedTool] | str] = {}
     async with HttpClient(lambda: settings.network) as http:
-        open_tools = mcp_client.McpTools(Children("check").converse, http)
+        open_tools = ModelTools(Children("check").converse, http)
         for agent, tools in _agents_with_tools(settings):
             try:
                 async with open_tools(tools, agent, settings.heartbeats[agent].workspace, CONNECT_SECONDS) as toolbox:

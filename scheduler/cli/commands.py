@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -36,19 +36,17 @@ class GroupWithExtras(click.Group):
         return [*self.commands, *(name for name in found if "." not in name and name not in self.commands)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        try:
-            return super().get_command(ctx, cmd_name) or self._load(ctx, cmd_name)
-        except extras.MissingExtra:
-            return None  # the help and the completion leave it out
+        """A command of an extra is found even if the libraries of its work are missing."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in self.list_commands(ctx):
+            found = extras.load_without_libraries("commands", self._prefix + cmd_name)
+        return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands:
-            self._load(ctx, args[0])  # raises MissingExtra, which says what to install
+        """Raises MissingExtra, which says what to install, for a command whose libraries are missing."""
+        if args[0] not in self.commands and args[0] in self.list_commands(ctx):
+            extras.load("commands", self._prefix + args[0])
         return super().resolve_command(ctx, args)
-
-    def _load(self, ctx: click.Context, name: str) -> click.Command | None:
-        known = name in self.list_commands(ctx)
-        return cast("click.Command", extras.load("commands", self._prefix + name)) if known else None
 
 
 def command(
@@ -527,17 +525,6 @@ def busy() -> None:
 busy.ignore_unknown_options = True  # they belong to the command
 
 
-@command("mcp_stdio:serve_tools")
-@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="A file with the token to use.")
-@options.config_option
-def mcp() -> None:
-    """Run an MCP server on stdin and stdout, through which an agent can use the daemon.
-
-    The tools have the permissions of the token in --token-file or in $HEARTBEATD_TOKEN. Without either, they have all
-    permissions of the user who runs the command. `heartbeatd docs agents` shows the lines to add to the config of an agent.
-    """
-
-
 @click.group()
 def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
@@ -658,5 +645,5 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Act": [*map(VerbCommand, ("Wake", "Cancel", "Pause", "Resume")), busy, cron],
     "Messages": [problems, outbox, conditions, *map(VerbCommand, ("Ack", "Unack", "Mute", "Unmute", "Ping"))],
     "Configure": [check, config, VerbCommand("Reload")],
-    "Set up": [init, run, worker, mcp, doctor, database, docs, files],
+    "Set up": [init, run, worker, doctor, database, docs, files],
 }

@@ -27,7 +27,6 @@ from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient
-from scheduler.net.mcp_client import McpTools
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.lanes import Lanes
@@ -37,6 +36,7 @@ from scheduler.system.state_lock import make_state_folder
 from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
+from scheduler.work.model_tools import ModelTools
 from scheduler.work.payloads import lock_of_lane, missing_secret
 from scheduler.work.plan import Plan, make_plan
 from scheduler.work.tracing import Tracing
@@ -239,6 +239,6 @@ async def _carry_out_run(
     with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run_mark):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
-        open_tools = McpTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
+        open_tools = ModelTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
         resources = Resources(start, guarded, open_tools=open_tools)
         return await run_attempt(claim_in_lane, resources, elapsed)

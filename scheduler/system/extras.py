@@ -17,7 +17,7 @@ from scheduler.model.expected_error import ExpectedError
 Point = Literal["stores", "executors", "listeners", "commands"]
 
 # Which optional dependencies of heartbeatd an entry point needs. Any other entry point is part of the default installation.
-GROUPS = {"otel": "otel"}
+GROUPS = {"mcp": "mcp", "otel": "otel", "tools": "mcp"}
 
 
 class MissingExtra(ExpectedError):
@@ -31,25 +31,24 @@ def find_names(point: Point) -> tuple[str, ...]:
 
 def load(point: Point, name: str) -> Any:
     """Import the object that an extra has registered under a name. Raises MissingExtra."""
-    try:
-        return _find(point)[name].load()
-    except KeyError:
-        raise MissingExtra(how_to_install(name)) from None
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"{how_to_install(name)} ({error})") from None
+    if (missing := describe_missing(point, name)) is not None:
+        raise MissingExtra(f"{name}: {missing}")
+    return _find(point)[name].load()
+
+
+def load_without_libraries(point: Point, name: str) -> Any:
+    """Import the object, or return None if its module is not there. The libraries that it uses later may be missing."""
+    found = _find(point).get(name)
+    return found.load() if found is not None and _exists(found.module) else None
 
 
 def describe_missing(point: Point, name: str) -> str | None:
     """One line that says what to install for an extra; None if everything is installed. Nothing of the extra is imported."""
     found = _find(point).get(name)
-    is_there = found is not None and _exists(found.module) and all(map(_is_installed, _dependencies(GROUPS.get(name))))
-    return None if is_there else how_to_install(name)
-
-
-def how_to_install(name: str) -> str:
-    """One line that says what to install for the entry point."""
+    if found is not None and _exists(found.module) and all(map(_is_installed, _dependencies(GROUPS.get(name)))):
+        return None
     package = f"heartbeatd[{GROUPS[name]}]" if name in GROUPS else "heartbeatd"
-    return f"{name} needs an extra that is not installed; write: pip install '{package}'"
+    return f"this needs an extra that is not installed; write: pip install '{package}'"
 
 
 @cache  # a search reads a file of each installed package, which takes milliseconds

@@ -11,18 +11,20 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heartbeatd.operations import Endpoint, parse_operation
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.engine.buttons import LINK_PATH
+from scheduler.system import extras
+from scheduler.system.extras import MissingExtra
 from scheduler.web import (
     alertmanager,
     checklists,
     config_editing,
     event_stream,
     health,
-    mcp_server,
     openapi,
     queries,
     services,
@@ -36,11 +38,13 @@ from scheduler.web.api_request import (
     read_json_object,
 )
 from scheduler.web.app_state import AppState
-from scheduler.web.http_errors import HANDLERS, HttpError, bad_request, unknown_key
+from scheduler.web.http_errors import HANDLERS, HttpError, bad_request, error_response, unknown_key
+from scheduler.web.middleware import unauthorized_error
 from scheduler.web.page import page_routes
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS, perform, sender_of
 
+MCP_PATH = "/mcp"
 HANDLER_MODULES = (checklists, config_editing, queries, services)  # imported because they register handlers of operations
 # Bytes of a body. Alertmanager does not repeat a rejected notification, so even one with many alerts must fit. JSON may need six
 # bytes for one byte of a checklist.
@@ -51,8 +55,27 @@ def build_application(app_state: AppState, sessions: Sessions) -> Starlette:
     """The ASGI application, without the checks of the middleware."""
     pages = page_routes.build_routes(app_state, sessions)
     application = Starlette(routes=[*build_routes(app_state), *pages], exception_handlers=HANDLERS)
-    application.router.routes.append(Route(mcp_server.PATH, mcp_server.McpEndpoint(app_state)))
+    application.router.routes.append(Route(MCP_PATH, _McpEndpoint(app_state)))
     return application
+
+
+class _McpEndpoint:
+    """Serves an extra at MCP_PATH, for callers with a token. The extra is loaded at the first request."""
+
+    def __init__(self, app_state: AppState) -> None:
+        self._app_state = app_state
+        self._loaded: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("caller") is None:
+            await error_response(unauthorized_error())(scope, receive, send)
+            return
+        try:
+            self._loaded = self._loaded or (await to_thread.run_sync(extras.load, "listeners", "mcp"))(self._app_state)
+        except MissingExtra as error:
+            await error_response(HttpError(501, "not_installed", str(error)))(scope, receive, send)
+            return
+        await self._loaded(scope, receive, send)
 
 
 def build_routes(app_state: AppState) -> list[Route]:

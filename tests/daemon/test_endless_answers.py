@@ -20,7 +20,7 @@ from test_telegram import MESSAGE
 
 from heartbeat.runners import AgentRequest
 from heartbeat.runners.errors import CallError
-from heartbeat.spec import HttpRunner, McpServer, ModelRunner, Provider, Tools
+from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from heartbeatd import AsyncClient, Client, HeartbeatdError
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import MAX_DAEMON_ANSWER
@@ -30,8 +30,6 @@ from scheduler.engine.deadman_switch import Ping, send_ping
 from scheduler.model.settings import Deadman
 from scheduler.net import http_client
 from scheduler.net.library_requests import limited_answers
-from scheduler.net.mcp_client import McpTools
-from scheduler.system.process import Children
 
 KIB, MIB = 1024, 1024 * 1024
 IN_TRANSIT = 24 * MIB  # that buffers of sockets and libraries may hold, for several requests
@@ -82,16 +80,6 @@ def call_gateway(url: str) -> object:
     return call_agent(RUN, HttpRunner(url, {}))
 
 
-def call_tools(url: str) -> object:
-    server = McpServer("disk", url, {}, (), {}, ("free",), read_only=True, timeout=timedelta(seconds=10), max_result=16384)
-
-    async def use(http: http_client.HttpClient) -> None:
-        async with McpTools(Children("test").converse, http)(Tools((server,), 5), "ops", Path(), 10):
-            raise AssertionError("the list of tools has no end")
-
-    return asyncio.run(with_http(use))
-
-
 def send_to(channel: Any, form: str) -> Callable[[str], object]:
     def send(url: str) -> object:
         own = form.format(address=url.removeprefix("http://"), url=url)
@@ -139,7 +127,6 @@ READERS: list[tuple[str, Callable[[str], object], int, Collection[str]]] = [
     ("a model of Anthropic", call_model("anthropic"), WHOLE, ENDLESS),
     ("a model with OpenAI's API", call_model("openai"), WHOLE, ENDLESS),
     ("a gateway", call_gateway, WHOLE, ENDLESS),
-    ("tools over MCP", call_tools, WHOLE, ENDLESS),
     ("a webhook", send_to(webhook, "{url}/hook"), START, ENDLESS),
     ("Telegram", send_to(telegram, "tgram://1:a/2"), START, ENDLESS),
     ("Discord", send_to(discord, "discord://1/a"), START, ENDLESS),

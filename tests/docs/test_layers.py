@@ -23,7 +23,7 @@ DOORS = {
     "anthropic": {"heartbeat/runners/anthropic.py"},
     "httpx2": {
         "heartbeat/runners/anthropic.py",
-        "scheduler/net/mcp_client.py",
+        "scheduler/extras/mcp/mcp_client.py",
         "heartbeatd/client.py",
         "heartbeatd/errors.py",
         "heartbeatd/events.py",
@@ -33,13 +33,13 @@ DOORS = {
     "jinja2": {"scheduler/web/page/rendering.py"},
     "procrastinate": {"scheduler/store/job_queue.py"},
     "psycopg": {"scheduler/store/job_queue.py", "scheduler/store/postgresql.py"},
-    "mcp": {"scheduler/web/mcp_server.py", "scheduler/cli/mcp_stdio.py", "scheduler/net/mcp_client.py"},
+    "mcp": {"scheduler/extras/mcp/mcp_server.py", "scheduler/extras/mcp/mcp_stdio.py", "scheduler/extras/mcp/mcp_client.py"},
     "subprocess": {"scheduler/system/process.py"},
     "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py", "heartbeatd/state_folder.py"},
 }
 ROOMS = {
     "click": ("scheduler/cli/", "scheduler/extras/"),
-    "starlette": ("scheduler/web/",),
+    "starlette": ("scheduler/web/", "scheduler/extras/mcp/"),
     "uvicorn": ("scheduler/web/",),
     "pydantic": (
         "scheduler/config/",

@@ -15,8 +15,8 @@ from scheduler.channels.channel_kind import SendContext, SendMessage
 from scheduler.channels.message import DeliveryResult, Message
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient, ResolveName
-from scheduler.net.mcp_client import McpTools
 from scheduler.system.process import Children
+from scheduler.work.model_tools import ModelTools
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None
     children = Children("test")
 
     async def call(http: HttpClient) -> Any:
-        resources = Resources(start or children.start, http, trace, McpTools(children.converse, http))
+        resources = Resources(start or children.start, http, trace, ModelTools(children.converse, http))
         return await runners.call_agent(run, runner, resources)
 
     return asyncio.run(with_http(call, **more))

@@ -35,7 +35,6 @@ from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
-from scheduler.net.mcp_client import McpTools
 from scheduler.store import boots, entries, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
@@ -46,6 +45,7 @@ from scheduler.system import lanes
 from scheduler.system.process import Children
 from scheduler.work import agent_calls, plan
 from scheduler.work.executor import Done
+from scheduler.work.model_tools import ModelTools
 from scheduler.work.payloads import ClaimCodec
 
 QUIET = "HEARTBEAT_OK"
@@ -420,7 +420,7 @@ class World:
             with agent_calls.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
 
                 def attempt(http: HttpSender) -> Coroutine[Any, Any, Any]:
-                    resources = Resources(start, http, open_tools=McpTools(Children("world").converse, http))
+                    resources = Resources(start, http, open_tools=ModelTools(Children("world").converse, http))
                     return claim.entry.run_attempt(claim_in_lane, resources, lambda: elapsed)
 
                 return LOOP.run_until_complete(attempt(self.http) if self.http else with_http(attempt)), duration

@@ -38,12 +38,13 @@ from heartbeatd.verbs import (
     Unack,
 )
 from scheduler.channels.message import DeliveryResult
-from scheduler.web import event_stream, mcp_server
+from scheduler.system import extras
+from scheduler.web import event_stream
 from scheduler.web.access import cut
 from scheduler.web.callers import Caller
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS
-from scheduler.web.routes import build_application
+from scheduler.web.routes import MCP_PATH, build_application
 
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.
 CONFIG = """\
@@ -81,7 +82,7 @@ WHOLE = {"/api/v1/config", "/api/v1/pause", "/api/v1/resume", "/api/v1/ping", "/
 WHOLE_PAGE = {"/page/doctor", "/page/changes/check", "/page/jobs/{name}"}
 # Requests without a caller: probes, the login, static files, and links whose code is the permission.
 OPEN = {"/metrics", "/healthz", "/readyz", "/act/{data}", "/page/login", "/page/logout", "/page/static/{digest}/{name}"}
-OPEN |= {"/page/{rest:path}", mcp_server.PATH}
+OPEN |= {"/page/{rest:path}", MCP_PATH}
 # What a limited token may see of the whole daemon, beside its own agents.
 PARTS = {
     "/api/v1/status": {
@@ -120,7 +121,8 @@ FORM_FIELDS: Mapping[str, dict[str, str]] = {
 }
 
 
-WAYS_TO_EDIT = ("HTTP", "dry run", "MCP", "page")
+TOOLS = () if extras.describe_missing("listeners", "mcp") else extras.load("listeners", "mcp").tools
+WAYS_TO_EDIT = ("HTTP", "dry run", "page", *(["MCP"] if TOOLS else []))
 Row = tuple[str, list[str]]
 
 
@@ -236,7 +238,7 @@ class Fleet:
         """A call of a tool over MCP."""
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
         accept = {"Accept": "application/json, text/event-stream"}
-        reply = self.daemon.send("POST", mcp_server.PATH, call, TOKENS[caller], accept)
+        reply = self.daemon.send("POST", MCP_PATH, call, TOKENS[caller], accept)
         result = reply.data.get("result", {}) if reply.status == 200 else {}
         return Told(reply.status, reply.status != 200 or result["isError"], reply.body.decode(), result.get("structuredContent"))
 
@@ -368,8 +370,8 @@ def stream_row(fleet: Fleet) -> Row:
 
 
 def tool_rows(fleet: Fleet) -> Iterator[Row]:
-    """Every tool of MCP."""
-    for tool in mcp_server.TOOLS:
+    """Every tool of MCP, if this extra is installed."""
+    for tool in TOOLS:
         arguments = dict(TOOL_ARGUMENTS.get(tool.name, {})) | ({"agent": "alder"} if "agent" in tool.required else {})
         answers, changes = {}, not tool.is_read_only
         for caller in CALLERS:

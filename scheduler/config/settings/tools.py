@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
 from heartbeat.spec import McpServer, Tools, offered_name
 from heartbeatd.secret import Secret
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
+from scheduler.system import extras
 
 MAX_NAME = 64  # characters of the name of a tool for a model
 STEPS = ("runner", "tools")
@@ -21,8 +21,8 @@ def build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | 
     if not part.mcp:
         node.add_error(NO_SERVER, *STEPS, missing="mcp")
         return None
-    if find_spec("mcp") is None:
-        node.add_error("tools need the package mcp, which is not installed; write: pip install 'heartbeatd[mcp]'", *STEPS)
+    if (missing := extras.describe_missing("executors", "tools")) is not None:
+        node.add_error(missing, *STEPS)
         return None
     _check_names(part.mcp, node)
     servers = tuple(_build_server(server, index, node, used=used) for index, server in enumerate(part.mcp))

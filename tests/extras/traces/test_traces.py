@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from checkout import HOME, SERVERS
 from daemon_process import run_command
+from missing_libraries import environment_without
 from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, message, text, tool
 from servers.scripted import Act, Request, Server, reply, silence
@@ -387,15 +387,9 @@ def test_the_exporter_does_not_read_an_endless_answer_to_its_end() -> None:
 
 
 def test_without_the_extra_check_names_it_and_the_daemon_runs(tmp_path: Path) -> None:
-    libraries = tmp_path / "libraries"
-    libraries.mkdir()
-    for path in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
-        for each in path.iterdir():
-            if not each.name.startswith("opentelemetry") and not (libraries / each.name).exists():
-                (libraries / each.name).symlink_to(each)
-    environ = environment(tmp_path, "http://127.0.0.1:1") | {"PYTHONPATH": str(libraries)}
+    environ = environment_without(tmp_path, "opentelemetry") | environment(tmp_path, "http://127.0.0.1:1")
     ended = run_once(tmp_path, SMALL.format(traces="true"), environ, "-S")
-    missing = "1:13: telemetry.traces: otel needs an extra that is not installed; write: pip install 'heartbeatd[otel]'"
+    missing = "1:13: telemetry.traces: this needs an extra that is not installed; write: pip install 'heartbeatd[otel]'"
     assert ended.returncode == 0
     assert missing in ended.stderr
     assert "WARNING traces problem=" in ended.stderr

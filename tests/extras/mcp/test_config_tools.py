@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from config_file import complaints, read
 from loops import loop_over
+from missing_libraries import run_without
 
 from heartbeat.spec import ModelRunner, Tools
 from heartbeatd.secret import Secret
@@ -207,14 +206,12 @@ def test_an_error_names_the_key_and_what_to_write(tmp_path: Path, tools: str, pl
     assert complaints(tmp_path, config(tools), ENVIRON) == [f"config.yaml:{place}: agents.ops.runner.tools{message}"]
 
 
-def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mcp", None)  # as if it were not installed
-    assert complaints(tmp_path, config(f"mcp: [{DISK}]"), ENVIRON) == [
-        (
-            "config.yaml:7:7: agents.ops.runner.tools: tools need the package mcp, which is not installed; write: pip install"
-            " 'heartbeatd[mcp]'"
-        )
-    ]
+def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(config(f"mcp: [{DISK}]"))
+    ended = run_without(tmp_path, ("mcp",), "check", "-c", str(tmp_path / "config.yaml"))
+    missing = "this needs an extra that is not installed; write: pip install 'heartbeatd[mcp]'"
+    assert f"config.yaml:7:7: agents.ops.runner.tools: {missing}\n" in ended.stderr
+    assert ended.returncode == 2
 
 
 def test_the_secrets_of_servers_are_masked(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from mcp.server.stdio import stdio_server
 
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
+from scheduler.extras.mcp.mcp_server import ToolFailed, build_server
 from scheduler.model.expected_error import ExpectedError, InputError
-from scheduler.web import mcp_server
-from scheduler.web.mcp_server import ToolFailed
 from scheduler.web.perform import ENDPOINTS
 
 TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
@@ -24,11 +24,7 @@ TOKEN_VARIABLE = "HEARTBEATD_TOKEN"  # noqa: S105 (the name of a variable)
 def serve_tools(token_file: Path | None, path: Path) -> None:
     """Answer on stdin and stdout until stdin ends."""
     token = _read_token(token_file)
-    try:
-        server = mcp_server.build_server(lambda _: _DaemonApi(path, token))
-        from mcp.server.stdio import stdio_server
-    except ModuleNotFoundError:
-        raise click.ClickException(mcp_server.HOW_TO_INSTALL) from None
+    server = build_server(lambda _: _DaemonApi(path, token))
 
     async def serve() -> None:
         async with stdio_server() as (reader, writer):

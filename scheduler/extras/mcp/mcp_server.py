@@ -1,7 +1,6 @@
 """Offers the HTTP API as tools and resources of the Model Context Protocol (MCP), so that agents can manage their own heartbeat.
 
 Each tool performs one or two requests of the API with the caller's token. So its permissions and errors are those of the API.
-The official SDK is an optional package (`heartbeatd[mcp]`), and is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -11,11 +10,16 @@ import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
+import jsonschema
+import mcp_types as types
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heartbeatd.answers import ResponseBody
 from heartbeatd.operations import Concern, Endpoint, Operation, keys_of, parse_operation
@@ -26,19 +30,13 @@ from scheduler.model.expected_error import ExpectedError
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller
-from scheduler.web.http_errors import HttpError, error_response
-from scheduler.web.middleware import unauthorized_error
+from scheduler.web.http_errors import HttpError
 from scheduler.web.openapi import without_null
 from scheduler.web.perform import ENDPOINTS, perform
 
-if TYPE_CHECKING:
-    from mcp.server.lowlevel.server import Server
-
-PATH = "/mcp"
 MAX_REQUEST = 1024 * 1024  # bytes of a request of the protocol; a checklist has at most 64 KiB
 MAX_RESULT = 256 * 1024  # characters of a result; an agent pays for each of them
 MAX_RUNS = 50
-HOW_TO_INSTALL = "the MCP server needs the package mcp; install `heartbeatd[mcp]`"
 INSTRUCTIONS = (
     "heartbeatd runs LLM agents on schedules (heartbeats) and wakes them. Use these tools to see why an agent ran or was silent,"
     " and to change its interval, active hours or checklist. `set` changes the config file; if you may not, it returns the YAML"
@@ -255,14 +253,7 @@ TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
 def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
-    """The MCP server. `api_of` gives the API for the caller of one request of the protocol.
-
-    Raises ModuleNotFoundError without the package mcp.
-    """
-    import jsonschema
-    import mcp_types as types
-    from mcp.server.lowlevel.server import Server
-    from mcp.shared.exceptions import MCPError
+    """The MCP server. `api_of` gives the API for the caller of one request of the protocol."""
 
     async def read(context: Any, endpoint: str, agent: str | None = None, **sent: Any) -> dict[str, Any]:
         """The answer to a question. A rejected request becomes a protocol error: only tool results can say why."""
@@ -299,7 +290,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
             data = await tool.run(api_of(context), arguments)
         except ToolFailed as failed:
             return types.CallToolResult(content=[types.TextContent(text=str(failed))], is_error=True)
-        return _tool_result(types, data)
+        return _tool_result(data)
 
     async def list_resources(context: Any, _: Any) -> types.ListResourcesResult:
         agents = (await read(context, "list_agents"))["agents"]
@@ -338,7 +329,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     )
 
 
-def _tool_result(types: Any, data: Any) -> Any:
+def _tool_result(data: Any) -> types.CallToolResult:
     text = _as_json(data)
     if len(text) > MAX_RESULT:
         hint = f"the result has {len(text):,} characters, and at most {MAX_RESULT:,} are returned; request less data"
@@ -352,7 +343,9 @@ def _as_json(data: Any) -> str:
 
 
 class McpEndpoint:
-    """The path /mcp: streamable HTTP without sessions. Each request needs a token, and is answered as JSON."""
+    """The path /mcp: streamable HTTP without sessions, for callers that the core has checked. Requests are answered as JSON."""
+
+    tools = TOOLS
 
     def __init__(self, app_state: AppState) -> None:
         self._app_state = app_state
@@ -360,23 +353,14 @@ class McpEndpoint:
         self._task: asyncio.Task[None] | None = None
         self._handle: ASGIApp | None = None
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        if scope.get("caller") is None:
-            await error_response(unauthorized_error())(scope, receive, send)
-            return
-        try:
-            handle = await self._started()
-        except ModuleNotFoundError:
-            await error_response(HttpError(501, "not_installed", HOW_TO_INSTALL))(scope, receive, send)
-            return
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handle = await self._started()
         await handle(scope, receive, send)
 
     async def _started(self) -> ASGIApp:
         """The handler of the SDK. It runs in a task of its own until the server's loop ends."""
         async with self._start:
             if self._handle is None:
-                from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-
                 server = build_server(lambda context: _InnerApi(self._app_state, context.request.scope["caller"]))
                 manager = StreamableHTTPSessionManager(
                     server, json_response=True, stateless=True, max_request_body_size=MAX_REQUEST

@@ -1,7 +1,7 @@
 """Connects to servers of the Model Context Protocol (MCP), and calls their tools for a model.
 
-The official SDK speaks the protocol. It is an optional package (`heartbeatd[mcp]`) and is imported at the first use. Requests go
-through our HTTP client, and programs are started as those of other runners, so that the same limits apply to both.
+The official SDK speaks the protocol. Requests go through our HTTP client, and programs are started as those of other runners, so
+that the same limits apply to both.
 
 A server is not trusted. Its answers are limited in size and time, and what it says is data. The checks of the SDK against the
 schema of a result are not used: a regular expression in it could block the event loop.
@@ -17,10 +17,18 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
+
+import anyio
+import httpx2
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, Implementation, jsonrpc_message_adapter
 
 from heartbeat.runners import Failure, HttpReply, OfferedTool, ToolResult
 from heartbeat.runners.agent_json import clean_data, clean_text
@@ -30,6 +38,7 @@ from heartbeat.spec import McpServer, Tools, offered_name
 from heartbeat.threads import finish_despite_cancellation
 from scheduler import __version__
 from scheduler.system.process import Conversation, NotStarted
+from scheduler.work.model_tools import ModelTools, ToolHttp
 
 MAX_LISTED = 1000  # tools of a server; it is not asked for more
 MAX_PAGES = 20  # of its list of tools
@@ -41,45 +50,21 @@ MAX_BLOCKS = 1000  # parts of a result that are read
 MAX_NAMED = 10  # tools that an error names
 CLOSE_TIME = 5.0  # seconds until a server is disconnected whether or not it has answered
 
+for each in ("mcp.client", "mcp.shared", "client", "httpx2"):  # what servers write does not belong into the log
+    logging.getLogger(each).setLevel(logging.CRITICAL)
+
 NO_STREAM = HttpReply(405, {}, b"")  # to a request for a stream of messages that belong to no call
 
 
-class Converse(Protocol):
-    """Starts a program and exchanges lines with it: `process.Children.converse`."""
-
-    def __call__(
-        self, argv: Sequence[str], *, env: Mapping[str, object], cwd: Path
-    ) -> AbstractAsyncContextManager[Conversation]: ...
-
-
-class ToolHttp(Protocol):
-    """Sends the requests to servers: `http_client.HttpClient`."""
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply: ...
-
-    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply: ...
-
-
-async def _no_wait() -> None:
-    """Programs may be started at any time."""
-
-
 class McpTools:
-    """Opens the tools of a model: an `OpenTools` for the programs of one run and for the HTTP client.
+    """Opens the tools of a model with the means of one run."""
 
-    `wait` is awaited before a program is started, and before each message to it, until it may be sent. It raises CallError if
-    it may not be sent any more.
-    """
-
-    def __init__(self, converse: Converse, http: ToolHttp, wait: Callable[[], Awaitable[None]] = _no_wait) -> None:
-        self._converse = converse
-        self._http = http
-        self._wait = wait
+    def __init__(self, means: ModelTools) -> None:
+        self._means = means
 
     @asynccontextmanager
     async def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AsyncIterator[Toolbox]:
         """Connect to all servers at the same time. Raises CallError if a server or one of the allowed tools is not usable."""
-        prepare_sdk()
         servers = [self._connection(server, agent, workspace) for server in tools.servers]
         try:
             await asyncio.gather(*(server.open(seconds) for server in servers))
@@ -90,8 +75,8 @@ class McpTools:
 
     def _connection(self, server: McpServer, agent: str, workspace: Path) -> _Connection:
         if server.url is not None:
-            return _Connection(server, _HttpTransport(server, self._http))
-        return _Connection(server, _ProgramTransport(server, agent, workspace, self._converse, self._wait))
+            return _Connection(server, _HttpTransport(server, self._means.http))
+        return _Connection(server, _ProgramTransport(server, agent, workspace, self._means))
 
 
 class Toolbox:
@@ -112,7 +97,7 @@ class Toolbox:
 class _Connection:
     """A connection to one server. A task of its own holds it, so that whatever breaks in it ends only this task."""
 
-    def __init__(self, server: McpServer, transport: _Transport) -> None:
+    def __init__(self, server: McpServer, transport: _Wire) -> None:
         self.server = server
         self.transport = transport
         self.tools: tuple[OfferedTool, ...] = ()
@@ -176,9 +161,6 @@ class _Connection:
             call.cancel()
 
     async def _hold(self) -> None:
-        from mcp import Client
-        from mcp.types import Implementation
-
         info = Implementation(name="heartbeatd", version=__version__)
         async with Client(self.transport.connect(), client_info=info, cache=None) as client:
             self._client = client
@@ -248,7 +230,7 @@ class _Connection:
         return CallError(failure, error, transient=transient, not_sent=True)
 
 
-class _Transport(Protocol):
+class _Wire(Protocol):
     """How messages get to a server. `ended` is set when no more can get there."""
 
     secrets: list[str]
@@ -274,11 +256,7 @@ class _HttpTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
-        import httpx2
-        from mcp.client.streamable_http import streamable_http_client
-
-        transport = _httpx_transport(self._exchange)
-        client = httpx2.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
+        client = httpx2.AsyncClient(transport=_Transport(self._exchange), headers=self._headers, trust_env=False)
         without_login = str(httpx2.URL(self._url).copy_with(userinfo=b""))  # our client sends the login itself
         async with client, streamable_http_client(without_login, http_client=client) as streams:
             yield streams
@@ -307,14 +285,11 @@ class _HttpTransport:
 class _ProgramTransport:
     """Exchanges lines with a program on its standard input and output."""
 
-    def __init__(
-        self, server: McpServer, agent: str, workspace: Path, converse: Converse, wait: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, server: McpServer, agent: str, workspace: Path, means: ModelTools) -> None:
         self._server = server
         self._env = {**server.env, "HEARTBEATD_AGENT": agent}
         self._workspace = workspace
-        self._converse = converse
-        self._wait = wait
+        self._means = means
         self._problem: str | None = None
         self._program: Conversation | None = None
         self.secrets = [reveal_secret(value) for value in server.env.values() if is_secret(value)]
@@ -322,12 +297,9 @@ class _ProgramTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
-        import anyio
-        from mcp.shared.message import SessionMessage
-
-        await self._wait()
+        await self._means.wait()
         try:
-            async with self._converse(self._server.command, env=self._env, cwd=self._workspace) as program:
+            async with self._means.converse(self._server.command, env=self._env, cwd=self._workspace) as program:
                 self._program = program
                 to_session, from_program = anyio.create_memory_object_stream[Any](0)
                 to_program, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -348,9 +320,6 @@ class _ProgramTransport:
             raise
 
     async def _read_lines(self, program: Conversation, to_session: Any) -> None:
-        from mcp.shared.message import SessionMessage
-        from mcp.types import jsonrpc_message_adapter
-
         stray = 0
         try:
             for _ in range(MAX_MESSAGES):
@@ -373,7 +342,7 @@ class _ProgramTransport:
     async def _write_lines(self, program: Conversation, from_session: Any) -> None:
         async for message in from_session:
             try:
-                await self._wait()
+                await self._means.wait()
             except CallError as error:
                 self._problem = str(error)
                 self.ended.set()
@@ -392,31 +361,19 @@ class _ProgramTransport:
 
 async def _send_call(client: Any, tool: str, arguments: dict[str, Any]) -> Any:
     """Call a tool; the result as it came, apart from its form."""
-    from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
-
     request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
     return await client.session.send_request(request, CallToolResult)
 
 
-def _httpx_transport(exchange: Callable[..., Any]) -> Any:
-    import httpx2
+class _Transport(httpx2.AsyncBaseTransport):
+    """Sends the requests of the SDK through our HTTP client."""
 
-    class Transport(httpx2.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            body = await request.aread()
-            reply = await exchange(request.method, dict(request.headers), body)
-            return httpx2.Response(reply.status, headers=dict(reply.headers), content=reply.body, request=request)
+    def __init__(self, exchange: Callable[[str, Mapping[str, str], bytes], Awaitable[HttpReply]]) -> None:
+        self._exchange = exchange
 
-    return Transport()
-
-
-@cache
-def prepare_sdk() -> None:
-    """Import the SDK, which takes a second of CPU once, and keep what servers write out of the log."""
-    import mcp.client.streamable_http  # noqa: F401 (imported for its effect)
-
-    for name in ("mcp.client", "mcp.shared", "client", "httpx2"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await self._exchange(request.method, dict(request.headers), await request.aread())
+        return httpx2.Response(reply.status, headers=dict(reply.headers), content=reply.body, request=request)
 
 
 def _header_secrets(values: Any) -> list[str]:
@@ -442,9 +399,6 @@ def _invalid_part(error: BaseException) -> str | None:
 
 def _schema_problem(schema: Any) -> str | None:
     """Why a model cannot be offered a tool with this schema; None if it can."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         return 'is not one of an object; it needs "type": "object"'
     try:

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from web_daemon import WebDaemon
 
-from scheduler.web.mcp_server import TOOLS
+from scheduler.extras.mcp.mcp_server import TOOLS
 
 CONFIG = """\
 server: {listen: "127.0.0.1:0", tokens: {

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from checkout import SERVERS
 from loops import loop_over
-from run_async import call_agent, new_http_client
+from run_async import call_agent, new_http_client, with_http
 from servers import completions, messages
 from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
 from servers.tools import ToolServer
+from test_endless_answers import check_reader
 
 from heartbeat.prompt import max_tokens
 from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnLimits
@@ -25,8 +26,9 @@ from heartbeat.runners import dispatch as runners
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import McpServer, ModelRunner, Provider, ProviderKind, Tools
 from heartbeatd.secret import Secret
-from scheduler.net.mcp_client import McpTools
+from scheduler.net.http_client import HttpClient
 from scheduler.system.process import Children
+from scheduler.work.model_tools import ModelTools
 
 KEY = "sk-canary-0123456789"
 SECRET = "s3cret-of-the-env"
@@ -375,7 +377,7 @@ def test_a_cancelled_run_reports_what_it_has_used(disk: ToolServer, api: Api) ->
     async def cancel_in_call(runner: ModelRunner) -> Answer:
         async with new_http_client() as http:
             children = Children("test")
-            resources = Resources(children.start, http, open_tools=McpTools(children.converse, http))
+            resources = Resources(children.start, http, open_tools=ModelTools(children.converse, http))
             task = asyncio.create_task(runners.call_agent(RUN, runner, resources))
             await asyncio.to_thread(disk.called.wait, 20)
             task.cancel()
@@ -430,7 +432,7 @@ def test_a_program_is_started_and_called_only_while_its_daemon_may_do_so(tmp_pat
         await other_leads.acquire()
         async with new_http_client() as http, asyncio.TaskGroup() as group:
             group.create_task(lead_when_asked(lambda: not children._running))
-            async with McpTools(children.converse, http, wait)(Tools((server,), 5), "ops", tmp_path, 20) as toolbox:
+            async with ModelTools(children.converse, http, wait)(Tools((server,), 5), "ops", tmp_path, 20) as toolbox:
                 await other_leads.acquire()
                 while not asked.empty():
                     asked.get_nowait()
@@ -454,11 +456,11 @@ def test_no_tool_of_a_program_is_called_after_the_time_of_the_run(tmp_path: Path
         nonlocal is_over
         async with new_http_client() as http:
             tools = Tools((server,), 5)
-            async with McpTools(Children("test").converse, http, confirm_time)(tools, "ops", tmp_path, 20) as toolbox:
+            async with ModelTools(Children("test").converse, http, confirm_time)(tools, "ops", tmp_path, 20) as toolbox:
                 is_over = True
                 error = (await toolbox.call_tool("disk__environment", {}, 20)).error
             with pytest.raises(CallError, match="the time of the run was over"):
-                await McpTools(Children("test").converse, http, confirm_time)(tools, "ops", tmp_path, 20).__aenter__()
+                await ModelTools(Children("test").converse, http, confirm_time)(tools, "ops", tmp_path, 20).__aenter__()
             return error
 
     assert asyncio.run(use()) == "the time of the run was over"
@@ -535,3 +537,16 @@ def test_the_time_of_the_run_limits_the_tools_too() -> None:
     answer, requests = ask(api, server, api.use(("disk__free", {"path": "/"})), run=run)
     assert (len(requests), answer.failure, answer.transient) == (1, Failure.TIMEOUT, True)
     assert answer.tokens == Tokens(input=120, output=30, cache_read=7, cache_write=2)
+
+
+def test_an_endless_answer_of_a_server_is_not_read_to_its_end() -> None:
+    def call_tools(url: str) -> object:
+        server = McpServer("disk", url, {}, (), {}, ("free",), read_only=True, timeout=timedelta(seconds=10), max_result=16384)
+
+        async def use(http: HttpClient) -> None:
+            async with ModelTools(Children("test").converse, http)(Tools((server,), 5), "ops", Path(), 10):
+                raise AssertionError("the list of tools has no end")
+
+        return asyncio.run(with_http(use))
+
+    check_reader("tools over MCP", call_tools)
