@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 TICK_EVERY = timedelta(seconds=5)
@@ -249,14 +250,7 @@ def all_boots(db: sqlite3.Connection) -> list[BootRecord]:
 
 def _boot_from_row(row: sqlite3.Row) -> BootRecord:
     seen = row["ended_at"] if row["ended_at"] is not None else row["last_tick_at"]
-    return BootRecord(
-        row["instance"],
-        row["pid"],
-        row["version"],
-        from_millis(row["started_at"]),
-        from_millis(seen),
-        row["ended_at"] is not None,
-    )
+    return read_row(BootRecord, row, seen_until=from_millis(seen), clean=row["ended_at"] is not None)
 
 
 def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtime]:
@@ -291,7 +285,7 @@ def record_stall(tx: Transaction, late: timedelta, cause: str | None) -> None:
 def stalls_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stall]:
     """The stalls that overlap [begin, end)."""
     rows = db.execute("select * from stall where until >= ? and since < ? order by id", (to_millis(begin), to_millis(end)))
-    return [Stall(from_millis(row["since"]), from_millis(row["until"]), row["cause"]) for row in rows]
+    return [read_row(Stall, row) for row in rows]
 
 
 def delete_old_stalls(tx: Transaction, keep: timedelta) -> None:

@@ -24,8 +24,9 @@ from scheduler.model.circuit import (
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
-from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.model.timestamps import to_millis
 from scheduler.store.entries import save_changed_entries
+from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 PROBE_EVERY = timedelta(minutes=30)
@@ -242,13 +243,5 @@ def _open_breakers_by_circuit(tx: Transaction) -> dict[Circuit, Breaker]:
 
 
 def _breaker_from_row(row: sqlite3.Row) -> Breaker:
-    return Breaker(
-        circuit=Circuit(row["provider"], row["model"]),
-        reason=row["reason"],
-        error=row["error"],
-        opened_at=from_millis(row["opened_at"]),
-        probe_at=from_millis(row["probe_at"]),
-        half_open_at=from_millis(row["half_open_at"]),
-        tried_by=row["tried_by"],
-        turns=tuple((kind, name) for kind, name in json.loads(row["turns"])),
-    )
+    turns = tuple((kind, name) for kind, name in json.loads(row["turns"]))
+    return read_row(Breaker, row, circuit=Circuit(row["provider"], row["model"]), turns=turns)

@@ -19,30 +19,23 @@ from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
+from scheduler.store.rows import time_places
 from scheduler.store.transaction import Transaction
 
 # The column `pace` has the field `schedule_text`. Columns are read by position: names would take three times as long.
 COLUMNS = tuple("pace" if field == "schedule_text" else field for field in EntryRow._fields)
+TIMES = time_places(EntryRow)
 SELECT_ENTRY = f"select {', '.join(COLUMNS)} from entry"  # noqa: S608 (names of ours)
 
 
 def entry_from_row(row: Sequence[Any]) -> EntryRow:
     """The entry in a row that has the columns of `EntryRow` in their order."""
-    (
-        number, kind, name, state, schedule, first_seen_at, anchor, settled_until, slot, due_at, paused_until, last_slot,
-        last_ended_at, last_woken_at, last_success_at, failures, quiet, alerting, troubles, precheck, queue, approvals, active_at,
-        conditions, unconfirmed, unconfirmed_answers, looked_at,
-        looked_lines, muted_until, mute, paused_at, paused_by, expected_at, expected_before,
-    ) = row  # fmt: skip
-    return EntryRow(
-        number, Kind(kind), name, state, schedule, from_millis(first_seen_at), from_millis(anchor), from_millis(settled_until),
-        from_optional_millis(slot), from_optional_millis(due_at), from_optional_millis(paused_until),
-        from_optional_millis(last_slot), from_optional_millis(last_ended_at), from_optional_millis(last_woken_at),
-        from_optional_millis(last_success_at), failures, quiet, alerting, troubles, precheck, queue, approvals,
-        from_optional_millis(active_at), conditions, unconfirmed, unconfirmed_answers, from_optional_millis(looked_at),
-        looked_lines, from_optional_millis(muted_until), mute, from_optional_millis(paused_at), paused_by,
-        from_optional_millis(expected_at), from_optional_millis(expected_before),
-    )  # fmt: skip
+    values = [*row]
+    values[1] = Kind(values[1])
+    for place in TIMES:
+        if values[place] is not None:
+            values[place] = from_millis(values[place])
+    return EntryRow._make(values)
 
 
 def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -> list[EntryRow]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from heartbeat.words import format_count
 from heartbeatd.answers import ChannelBacklog, ChannelDelivery, MessageWithText, QueuedMessage
@@ -18,6 +19,7 @@ from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import clock_changes
+from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
@@ -647,29 +649,11 @@ def _report_move(
 
 
 def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
-    return OutboxMessage(
-        id=row["id"],
-        key=row["key"],
-        channel=row["channel"],
-        recipient=row["whom"],
-        run_id=row["run_id"],
-        kind=row["kind"],
-        name=row["name"],
-        trigger=row["trigger"],
-        slot=from_millis(row["slot"]),
-        part=row["part"],
-        parts=row["parts"],
-        title=row["title"],
-        text=row["text"],
-        attempts=row["attempts"],
-        created_at=from_millis(row["created_at"]),
-        doubted=row["doubted_at"] is not None,
-        notice=row["notice"],
-        error=row["error"],
-    )
+    return read_row(OutboxMessage, row, recipient=row["whom"], doubted=row["doubted_at"] is not None)
 
 
 MAX_ROW_ID = 2**63 - 1
+Listed = TypeVar("Listed", bound=QueuedMessage)
 BEGINS = 200  # characters of a text that lists show; the run record has all of it
 
 
@@ -690,7 +674,7 @@ def list_messages(db: sqlite3.Connection) -> Iterator[QueuedMessage]:
     `doubted`: an attempt may have arrived. `notice` is the kind of a notification. `next_try_at` is None if no attempt is
     planned. `held_back_for` is only there if the message is delayed, and names the agents that may report the failure instead.
     """
-    return (_read_message(row) for row in db.execute(LISTED, (BEGINS,)))
+    return (_read_message(row, QueuedMessage) for row in db.execute(LISTED, (BEGINS,)))
 
 
 # The plus signs keep SQLite from reading the texts of all messages in the order of their ids: an index has the states.
@@ -721,7 +705,7 @@ def list_messages_of_states(
     """
     query, only = (OF_STATES, {}) if agents is None else (OF_STATES_AND_AGENTS, {"agents": json.dumps(sorted(agents))})
     wanted = {"states": json.dumps(sorted(states)), "before": MAX_ROW_ID if before is None else before, "limit": limit}
-    return [_read_message(row) for row in db.execute(query, wanted | {"begins": BEGINS} | only)]
+    return [_read_message(row, QueuedMessage) for row in db.execute(query, wanted | {"begins": BEGINS} | only)]
 
 
 def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | None = None) -> dict[str, int]:
@@ -733,19 +717,7 @@ def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | No
 def get_message_with_text(db: sqlite3.Connection, message_id: int) -> MessageWithText | None:
     """A message with its title, its whole text, its recipient and its key; None if there is none."""
     row = db.execute("select *, substr(text, 1, ?) as begins from outbox where id = ?", (BEGINS, message_id)).fetchone()
-    if row is None:
-        return None
-    return MessageWithText(
-        **dict(_read_message(row)),
-        title=row["title"],
-        text=row["text"],
-        recipient=row["whom"],
-        key=row["key"],
-        trigger=row["trigger"],
-        slot=from_millis(row["slot"]),
-        finished_at=from_optional_millis(row["finished_at"]),
-        hold_note=row["hold_note"],
-    )
+    return _read_message(row, MessageWithText, recipient=row["whom"]) if row else None
 
 
 def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
@@ -754,26 +726,11 @@ def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str
     return (row["kind"], row["name"]) if row else None
 
 
-def _read_message(row: sqlite3.Row) -> QueuedMessage:
-    held_back = {"held_back_for": json.loads(row["awaits"])} if row["awaits"] else {}
-    return QueuedMessage(
-        id=row["id"],
-        run=row["run_id"],
-        kind=row["kind"],
-        name=row["name"],
-        channel=row["channel"],
-        state=row["state"],
-        part=row["part"],
-        parts=row["parts"],
-        attempts=row["attempts"],
-        created_at=from_millis(row["created_at"]),
-        next_try_at=from_millis(row["not_before"]) if row["state"] == "pending" else None,
-        doubted=row["doubted_at"] is not None,
-        error=row["error"],
-        notice=row["notice"],
-        begins=row["begins"],
-        **held_back,
-    )
+def _read_message(row: sqlite3.Row, kind: type[Listed], **given: object) -> Listed:
+    if row["awaits"]:
+        given["held_back_for"] = json.loads(row["awaits"])
+    next_try_at = from_millis(row["not_before"]) if row["state"] == "pending" else None
+    return read_row(kind, row, run=row["run_id"], next_try_at=next_try_at, doubted=row["doubted_at"] is not None, **given)
 
 
 def targets_without_text(tx: Transaction, entry: Entry, message: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:

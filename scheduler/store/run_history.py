@@ -24,9 +24,10 @@ from heartbeatd.answers import (
 )
 from scheduler.model.budget import NANO
 from scheduler.model.outcome import FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import outbox, wakes
 from scheduler.store.outbox import Delivery
+from scheduler.store.rows import read_row
 
 ORDERS = {"id": "id desc", "cost": "cost_usd desc nulls last, id desc"}
 
@@ -234,48 +235,24 @@ def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> RunWithWakes | No
 def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
     """The run in a row, with the state of its messages."""
     deliveries = deliveries_of_runs(db, {row["id"]: row["repeats"]})[row["id"]]
-    return RunRecord(
-        id=row["id"],
-        kind=row["kind"],
-        name=row["name"],
-        slot=from_millis(row["slot"]),
-        slots=row["slots"],
-        trigger=row["trigger"],
-        woken_by=row["woken_by"],
+    return read_row(
+        RunRecord,
+        row,
         outcome=row["outcome"] if row["state"] == "closed" else None,
-        state=row["state"],
-        reason=row["reason"],
-        suppression=row["suppression"],
-        attempt=row["attempt"],
-        not_before=from_optional_millis(row["not_before"]),
-        started_at=from_optional_millis(row["started_at"]),
-        finished_at=from_optional_millis(row["finished_at"]),
-        model_requested=row["model_requested"],
-        model_used=row["model_used"],
-        request_id=row["request_id"],
         tokens=_token_counts(json.loads(row["tokens"] or "{}")),
-        cost_usd=row["cost_usd"],
         models=_usage_by_model(row),
         charged=_charged_amounts(row),
         prompt_parts=[PromptPartSize(name=name, chars=chars) for name, chars in json.loads(row["prompt_parts"] or "{}").items()],
         left_out=json.loads(row["left_out"] or "[]"),
         findings=[RunFinding.model_validate(each) for each in json.loads(row["findings"] or "[]")],
         precheck=_read_precheck(row),
-        exit_code=row["exit_code"],
         tool_calls=[ToolCallRecord.model_validate(each) for each in json.loads(row["tool_calls"] or "[]")],
-        log=row["log"],
-        text=row["text"],
-        truncated=bool(row["truncated"]),
-        result_due_at=from_optional_millis(row["result_due_at"]),
-        error=row["error"],
         delivery=RunDelivery(
             state=delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries),
             targets=[each.as_answer for each in deliveries],
         ),
         repeats=json.loads(row["repeats"] or "[]"),
         notices=_read_notices(db, row["id"]),
-        config_hash=row["config_hash"],
-        worker=row["worker"],
     )
 
 

@@ -21,6 +21,7 @@ from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.entries import save_changed_entries
+from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that are kept
@@ -184,23 +185,7 @@ def is_run_open(db: sqlite3.Connection, run_id: int) -> bool:
 
 
 def _open_run_from_row(row: sqlite3.Row) -> OpenRun:
-    return OpenRun(
-        run_id=row["id"],
-        state=row["state"],
-        slot=from_millis(row["slot"]),
-        trigger=Trigger(row["trigger"]),
-        attempt=row["attempt"],
-        crashes=row["crashes"],
-        fence=row["fence"],
-        owner=row["owner"] or "",
-        started_at=from_millis(row["started_at"]),
-        not_before=from_optional_millis(row["not_before"]),
-        outcome=row["outcome"],
-        reason=row["reason"],
-        error=row["error"],
-        text=row["text"],
-        worker=row["worker"],
-    )
+    return read_row(OpenRun, row, run_id=row["id"], owner=row["owner"] or "")
 
 
 def owns_run(tx: Transaction, claim: Claim) -> bool:
@@ -460,14 +445,7 @@ def postpone_awaited_result(tx: Transaction, run_id: int, until: datetime) -> No
 
 
 def _awaited_from_row(row: sqlite3.Row) -> AwaitedResult:
-    return AwaitedResult(
-        row["id"],
-        Kind(row["kind"]),
-        row["name"],
-        from_millis(row["slot"]),
-        from_optional_millis(row["result_due_at"]),
-        bool(row["given_up"]),
-    )
+    return read_row(AwaitedResult, row, run_id=row["id"], due_at=from_optional_millis(row["result_due_at"]))
 
 
 def has_newer_answer(db: sqlite3.Connection, claim: Claim) -> bool:

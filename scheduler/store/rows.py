@@ -1,0 +1,53 @@
+"""Makes objects from rows: a field is the column of its name, and its type says how the column is read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from heartbeatd.answers import Time
+from scheduler.model.timestamps import from_millis
+
+T = TypeVar("T")
+TIMES = (datetime, get_args(Time)[0])  # the latter in the answers of the API
+
+
+def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:
+    """An object whose fields are columns of a row. `given` has the fields without a column, and those of another form.
+
+    Times are stored in milliseconds, truth values as 0 and 1. A field that is neither given nor a column keeps its default.
+    """
+    found: dict[str, Any] = {**given}
+    converters = _converters(kind)  # type: ignore[arg-type]  # every class can be hashed
+    for name, value in zip(row.keys(), row, strict=True):
+        if name in converters and name not in given:
+            convert = converters[name]
+            found[name] = value if convert is None or value is None else convert(value)
+    return kind(**found)
+
+
+def time_places(kind: type) -> tuple[int, ...]:
+    """The places of the fields that are times, for rows that are read by position because there are many of them."""
+    return tuple(place for place, convert in enumerate(_converters(kind).values()) if convert is from_millis)
+
+
+@cache
+def _converters(kind: Any) -> dict[str, Callable[[Any], Any] | None]:
+    """The fields of a dataclass, a named tuple or a model, each with what makes its value from that of the column."""
+    names = [each.name for each in fields(kind)] if is_dataclass(kind) else getattr(kind, "model_fields", None) or kind._fields
+    hints = get_type_hints(kind)
+    return {name: _converter(hints[name]) for name in names}
+
+
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
+    for kind in get_args(hint) or (hint,):  # the first of `datetime | None`
+        if kind in TIMES:
+            return from_millis
+        if isinstance(kind, type) and issubclass(kind, Enum | bool):
+            return kind
+    return None
