@@ -12,6 +12,7 @@ from heartbeat import checklist, due_items
 from heartbeat.checklist_file import FileProblem, create_checklist, read_file
 from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.prompt_limit import PromptLimit
 from heartbeat.spec import Heartbeat, Precheck
 
 
@@ -53,8 +54,8 @@ class Situation:
     `checklist` is its text, or the reason why there is none, as `load_checklist` returns it. `slot` and `last_prompted` decide
     which items are due, as `due_items.select_due_items` says. `breaker_open`: the circuit breaker of the model's provider is
     open and no probe is due. `busy`: another program holds the agent's lock. `over_budget`: the budget has no room for this
-    run. `token_limit` is the largest prompt that the budget allows. `precheck` and `prompt_tokens` cost time to find out, so
-    they are None until all earlier checks have passed.
+    run. `prompt_limit` is None for the heartbeat's own. `precheck` and `prompt_tokens` cost time to find out, so they are None
+    until all earlier checks have passed.
     """
 
     heartbeat: Heartbeat
@@ -65,7 +66,7 @@ class Situation:
     breaker_open: bool = False
     busy: bool = False
     over_budget: bool = False
-    token_limit: int | None = None
+    prompt_limit: PromptLimit | None = None
     slot: datetime | None = None
     last_prompted: Mapping[str, datetime] = field(default_factory=dict)
     precheck: PrecheckResult | None = None
@@ -182,8 +183,8 @@ def _precheck_gives(reason: Skip) -> Callable[[Situation], bool]:
 
 
 def _is_prompt_too_large(situation: Situation) -> bool:
-    room = situation.heartbeat.max_input_tokens if situation.token_limit is None else situation.token_limit
-    return situation.prompt_tokens is not None and situation.prompt_tokens > room
+    limit = situation.prompt_limit or situation.heartbeat.prompt_limit
+    return situation.prompt_tokens is not None and situation.prompt_tokens > limit.tokens
 
 
 _CHECKS: tuple[Check, ...] = (

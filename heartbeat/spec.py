@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import ALL_DAYS, AllowedDays
 from heartbeat.hours import Hours
+from heartbeat.prompt_limit import PromptLimit
 
 OnMissing = Literal["skip", "create", "run"]
 OkMatch = Literal["edges", "anywhere", "exact"]
@@ -189,6 +190,11 @@ class _Inputs:
     max_input_tokens: int = 50_000
 
     @property
+    def prompt_limit(self) -> PromptLimit:
+        """The limit of its prompt without a budget."""
+        return PromptLimit(self.max_input_tokens)
+
+    @property
     def reads_checklist(self) -> bool:
         """Whether the checklist is a file, and not the text itself."""
         return "\n" not in self.checklist
@@ -241,7 +247,7 @@ class Agent:
     runner: Runner
     model: str | None
     context: tuple[str, ...]
-    max_input_tokens: int
+    prompt_limit: PromptLimit
     ok_match: OkMatch | None = None
     ack_max_chars: int = 0
     precheck: Precheck | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from heartbeat.findings import Report
+from heartbeat.prompt_limit import PromptLimit
 from heartbeat.spec import Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
@@ -40,12 +41,11 @@ class Failure(StrEnum):
 class TurnLimits:
     """What the requests to a model in one attempt with tools may use.
 
-    `input_tokens` is the longest conversation, as `count_tokens` counts it. `usd` and `tokens` are the most that all requests
+    `conversation` is the limit of its length. `usd` and `tokens` are the most that all requests
     may use together, None without a budget. The prices are the highest that may apply, in USD per million tokens.
     """
 
-    input_tokens: int
-    count_tokens: Callable[..., int]
+    conversation: PromptLimit
     usd: float | None = None
     tokens: int | None = None
     input_price: float = 0.0

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from heartbeat.prompt import describe_size, max_tokens
 from heartbeat.runners import (
     AgentRequest,
     Answer,
@@ -269,7 +268,7 @@ class _Usage:
         self._usd = 0.0
 
     def count_tokens(self, text: str) -> int:
-        return self._limits.count_tokens(text) if self._limits else 0
+        return self._limits.conversation.count(text) if self._limits else 0
 
     def add(self, tokens: Tokens | None, size: int) -> None:
         """Count a turn. If the provider did not report its usage, the maximum is counted."""
@@ -286,9 +285,8 @@ class _Usage:
         limits = self._limits
         if limits is None:
             return
-        if size > limits.input_tokens:
-            reserved = limits.input_tokens if limits.count_tokens is max_tokens else None
-            raise _Stopped(Failure.TOO_LARGE, f"{what} has {describe_size(size, limits.input_tokens, reserved)}")
+        if size > limits.conversation.tokens:
+            raise _Stopped(Failure.TOO_LARGE, f"{what} has {limits.conversation.describe(size)}")
         if not self._fits(size):
             raise _Stopped(Failure.TOO_LARGE, f"{what} does not fit into the budget of the run: {self.describe_limit()}")
 
@@ -298,14 +296,14 @@ class _Usage:
         longer = size + MIN_RESULT + RESULT_OVERHEAD
         if limits is None:
             return True
-        return longer <= limits.input_tokens and self._fits(size + longer)
+        return longer <= limits.conversation.tokens and self._fits(size + longer)
 
     def room_for_results(self, size: int) -> int:
         """How many bytes of results can be added to a conversation of this size, so that another turn is possible."""
         limits = self._limits
         if limits is None:
             return MILLION
-        room = limits.input_tokens - size
+        room = limits.conversation.tokens - size
         if limits.tokens is not None:
             room = min(room, limits.tokens - self._tokens - self._max_output - size)
         if limits.usd is not None and limits.input_price:
@@ -316,7 +314,7 @@ class _Usage:
     def describe_limit(self) -> str:
         """What has been used of the limits of the run."""
         limits = self._limits
-        parts = [f"max_input_tokens is {limits.input_tokens:,}"] if limits else []
+        parts = [str(limits.conversation)] if limits else []
         if limits and limits.tokens is not None:
             parts.append(f"{self._tokens:,} of {limits.tokens:,} tokens are used")
         if limits and limits.usd is not None:

@@ -255,7 +255,7 @@ def heartbeat_usage(
         calls.append((beat.model or "", beat.runner))
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
     is_program = not isinstance(beat.runner, ModelRunner)
-    return AttemptUsage(questions, is_program, beat.max_input_tokens, usd_per_run, tokens_per_run)
+    return AttemptUsage(questions, is_program, beat.prompt_limit.own, usd_per_run, tokens_per_run)
 
 
 def agent_usage(
@@ -264,7 +264,7 @@ def agent_usage(
     """The maximum usage of one attempt of a job's prompt."""
     calls = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
-    return AttemptUsage(questions, not questions, agent.max_input_tokens, usd_per_run, tokens_per_run)
+    return AttemptUsage(questions, not questions, agent.prompt_limit.own, usd_per_run, tokens_per_run)
 
 
 def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from heartbeat.checklist_file import FileProblem, read_file
-from heartbeat.prompt import CountTokens, Prompt, estimate_tokens, max_tokens
+from heartbeat.prompt import Prompt
+from heartbeat.prompt_limit import PromptLimit, max_tokens
 from heartbeat.runners import AgentRequest, Answer, Resources, Turn, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck, PythonRunner, Runner
@@ -133,7 +134,9 @@ def turn_limits(claim: Claim, agent: Heartbeat | Agent) -> TurnLimits | None:
     """The limits for a model with tools: the longest conversation, and what the budget has reserved. None for other runners."""
     if not isinstance(agent.runner, ModelRunner) or agent.runner.tools is None:
         return None
-    longest = TurnLimits(agent.max_input_tokens, token_counter(claim))
+    limit = prompt_limit(claim, agent)
+    # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
+    longest = TurnLimits(replace(limit, reserved=None if limit.reserved is None else limit.own))
     reserved = claim.reserved and claim.reserved.turns
     if not reserved:
         return longest
@@ -146,9 +149,14 @@ def turn_limits(claim: Claim, agent: Heartbeat | Agent) -> TurnLimits | None:
     )
 
 
-def count_prompt_tokens(claim: Claim, prompt: Prompt) -> int:
-    """The tokens of the prompt and of the messages before it: an estimate, or an upper bound if a budget depends on it."""
-    return token_counter(claim)(prompt.text, *(text for _, text in claim.messages))
+def prompt_limit(claim: Claim, agent: Heartbeat | Agent) -> PromptLimit:
+    """The limit of a prompt, with what the budget has reserved for this attempt."""
+    return replace(agent.prompt_limit, reserved=claim.reserved.input_tokens if claim.reserved else None)
+
+
+def prompt_texts(claim: Claim, prompt: Prompt) -> tuple[str, ...]:
+    """The prompt, and the messages before it."""
+    return prompt.text, *(text for _, text in claim.messages)
 
 
 async def count_by_provider(request: AgentRequest, runner: Runner, resources: Resources) -> int | None:
@@ -161,20 +169,10 @@ async def count_by_provider(request: AgentRequest, runner: Runner, resources: Re
     return None if counted is None else ceil(counted * 1.05)
 
 
-def token_counter(claim: Claim) -> CountTokens:
-    """The function that counts the tokens of a prompt."""
-    return estimate_tokens if reserved_input_tokens(claim) is None else max_tokens
-
-
-def reserved_input_tokens(claim: Claim) -> int | None:
-    """The input tokens that the budget has reserved for this attempt; None if no budget depends on them."""
-    return claim.reserved.input_tokens if claim.reserved else None
-
-
 def exceeds_reservation(claim: Claim, prompt: Prompt) -> bool:
     """Whether this prompt may need more tokens than were reserved for it."""
-    most = reserved_input_tokens(claim)
-    return most is not None and count_prompt_tokens(claim, prompt) > most
+    most = claim.reserved.input_tokens if claim.reserved else None
+    return most is not None and max_tokens(*prompt_texts(claim, prompt)) > most
 
 
 def is_affordable(claim: Claim, runner: Runner, prompt: Prompt, calls: Sequence[Call]) -> bool:
@@ -186,11 +184,8 @@ def is_affordable(claim: Claim, runner: Runner, prompt: Prompt, calls: Sequence[
         return False
     spent = [tokens for tokens in used if tokens is not None]
     output = sum(tokens.output for tokens in spent) + runner.max_output_tokens
-    total = (
-        sum(tokens.total for tokens in spent)
-        + max_tokens(prompt.text, *(text for _, text in claim.messages))
-        + runner.max_output_tokens
-    )
+    asked = max_tokens(*prompt_texts(claim, prompt))
+    total = sum(tokens.total for tokens in spent) + asked + runner.max_output_tokens
     usd = ((total - output) * most.input_price + output * most.output_price) / TOKENS_PER_PRICE
     return total <= most.tokens and (most.usd is None or usd <= most.usd)
 

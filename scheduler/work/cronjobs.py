@@ -11,7 +11,7 @@ from cron.job import SHELL_ERRORS, Job, format_wake_text, job_process, wakes_aft
 from heartbeat import verdict
 from heartbeat.checks import PRECHECK_SKIPS, precheck_obstacle
 from heartbeat.precheck import PrecheckResult, PrecheckStatus, run_precheck
-from heartbeat.prompt import compose_task, describe_size, task_meta
+from heartbeat.prompt import compose_task, task_meta
 from heartbeat.runners import AgentRequest, Answer, ProcessResult, Resources
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent, Precheck
@@ -143,12 +143,12 @@ class JobEntry(Entry):
         limits = agent_calls.turn_limits(claim, agent)
         time_left = max(job.timeout - elapsed(), agent_calls.MIN_TIME_LEFT) if checked else job.timeout
         request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, time_left, meta, limits=limits)
-        tokens, reserved = agent_calls.count_prompt_tokens(claim, prompt), agent_calls.reserved_input_tokens(claim)
-        room = agent.max_input_tokens if reserved is None else reserved
-        if tokens > room:
+        limit = agent_calls.prompt_limit(claim, agent)
+        tokens = limit.count(*agent_calls.prompt_texts(claim, prompt))
+        if tokens > limit.tokens:
             counted = await agent_calls.count_by_provider(request, agent.runner, resources)
-            if counted is None or counted > room:
-                size = describe_size(counted or tokens, agent.max_input_tokens, reserved, by_provider=counted is not None)
+            if counted is None or counted > limit.tokens:
+                size = limit.describe(counted or tokens, by_provider=counted is not None)
                 return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=size, prompt_parts=dict(prompt.part_sizes))
         return await agent_calls.call_agent(request, prompt, agent.runner, resources, self.classify_answer, elapsed)
 

@@ -15,7 +15,7 @@ from heartbeat.due_items import Selection
 from heartbeat.evidence import Answers, Look, read_lines
 from heartbeat.hours import TWO_YEARS
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, compose_question, describe_size, prompt_meta
+from heartbeat.prompt import Prompt, PromptFacts, PromptWake, compose_prompt, compose_question, prompt_meta
 from heartbeat.runners import AgentRequest, Answer, Resources
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Decide, Heartbeat, ModelRunner, Precheck
@@ -170,14 +170,13 @@ class _Attempt:
         collect = partial(_prompt_facts, self.spec, self.claim, situation, selection)
         facts = await in_daemon_thread(collect) if reads_files else collect()
         prompt = compose_prompt(facts, self.spec)
-        tokens = agent_calls.count_prompt_tokens(self.claim, prompt)
+        limit = agent_calls.prompt_limit(self.claim, self.spec)
+        tokens = limit.count(*agent_calls.prompt_texts(self.claim, prompt))
         if late_obstacle(situation.with_results(tokens=tokens)) is not None:
             request = self._agent_request(facts, prompt, self._time_left())
             counted = None if self.spec.decide else await agent_calls.count_by_provider(request, self.spec.runner, self.resources)
             if counted is None or late_obstacle(situation.with_results(tokens=counted)) is not None:
-                reserved, known = agent_calls.reserved_input_tokens(self.claim), counted is not None
-                size = describe_size(counted or tokens, self.spec.max_input_tokens, reserved, by_provider=known)
-                return _too_large(prompt, size)
+                return _too_large(prompt, limit.describe(counted or tokens, by_provider=counted is not None))
         return replace(await self._decide_and_call(facts, prompt), selection=selection)
 
     async def _decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:
@@ -302,7 +301,7 @@ def read_situation(spec: Heartbeat, claim: Claim) -> Situation:
         checklist=load_checklist(spec),
         breaker_open=claim.breaker_open is not None,
         over_budget=claim.over_budget is not None,
-        token_limit=agent_calls.reserved_input_tokens(claim),
+        prompt_limit=agent_calls.prompt_limit(claim, spec),
         slot=claim.slot,
         last_prompted=claim.last_checked,
     )
@@ -327,8 +326,7 @@ def _prompt_facts(spec: Heartbeat, claim: Claim, situation: Situation, selection
         last_error=claim.last_error,
         up_since=claim.up_since,
         activity=claim.activity,
-        token_limit=agent_calls.reserved_input_tokens(claim),
-        count_tokens=agent_calls.token_counter(claim),
+        limit=agent_calls.prompt_limit(claim, spec),
         messages=tuple(text for _, text in claim.messages),
         run=claim.run_id,
         conditions=claim.conditions,

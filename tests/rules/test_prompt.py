@@ -20,9 +20,9 @@ from heartbeat.prompt import (
     PromptFacts,
     PromptWake,
     compose_prompt,
-    estimate_tokens,
     prompt_meta,
 )
+from heartbeat.prompt_limit import estimate_tokens
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 OPS = replace(AGENT, zone=ZoneInfo("Asia/Ho_Chi_Minh"), context=("SOUL.md",))

@@ -26,7 +26,7 @@ This page lists every key of config.yaml, with its form and its default. It is g
   followed. If the checklist cannot be read, the run is skipped. If another file cannot be read, the prompt contains only its
   name.
 - Other text in a prompt: the last 4,096 characters of each wake, at most 80,000 characters of all wakes, and the first 16,384
-  characters of a precheck's output. `max_input_tokens` limits the prompt as a whole.
+  characters of a precheck's output.
 - Everything that was left out of a prompt is listed in the run record (`left_out`), in its log line, and by `explain`.
 - Top-level keys that begin with `x-` are ignored. Use them for YAML anchors.
 - An environment variable can set a value: `HEARTBEATD_SET__defaults__heartbeat__interval=10m` sets `defaults.heartbeat.interval`.

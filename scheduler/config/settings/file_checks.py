@@ -7,11 +7,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cron.job import Job
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
-from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task, describe_size, estimate_tokens, max_tokens
+from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
+from heartbeat.prompt_limit import PromptLimit
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner
 from scheduler.model.outcome import Kind
@@ -132,11 +134,11 @@ def find_long_prompts(settings: Settings) -> Iterator[tuple[str, str, tuple[str,
     The prompt is composed as for a run, with its files, but without wakes, conditions and the output of a precheck.
     """
     for name, beat in settings.heartbeats.items():
-        if beat.enabled and (message := _problem(settings, Kind.HEARTBEAT, name, _prompt_of_beat(beat), beat.max_input_tokens)):
+        if beat.enabled and (message := _problem(settings, Kind.HEARTBEAT, name, _prompt_of_beat(beat), beat.prompt_limit)):
             yield "agents", name, ("heartbeat", "checklist"), message
     for name, agent in settings.job_agents.items():
         job = settings.jobs[name]
-        if job.enabled and (message := _problem(settings, Kind.CRON, name, _prompt_of_job(job, agent), agent.max_input_tokens)):
+        if job.enabled and (message := _problem(settings, Kind.CRON, name, _prompt_of_job(job, agent), agent.prompt_limit)):
             yield "cron", name, ("prompt",), message
 
 
@@ -146,16 +148,14 @@ def prompt_warnings(settings: Settings) -> Iterator[str]:
         yield f"warning: {'.'.join((section, name, *inside))}: {message}"
 
 
-def _problem(settings: Settings, kind: Kind, name: str, prompt: Prompt, limit: int) -> str | None:
+def _problem(settings: Settings, kind: Kind, name: str, prompt: Prompt, limit: PromptLimit) -> str | None:
     allowance = settings.allowances.get((kind, name))
-    reserved = allowance.input_tokens if allowance else None
-    size = (estimate_tokens if reserved is None else max_tokens)(prompt.text)
-    room = limit if reserved is None else reserved
-    if size <= NEAR_LIMIT * room:
+    limit = replace(limit, reserved=allowance.input_tokens if allowance else None)
+    size = limit.count(prompt.text)
+    if size <= NEAR_LIMIT * limit.tokens:
         return None
-    effect = "its runs are skipped" if size > room else "a wake or the output of a precheck may not fit"
-    words = describe_size(size, limit, reserved)
-    return f"the prompt with its files has {words}, so {effect}; shorten the files or raise the limit"
+    effect = "its runs are skipped" if size > limit.tokens else "a wake or the output of a precheck may not fit"
+    return f"the prompt with its files has {limit.describe(size)}, so {effect}; shorten the files or raise the limit"
 
 
 def _prompt_of_beat(beat: Heartbeat) -> Prompt:

@@ -160,7 +160,7 @@ class PromptAgents:
         runner = self._runners.build_job_runner(agent, beat.runner, node)
         cheap = DEFAULT_MODEL if isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" else None
         model = agent.model or cheap
-        self._agents[beat.name] = Agent(beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.max_input_tokens)
+        self._agents[beat.name] = Agent(beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.prompt_limit)
 
     def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
         """The agent of a job's prompt, with the model of the job if it sets one; None without a prompt, and after an error."""

@@ -20,7 +20,7 @@ from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
 from servers.tools import ToolServer
 from test_endless_answers import check_reader
 
-from heartbeat.prompt import max_tokens
+from heartbeat.prompt_limit import PromptLimit
 from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.errors import CallError
@@ -201,7 +201,7 @@ def test_a_text_beside_the_tools_of_the_last_turn_is_the_answer(disk: ToolServer
 
 
 def limits(**more: Any) -> AgentRequest:
-    usual = TurnLimits(50_000, max_tokens, usd=1.0, tokens=1_000_000, input_price=1.0, output_price=5.0)
+    usual = TurnLimits(PromptLimit(50_000, 50_000), usd=1.0, tokens=1_000_000, input_price=1.0, output_price=5.0)
     return replace(RUN, limits=replace(usual, **more))
 
 
@@ -223,7 +223,7 @@ def test_a_model_is_stopped_at_its_budget_and_the_tools_are_not_called(disk: Too
 
 
 def test_a_long_result_is_cut_to_what_the_conversation_may_still_grow(disk: ToolServer, api: Api) -> None:
-    run = limits(input_tokens=3_000)  # bytes, of which each counts as a token
+    run = limits(conversation=PromptLimit(3_000, 3_000))  # bytes, of which each counts as a token
     use = api.use(("disk__long", {"size": 8000}))
     answer, requests = ask(api, server_at(disk, "long"), use, api.answer("long"), run=run)
     assert answer.text == "long"
@@ -234,7 +234,7 @@ def test_a_long_result_is_cut_to_what_the_conversation_may_still_grow(disk: Tool
 
 
 def test_a_prompt_that_is_too_long_with_the_tools_is_not_sent(disk: ToolServer, api: Api) -> None:
-    answer, requests = ask(api, server_at(disk, "free"), api.answer("well"), run=limits(input_tokens=100))
+    answer, requests = ask(api, server_at(disk, "free"), api.answer("well"), run=limits(conversation=PromptLimit(100, 100)))
     assert (answer.failure, requests, answer.turns) == (Failure.TOO_LARGE, [], ())
     assert "the prompt with 1 tools has 287 bytes, counted as tokens because a budget applies" in answer.error
 
