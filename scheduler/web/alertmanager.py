@@ -19,6 +19,7 @@ from heartbeatd.verbs import Wake
 from scheduler.engine.effects import Sender
 from scheduler.model.outcome import Trigger
 from scheduler.model.wake import TEXT_LIMIT
+from scheduler.web.http_errors import bad_request
 
 VERSION_HINT = '"4": only this version of Alertmanager\'s webhook body is supported'
 FIRING = "firing"
@@ -52,12 +53,12 @@ def is_notification(sent: Mapping[str, Any]) -> bool:
 def wake_from_alerts(sent: Mapping[str, Any], sender: Sender) -> tuple[Wake, Sender]:
     """The wake for a notification, and the group of alerts as its sender: repeats for one group merge.
 
-    If all alerts are resolved, the wake is not urgent: it starts no run and waits for the next one. Raises ValueError.
+    If all alerts are resolved, the wake is not urgent: it starts no run and waits for the next one. Raises HttpError.
     """
     try:
         body = AlertmanagerBody.model_validate(sent)
     except ValidationError as error:
-        raise ValueError(error_sentence(error, AlertmanagerBody)) from None
+        raise bad_request(error_sentence(error, AlertmanagerBody)) from None
     alerts = sorted(body.alerts, key=lambda alert: _alert_status(alert) != FIRING)  # firing alerts first
     firing = any(_alert_status(alert) == FIRING for alert in alerts)
     text = _wake_text(body, alerts).encode(errors="replace").decode()  # an alert may have half of a surrogate pair

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from heartbeatd.operations import Permission
+from heartbeatd.operations import AnOperation, Permission, parse_operation
 from scheduler.model.entry import Key
 from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller, check_permission
@@ -63,6 +63,14 @@ def authorized_caller(request: Request, may: Permission | None) -> Caller:
         raise unauthorized_error()
     check_permission(caller, may)
     return caller
+
+
+def parse_sent(operation: type[AnOperation], sent: Mapping[str, object], *, are_texts: bool = False) -> AnOperation:
+    """The operation with these keys. In a query and in a form all values are texts. Raises HttpError."""
+    try:
+        return parse_operation(operation, sent, is_query=are_texts)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
 
 
 async def read_json_object(request: Request, largest: int) -> Mapping[str, Any]:

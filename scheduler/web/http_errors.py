@@ -5,7 +5,6 @@ from __future__ import annotations
 import http
 import sqlite3
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -58,29 +57,26 @@ def error_response(error: HttpError, headers: Mapping[str, str] | None = None) -
     return JSONResponse({"error": {"code": error.code, "message": error.message}}, error.status, headers)
 
 
-def _handle_http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HttpError)
-    return error_response(error)
+def as_http_error(error: Exception) -> HttpError:
+    """The error of a request, as the API and the page answer it."""
+    if isinstance(error, HttpError):
+        return error
+    if isinstance(error, Refused):
+        return HttpError(STATUS_BY_CODE.get(error.code, 409), error.code, str(error))
+    if isinstance(error, ConfigError):
+        return HttpError(422, "config_errors", "\n".join(map(str, error.errors)))
+    return HttpError(503, "database", str(error))
 
 
-def _handle_refused_request(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)
-    return error_response(HttpError(STATUS_BY_CODE.get(error.code, 409), error.code, str(error)))
+def _handle_error(_: Request, error: Exception) -> JSONResponse:
+    return error_response(as_http_error(error))
 
 
 def _handle_config_error(_: Request, error: Exception) -> JSONResponse:
     """The same JSON as the command line prints."""
     assert isinstance(error, ConfigError)
-    body: dict[str, Any] = {
-        "ok": False,
-        "errors": [complaint.as_json() for complaint in error.errors],
-        "warnings": [complaint.as_json() for complaint in error.warnings],
-    }
-    return JSONResponse(body, 422)
-
-
-def _handle_store_error(_: Request, error: Exception) -> JSONResponse:
-    return error_response(HttpError(503, "database", str(error)))
+    listed = {"errors": [each.as_json() for each in error.errors], "warnings": [each.as_json() for each in error.warnings]}
+    return JSONResponse({"ok": False, **listed}, 422)
 
 
 def _handle_framework_error(request: Request, error: Exception) -> JSONResponse:
@@ -91,11 +87,9 @@ def _handle_framework_error(request: Request, error: Exception) -> JSONResponse:
     return error_response(HttpError(error.status_code, code, f"{phrase}: {request.method} {request.url.path}"), error.headers)
 
 
-HANDLERS: Mapping[Any, ExceptionHandler] = {
-    HttpError: _handle_http_error,
-    Refused: _handle_refused_request,
+EXPECTED_ERRORS = (HttpError, Refused, ConfigError, StoreError, sqlite3.Error)
+HANDLERS: Mapping[type[Exception], ExceptionHandler] = {
+    **dict.fromkeys(EXPECTED_ERRORS, _handle_error),
     ConfigError: _handle_config_error,
-    StoreError: _handle_store_error,
-    sqlite3.Error: _handle_store_error,
     HTTPException: _handle_framework_error,
 }

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from heartbeatd.operations import Endpoint, parse_operation
+from heartbeatd.operations import Endpoint, Operation
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.engine.buttons import LINK_PATH
@@ -35,10 +35,11 @@ from scheduler.web.api_request import (
     ApiRequest,
     HttpHandler,
     authorized_caller,
+    parse_sent,
     read_json_object,
 )
 from scheduler.web.app_state import AppState
-from scheduler.web.http_errors import HANDLERS, HttpError, bad_request, error_response, unknown_key
+from scheduler.web.http_errors import HANDLERS, HttpError, error_response, unknown_key
 from scheduler.web.middleware import unauthorized_error
 from scheduler.web.page import page_routes
 from scheduler.web.page.page_sessions import Sessions
@@ -98,7 +99,7 @@ def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
 
     async def read(request: Request) -> Response:
         api = _authorized(app_state, request, endpoint)
-        found = await perform(api, endpoint.name, _parse(endpoint, api.query))
+        found = await perform(api, endpoint.name, parse_sent(endpoint.operation, api.query, are_texts=True))
         return JSONResponse(await to_thread.run_sync(found.as_data))
 
     async def change(request: Request) -> Response:
@@ -108,11 +109,12 @@ def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
             sent = {**api.query, **sent}
         else:
             api.allow_only(())
+        operation: Operation
         if endpoint.name == "wake_agent" and alertmanager.is_notification(sent):
-            wake, sender = _parse_notification(sent, api)
-            done = await perform(api, endpoint.name, wake, sender)
+            operation, sender = alertmanager.wake_from_alerts(sent, sender_of(api))
         else:
-            done = await perform(api, endpoint.name, _parse(endpoint, _with_version(endpoint, sent, request.headers)))
+            operation, sender = parse_sent(endpoint.operation, _with_version(endpoint, sent, request.headers)), None
+        done = await perform(api, endpoint.name, operation, sender)
         return JSONResponse(done.as_data())
 
     return read if endpoint.method == "GET" else change
@@ -122,20 +124,6 @@ def _authorized(app_state: AppState, request: Request, endpoint: Endpoint) -> Ap
     """The request of a caller with the permission, which is checked before the body is read."""
     caller = authorized_caller(request, endpoint.may)
     return ApiRequest(app_state, caller, request.path_params, request.query_params, request.headers)
-
-
-def _parse(endpoint: Endpoint, sent: Mapping[str, Any]) -> Any:
-    try:
-        return parse_operation(endpoint.operation, sent, is_query=endpoint.method == "GET")
-    except ValueError as error:
-        raise bad_request(str(error)) from None
-
-
-def _parse_notification(sent: Mapping[str, Any], api: ApiRequest) -> Any:
-    try:
-        return alertmanager.wake_from_alerts(sent, sender_of(api))
-    except ValueError as error:
-        raise bad_request(str(error)) from None
 
 
 def _with_version(endpoint: Endpoint, sent: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[str, Any]:

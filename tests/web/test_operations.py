@@ -18,9 +18,9 @@ from scheduler.cli.verb_commands import VerbCommand
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
+from scheduler.web.api_request import parse_sent
 from scheduler.web.http_errors import HttpError
 from scheduler.web.page.verb_forms import forms_of
-from scheduler.web.page.views import parse_fields
 from scheduler.web.perform import ENDPOINTS, HANDLERS
 
 
@@ -131,7 +131,7 @@ def test_wrong_keys_are_rejected_with_advice(operation: type[Operation], sent: d
     ],
 )
 def test_a_wrong_notification_is_rejected_with_advice(sent: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(HttpError) as refused:
         wake_from_alerts(sent, COMMAND_LINE)
     assert str(refused.value) == message
 
@@ -145,7 +145,9 @@ def test_an_operation_is_sent_as_it_is_read() -> None:
 
 
 def test_the_texts_of_a_form_are_read_as_the_values_that_they_mean() -> None:
-    assert parse_fields(Ack, {"run": "7"}) == Ack(run=7)
-    assert parse_fields(Mute, {"for": "2h", "until_changed": "true"}) == Mute(for_=timedelta(hours=2), until_changed=True)
+    assert parse_sent(Ack, {"run": "7"}, are_texts=True) == Ack(run=7)
+    assert parse_sent(Mute, {"for": "2h", "until_changed": "true"}, are_texts=True) == Mute(
+        for_=timedelta(hours=2), until_changed=True
+    )
     with pytest.raises(HttpError, match="run: write the number of a run"):
-        parse_fields(Ack, {"run": "seven"})
+        parse_sent(Ack, {"run": "seven"}, are_texts=True)

@@ -28,7 +28,7 @@ from scheduler.config.keys.reference import describe_form
 from scheduler.engine.inbox import Refused
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
-from scheduler.web.http_errors import STATUS_BY_CODE, HttpError
+from scheduler.web.http_errors import HttpError, as_http_error
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.perform import ask, perform
@@ -201,7 +201,7 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
             return _Outcome((Problem(message, _lines_or_nothing(whole)),), status=409)
         return _Outcome((Problem(error.message),), status=error.status)
     except Refused as error:
-        return _Outcome((Problem(str(error)),), status=STATUS_BY_CODE.get(error.code, 409))
+        return _Outcome((Problem(str(error)),), status=as_http_error(error).status)
     if isinstance(found, ConfigSuggestion):
         message = f"Nothing was written: {found.reason}. These are the lines to write in the config file."
         return _Outcome((Problem(message, found.yaml),), status=409)

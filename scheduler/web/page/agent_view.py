@@ -20,13 +20,14 @@ from scheduler.insight.records import ExplainedEntry
 from scheduler.model.day_names import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
+from scheduler.web.api_request import parse_sent
 from scheduler.web.app_state import open_reader
 from scheduler.web.callers import check_permission
-from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request, not_found
+from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.verb_forms import forms_of
-from scheduler.web.page.views import FormRequest, PageRequest, Redirect, parse_fields
+from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.perform import ask, perform
 from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
@@ -152,10 +153,9 @@ async def act(form: FormRequest) -> Page | Redirect:
     try:
         form.check()
         check_permission(form.api.caller, endpoint.may)
-        done = await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
+        done = await perform(form.api, endpoint.name, parse_sent(endpoint.operation, sent, are_texts=True))
     except (HttpError, Refused) as error:
-        status = error.status if isinstance(error, HttpError) else STATUS_BY_CODE.get(error.code, 409)
-        refused = RefusedAction(name, str(error), form.fields, status)
+        refused = RefusedAction(name, str(error), form.fields, as_http_error(error).status)
         return await show_again(form, lambda request: _agent_page(request, refused))
     assert isinstance(done, Done)  # as that of each verb with a form
     return Redirect("", done.says)

@@ -9,7 +9,7 @@ from heartbeatd.verbs import Reload
 from scheduler.model.config_changes import RecordedConfigEvent
 from scheduler.store import boots, config_history
 from scheduler.store.database import parse_row_id
-from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.http_errors import not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.perform import perform
@@ -23,9 +23,7 @@ BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 def list_changes(request: PageRequest) -> Page:
     """All recorded changes, the newest first. A token for some agents sees only what concerns them."""
-    chosen = request.query.get("result", "all")
-    if chosen not in RESULTS:
-        raise bad_request(f"result: write {', '.join(RESULTS)}")
+    chosen = request.choose("result", RESULTS, "all")
     before = request.before("change")
     found = [each for each in _visible_changes(request) if chosen in ("all", each.event.result)]
     found = [each for each in found if before is None or each.id < before]
@@ -38,7 +36,6 @@ def list_changes(request: PageRequest) -> Page:
         "is_newest": before is None,
         "chosen": chosen,
         "results": RESULTS,
-        "is_limited": is_limited,
         "in_force": in_force,
         "overrides": [] if is_limited else [asdict(each) for each in config_history.overrides_in_force(request.db)],
         "refused": () if is_limited or boot is None else tuple((boot["config_problem"] or "").splitlines()),

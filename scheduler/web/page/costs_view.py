@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import TimeStepTotals
 from scheduler.insight import report_data
-from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 
@@ -21,9 +20,7 @@ MAX_ROWS = 100  # of each table; the page says how many are left out
 
 def show_costs(request: PageRequest) -> Page:
     """The report of a period up to now, of the entries that the user may see."""
-    chosen = request.query.get("for", "7d")
-    if chosen not in PERIODS:
-        raise bad_request(f"for: write {', '.join(PERIODS)}")
+    chosen = request.choose("for", PERIODS, "7d")
     zone, agents = request.settings.zone, request.caller.agents
     since = request.now - PERIODS[chosen]
     report = report_data.build_report(request.db, since, request.now, running=True, zone=zone, agents=agents)
@@ -36,7 +33,6 @@ def show_costs(request: PageRequest) -> Page:
         "periods": PERIOD_LABELS,
         "most": MAX_ROWS,
         "is_comparable": report.previous.comparable,
-        "is_limited": agents is not None,
     }
     return Page("costs.html", context)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from urllib.parse import urlencode
 
 from scheduler.insight import fleet, status_data
 from scheduler.insight.fleet import AgentCard, AgentState, Group
 from scheduler.insight.reason_texts import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
-from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.http_errors import not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
@@ -44,9 +43,7 @@ SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for
 
 def show_fleet(request: PageRequest) -> Page:
     """The cards of the agents that the user may see and looks for, a page at a time."""
-    wanted = request.query.get("show", "")
-    if wanted not in SHOWN:
-        raise bad_request(f"show: write {', '.join(Group)} or nothing")
+    wanted = request.choose("show", SHOWN, "")
     entries = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT)
     accessible = (each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each.name))
     states = fleet.read_states(accessible)
@@ -54,19 +51,10 @@ def show_fleet(request: PageRequest) -> Page:
     matching = _search(states, request.settings, search)
     counts = Counter(group for state in matching for group in state.groups)
     found = [state for state in matching if not wanted or Group(wanted) in state.groups]
-    pages = max(1, -(-len(found) // CARDS_PER_PAGE))
-    number = min(_parse_page(request.query.get("page", "")), pages)
-    shown = found[(number - 1) * CARDS_PER_PAGE : number * CARDS_PER_PAGE]
-
+    shown, numbers = request.numbered_page(found, CARDS_PER_PAGE)
     records = read_records(request.api, request.db)
-
-    def url_of(page: int = 1, show: str = wanted) -> str:
-        query = {"q": search, "show": show, "page": page if page > 1 else ""}
-        return "/?" + urlencode({key: value for key, value in query.items() if value})
-
     filters = [
-        (label, url_of(show=group), counts[Group(group)] if group else len(matching), group == wanted)
-        for group, label in SHOWN.items()
+        (label, group, counts[Group(group)] if group else len(matching), group == wanted) for group, label in SHOWN.items()
     ]
     return Page(
         "fleet.html",
@@ -79,12 +67,9 @@ def show_fleet(request: PageRequest) -> Page:
             "live_every": max(LEAST_SECONDS, len(states) // 10),
             "search": search,
             "wanted": wanted,
-            "page": number,
-            "pages": pages,
-            "url_before": url_of(number - 1) if number > 1 else None,
-            "url_after": url_of(number + 1) if number < pages else None,
             "legend": [(text, slot_shapes([level], 1)) for level, text in LEGEND.items()],
             **CARD_HELPERS,
+            **numbers,
         },
     )
 
@@ -141,7 +126,3 @@ def _searched_text(state: AgentState, settings: Settings) -> str:
     last = state.entry.last_run
     words = (last.outcome, last.reason, last.suppression) if last else ()
     return " ".join((state.name, state.label, *filter(None, words), *more)).casefold()
-
-
-def _parse_page(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 6 and int(text) > 0 else 1

@@ -15,9 +15,8 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import MICROSECOND, due_times
 from scheduler.model.outcome import Kind
 from scheduler.store import entries, run_history
-from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
-from scheduler.web.http_errors import HttpError, bad_request, not_found
+from scheduler.web.http_errors import HttpError, not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
@@ -55,9 +54,7 @@ class JobRow:
 
 def list_jobs(request: PageRequest) -> Page:
     """Every job that the user may see, those with problems first."""
-    chosen, wanted = request.query.get("show", "all"), request.query.get("q", "")
-    if chosen not in FILTERS:
-        raise bad_request(f"show: write {', '.join(FILTERS)}")
+    chosen, wanted = request.choose("show", FILTERS, "all"), request.query.get("q", "")
     schedules = entries.states_and_schedules(request.db)
     found = [
         JobRow(each, _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]))
@@ -66,19 +63,9 @@ def list_jobs(request: PageRequest) -> Page:
     ]
     matching = [row for row in found if wanted.casefold() in row.entry.name.casefold() and row.is_in(chosen)]
     matching.sort(key=lambda row: not row.has_problem)
-    number = parse_row_id(request.query.get("page", "1")) or 1
-    context = {
-        "rows": matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
-        "total": len(found),
-        "matching": len(matching),
-        "page_number": number,
-        "page_count": max(1, -(-len(matching) // PAGE_SIZE)),
-        "chosen": chosen,
-        "filters": FILTERS,
-        "wanted": wanted,
-        "is_limited": request.caller.agents is not None,
-    }
-    return Page("jobs.html", context)
+    rows, numbers = request.numbered_page(matching, PAGE_SIZE)
+    context = {"rows": rows, "total": len(found), "matching": len(matching), **numbers}
+    return Page("jobs.html", {"chosen": chosen, "filters": FILTERS, "wanted": wanted, **context})
 
 
 def show_job(request: PageRequest) -> Page:

@@ -6,7 +6,7 @@ from heartbeatd.operations import Concern
 from scheduler.store import outbox
 from scheduler.store.outbox import MOVABLE
 from scheduler.web.access import row_in_path
-from scheduler.web.http_errors import bad_request, not_found
+from scheduler.web.http_errors import not_found
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 
@@ -26,9 +26,7 @@ FILTERS = {
 
 def list_messages(request: PageRequest) -> Page:
     """The messages that the user may see, the newest first."""
-    chosen = request.query.get("state", "undelivered")
-    if chosen not in FILTERS:
-        raise bad_request(f"state: write {', '.join(FILTERS)}")
+    chosen = request.choose("state", FILTERS, "undelivered")
     before = request.before("message")
     agents = request.caller.agents
     found = outbox.list_messages_of_states(request.db, FILTERS[chosen][1], PAGE_SIZE + 1, before, agents)

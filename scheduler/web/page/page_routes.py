@@ -14,7 +14,7 @@ from starlette.routing import Route
 from heartbeatd.answers import Done
 from heartbeatd.operations import Concern, Endpoint
 from heartbeatd.verbs import VERB_ENDPOINTS
-from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
+from scheduler.web.api_request import ApiRequest, HttpHandler, parse_sent, read_body_bytes
 from scheduler.web.app_state import AppState
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.page import (
@@ -38,7 +38,6 @@ from scheduler.web.page.views import (
     PageRequest,
     Redirect,
     form_endpoint,
-    parse_fields,
     parse_form,
     shared_values,
     view_endpoint,
@@ -111,7 +110,7 @@ def _handle_operation(endpoint: Endpoint) -> Handle:
         for key, value in form.fields.items():
             if key.endswith(":json") and value:
                 sent[key.removesuffix(":json")] = _parse_json(key, value)
-        done = await perform(form.api, endpoint.name, parse_fields(endpoint.operation, sent))
+        done = await perform(form.api, endpoint.name, parse_sent(endpoint.operation, sent, are_texts=True))
         assert isinstance(done, Done)  # as that of each verb with a form
         return Redirect("", done.says)
 

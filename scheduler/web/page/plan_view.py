@@ -12,9 +12,7 @@ from heartbeatd.answers import PlannedDay, PlannedEntry, WokenRuns
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
-from scheduler.store.database import parse_row_id
 from scheduler.web.access import cut
-from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.work import plan as plans
@@ -84,9 +82,7 @@ class PlanLine:
 
 def show_plan(request: PageRequest) -> Page:
     """The next 48 hours of the entries that the user may see."""
-    kind, wanted = request.query.get("kind", "all"), request.query.get("q", "")
-    if kind not in KINDS:
-        raise bad_request(f"kind: write {', '.join(KINDS)}")
+    kind, wanted = request.choose("kind", KINDS, "all"), request.query.get("q", "")
     seen = [
         each
         for each in forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
@@ -94,9 +90,8 @@ def show_plan(request: PageRequest) -> Page:
         and kind in ("all", each.course.kind.section)
         and wanted.casefold() in each.course.name.casefold()
     ]
-    number = parse_row_id(request.query.get("page", "1")) or 1
     begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
-    shown = seen[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
+    shown, numbers = request.numbered_page(seen, PAGE_SIZE)
     data = cut(forecast.forecast_runs(shown, request.now, end), request.caller)
     changes = [_read_change(each, begin) for each in data.clock_changes]
     by_key = {(each.kind, each.name): each for each in data.entries}
@@ -109,13 +104,11 @@ def show_plan(request: PageRequest) -> Page:
         "end": end,
         "total_runs": sum(line.total for line in lines),
         "matching": len(seen),
-        "page_number": number,
-        "page_count": max(1, -(-len(seen) // PAGE_SIZE)),
         "kind": kind,
         "kinds": KINDS,
         "wanted": wanted,
     }
-    return Page("plan.html", context)
+    return Page("plan.html", context | numbers)
 
 
 def _make_line(

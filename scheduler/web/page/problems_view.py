@@ -6,7 +6,6 @@ from heartbeatd.answers import EntryName, EntryStatus
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.store import conditions
-from scheduler.web.http_errors import bad_request
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.web.queries import read_records
@@ -16,9 +15,7 @@ PARAMETERS = ("show",)
 
 def show_problems(request: PageRequest) -> Page:
     """The problems that the user may see. Problems of the daemon and of providers are only shown to tokens for all agents."""
-    shown = request.query.get("show", "open")
-    if shown not in ("open", "all"):
-        raise bad_request("show: write open or all")
+    shown = request.choose("show", ("open", "all"), "open")
     status = status_data.read_status(request.db, request.now, request.settings.zone)
     mine = [each for each in status.entries if _may_access(request, each)]
     is_limited = request.caller.agents is not None
@@ -28,7 +25,6 @@ def show_problems(request: PageRequest) -> Page:
         "failing": [each for each in mine if each.failing or each.consecutive_failures],
         "undelivered": [each for each in mine if each.undelivered],
         "flapping": [each for each in status.flapping if _may_access(request, each)],
-        "is_limited": is_limited,
         "daemon": [] if is_limited else _daemon_problems(request),
         "outages": [] if is_limited else status.outages,
         "breakers": [] if is_limited else status.breakers,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from anyio import to_thread
@@ -15,17 +15,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 
-from heartbeatd.operations import AnOperation, Concern, Permission, parse_operation
+from heartbeatd.operations import Concern, Permission
 from scheduler import __version__
-from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.inbox import Refused
 from scheduler.model.settings import Settings
-from scheduler.store.database import StoreError, parse_row_id
+from scheduler.store.database import parse_row_id
 from scheduler.web.access import authorize
 from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.callers import Caller
-from scheduler.web.http_errors import STATUS_BY_CODE, HttpError, bad_request
+from scheduler.web.http_errors import EXPECTED_ERRORS, HttpError, as_http_error, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.page.rendering import Page, render_page
 
@@ -42,6 +41,7 @@ NAVIGATION = (
 NOTICE_COOKIE = "heartbeatd_notice"
 LONGEST_NOTICE = 1000  # characters
 MAX_FORM_BYTES = 512 * 1024  # bytes; a checklist may be sent, and a form may need three bytes for one of the text
+Item = TypeVar("Item")
 OWN_FIELDS = frozenset(("form_code", "next"))
 
 
@@ -71,6 +71,19 @@ class PageRequest:
     @property
     def query(self) -> Mapping[str, str]:
         return self.api.query
+
+    def choose(self, key: str, choices: Iterable[str], default: str) -> str:
+        """The word that the URL has for `key`, which is one of the choices. Raises HttpError."""
+        found, known = self.query.get(key, default), tuple(choices)
+        if found not in known:
+            raise bad_request(f"{key}: write {', '.join(filter(None, known))}")
+        return found
+
+    def numbered_page(self, found: Sequence[Item], size: int) -> tuple[Sequence[Item], dict[str, int]]:
+        """The items on the page with the number in the URL, and the values that the template needs for the links."""
+        count = max(1, -(-len(found) // size))
+        number = min(parse_row_id(self.query.get("page", "")) or 1, count)
+        return found[(number - 1) * size : number * size], {"page_number": number, "page_count": count}
 
     def before(self, what: str) -> int | None:
         """The id in the URL before which a list continues; None without it. Raises HttpError if it is no id of `what`."""
@@ -133,7 +146,7 @@ def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters:
             api.allow_only(parameters)
             render = partial(_render_view, show, concern, api, session, _url_of(request))
             response = await to_thread.run_sync(render, limiter=app_state.view_limiter)
-        except PAGE_ERRORS as error:
+        except EXPECTED_ERRORS as error:
             return await run_in_threadpool(_error_response, request, app_state, session, error)
         if NOTICE_COOKIE in request.cookies:
             response.delete_cookie(NOTICE_COOKIE, httponly=True, samesite="strict")
@@ -182,7 +195,7 @@ def form_endpoint(
             if isinstance(error, HttpError) and error.code == "form_code":
                 return await run_in_threadpool(_error_response, request, app_state, session, error)
             return redirect_response(Redirect(target, str(error), is_error=True))
-        except PAGE_ERRORS as error:
+        except EXPECTED_ERRORS as error:
             return await run_in_threadpool(_error_response, request, app_state, session, error)
         if isinstance(result, Redirect):
             return redirect_response(Redirect(result.url or target, result.notice, result.is_error))
@@ -197,14 +210,6 @@ def parse_form(sent: bytes) -> dict[str, str]:
         return dict(parse_qsl(sent.decode("ascii"), keep_blank_values=True, errors="replace", max_num_fields=1000))
     except ValueError as error:
         raise HttpError(400, "bad_request", "this is not the content of a form") from error
-
-
-def parse_fields(operation: type[AnOperation], sent: Mapping[str, Any]) -> AnOperation:
-    """The operation with the fields of a form. Raises HttpError."""
-    try:
-        return parse_operation(operation, sent, is_query=True)  # as in a query, all values are texts
-    except ValueError as error:
-        raise bad_request(str(error)) from None
 
 
 def redirect_response(redirect: Redirect) -> Response:
@@ -225,6 +230,7 @@ def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[st
         "session": session,
         "form_code": session.form_code if session else "",
         "may": session.caller.may if session else frozenset(),
+        "is_limited": session is not None and session.caller.agents is not None,
         "url": url,
         "here": url.partition("?")[0],
         "notice": unquote(notice)[:LONGEST_NOTICE],
@@ -255,20 +261,6 @@ def _login_response(request: Request) -> Response:
 
 def _error_response(request: Request, app_state: AppState, session: Session | None, error: Exception) -> Response:
     """The error as a page."""
-    status, messages = _describe_error(error)
-    page = Page("error.html", {"status": status, "messages": messages}, status)
+    found = as_http_error(error)
+    page = Page("error.html", {"status": found.status, "messages": found.message.splitlines()}, found.status)
     return render_page(page, shared_values(_api_request(app_state, request), session, _url_of(request)))
-
-
-def _describe_error(error: Exception) -> tuple[int, list[str]]:
-    """The status and the sentences of an error of a request."""
-    if isinstance(error, HttpError):
-        return error.status, [error.message]
-    if isinstance(error, Refused):
-        return STATUS_BY_CODE.get(error.code, 409), [str(error)]
-    if isinstance(error, ConfigError):
-        return 422, [str(complaint) for complaint in error.errors]
-    return 503, [str(error)]
-
-
-PAGE_ERRORS = (HttpError, Refused, ConfigError, StoreError, sqlite3.Error)
