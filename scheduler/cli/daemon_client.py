@@ -254,8 +254,6 @@ class OfflineDaemonClient:
         with store.transaction() as db:
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, not a secret)
             plan_sync.sync_entries(tick, {})
-            entries.save_changed_entries(tick.tx)
             pending.apply(tick)
-            entries.save_changed_entries(tick.tx)
         pending.send_reply()
         return pending.future.result()

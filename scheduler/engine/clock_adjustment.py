@@ -24,7 +24,6 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 
 def follow_clock_change(tx: Transaction, by: timedelta, since_start: SinceStart, *, slept: timedelta = NOT_SUSPENDED) -> None:
     """Adjust everything to a clock that was changed by `by`. `slept` is for how long of it the machine was suspended."""
-    entries.save_changed_entries(tx)
     clock_changes.record_clock_change(tx, by, slept=slept)
     recorded_times.move_beginnings(tx, by - slept)
     if by < timedelta():

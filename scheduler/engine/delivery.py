@@ -13,7 +13,7 @@ from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import Button, DeliveryResult, Message
 from scheduler.engine import buttons
-from scheduler.engine.savepoints import TickParts
+from scheduler.engine.savepoints import run_for_message
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, OnUncertain
@@ -42,10 +42,10 @@ class Delivery:
     buttons: tuple[Button, ...] = ()
 
 
-def claim_deliveries(tick: Tick, parts: TickParts, under_way: Iterable[Delivery]) -> list[Delivery]:
+def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """Mark the due messages as `sending` and return them. A message whose channel is no longer declared is given up."""
     messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way))
-    deliveries = [parts.run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
+    deliveries = [run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]
 
 
@@ -110,10 +110,10 @@ def _result_of_exception(error: BaseException | None) -> DeliveryResult:
     return DeliveryResult("uncertain", f"{type(error).__name__} while sending")
 
 
-def recover_deliveries(tick: Tick, parts: TickParts) -> None:
+def recover_deliveries(tick: Tick) -> None:
     """Record the messages that were being sent when the daemon crashed. It is unknown whether they arrived."""
     for message in outbox.interrupted_messages(tick.tx.db):
-        parts.run_for_message(tick, message, partial(_recover_delivery, tick, message))
+        run_for_message(tick, message, partial(_recover_delivery, tick, message))
 
 
 def _recover_delivery(tick: Tick, message: OutboxMessage) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,7 +22,6 @@ from scheduler.engine import (
     planning,
     run_ends,
     run_starts,
-    savepoints,
     startup,
     wake_starts,
 )
@@ -32,7 +30,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
-from scheduler.engine.savepoints import EntryStep, TickParts
+from scheduler.engine.savepoints import TickParts, apply_request, run_for_entry, run_for_message
 from scheduler.engine.tick import LostCommits, Tick
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
@@ -42,9 +40,10 @@ from scheduler.model.events import Event
 from scheduler.model.outcome import UNSENT_CALL, WOKEN, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
-from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store, StoreError
+from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.runs import OpenRun, record_worker
 from scheduler.store.transaction import Transaction
+from scheduler.store.unit_of_work import UnitOfWork
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
@@ -241,16 +240,14 @@ class Engine:
             adopted = dict(self._runs.inflight())
             adopted |= {run_id: done.task for run_id, done in self._runs.results()}  # read last: a run moves from there to here
             startup.recover_runs(tick, survivors, seen, adopted)
-            with self._parts.careful():
-                delivery.recover_deliveries(tick, self._parts)
-                self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
+            delivery.recover_deliveries(tick)
+            self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
             breakers.allow_probes_now(tick.tx)  # a new key may be the reason for the restart
             plan_sync.sync_entries(tick, {}, at_once=at_once)
             wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
             startup.wake_boot_jobs(tick)
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
-            entries.save_changed_entries(tick.tx)
             cancelled = {run.run_id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
         self.last_write_at = reading.now
         for run_id, claim in adopted.items():
@@ -278,25 +275,11 @@ class Engine:
         self.health.tried_at = reading.now
         try:
             self._settle_unknown_commit(reading)
-            finish, again_at = self._commit_tick_or_repeat(reading)
+            finish, again_at = self._commit_tick(reading)
         except DatabaseUnavailable as error:
             return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
         finish(reading)
         return min(again_at, self._enforce_deadlines(reading))
-
-    def _commit_tick_or_repeat(self, reading: ClockReading) -> tuple[Callable[[ClockReading], None], datetime]:
-        """The transaction of a tick. After an unexpected exception it is repeated, without the part that raises."""
-        try:
-            return self._commit_tick(reading)
-        except (DatabaseUnavailable, StoreError, sqlite3.Error):
-            raise
-        except Exception as error:  # noqa: BLE001 (any error; it is raised again if it concerns the whole tick)
-            broken = self._parts.broken
-            with self._parts.careful():
-                committed = self._commit_tick(reading)
-            if self._parts.broken == broken:
-                log_event(logging.ERROR, "tick_repeated", error=error)
-            return committed
 
     def _commit_tick(self, reading: ClockReading) -> tuple[Callable[[ClockReading], None], datetime]:
         """The transaction of a tick. Returns what is to be called after the commit, and the time of the next tick."""
@@ -305,7 +288,6 @@ class Engine:
         clock = self._clock_change, self._slept, self._stall
         try:
             with self.store.transaction() as db:
-                before = db.total_changes
                 tick = self._new_tick(db, reading.now)
                 maintenance_state = self._record_results(tick, *results)
                 claims, full = list[Claim](), self._full_since is not None
@@ -314,12 +296,11 @@ class Engine:
                         tick, TickPart.DUE_RUNS, partial(self._start_due, tick), (list[Claim](), False)
                     )
                 self._parts.run(tick, TickPart.HELD_NOTICES, partial(held_notices.release_unreported_notices, tick), None)
-                claim_deliveries = partial(delivery.claim_deliveries, tick, self._parts, self._deliveries.inflight().values())
+                claim_deliveries = partial(delivery.claim_deliveries, tick, self._deliveries.inflight().values())
                 deliveries = self._parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
                 self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
-                entries.save_changed_entries(tick.tx)
                 again_at = tick.now if is_work_left else self._next_tick_time(tick, len(claims), deliveries)
-                has_written = db.total_changes > before
+                has_written = db.has_written
                 if has_written:
                     boots.record_last_tick(tick.tx)
                 finish = partial(
@@ -416,11 +397,15 @@ class Engine:
         for _, run in runs:
             if run.worker is not None:
                 record_worker(tick.tx, run.task, run.worker)
-        savepoints.run_steps(tick, [self._finish_step(tick, run) for _, run in runs])
+        if runs:
+            entries.read_entries(tick.tx, [run.task.entry.key for _, run in runs])
+        for _, run in runs:
+            claim = run.task
+            run_for_entry(tick, *claim.entry.key, self._recording_of(tick, run), ending_run=claim.run_id)
         for _, done in deliveries:
-            parts.run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
+            run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
         for each in requests:
-            savepoints.apply_request(tick, each)
+            apply_request(tick, each)
         parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
         boots.refresh_last_tick(tick.tx)
         return parts.run(tick, TickPart.MAINTENANCE, partial(self._maintain_database, tick), self._maintenance)
@@ -481,7 +466,7 @@ class Engine:
         with self.store.transaction() as db:
             boots.record_clean_end(self._new_tick(db, reading.now).tx)
 
-    def _new_tick(self, db: sqlite3.Connection, now: datetime) -> Tick:
+    def _new_tick(self, db: UnitOfWork, now: datetime) -> Tick:
         assert self._awake_since is not None
         tx = Transaction(db, now, self._instance, self.plan.settings.hash)
         why_full = self._places.describe()
@@ -524,11 +509,6 @@ class Engine:
         """A signal had stopped the process, and another one has continued it: the cause of a stall that the next tick finds."""
         self._was_stopped = True
 
-    def _finish_step(self, tick: Tick, done: Done[Claim, AttemptResult]) -> EntryStep[None]:
-        """The step that records the result of an attempt."""
-        claim = done.task
-        return EntryStep(claim.entry.kind, claim.entry.name, self._recording_of(tick, done), ending_run=claim.run_id)
-
     def _recording_of(self, tick: Tick, done: Done[Claim, AttemptResult]) -> Callable[[], None]:
         """The function that records the result of an attempt. If the daemon cancelled it, the result says why.
 
@@ -555,15 +535,16 @@ class Engine:
         wanted = max(min(places, MAX_ENTRIES_PER_TICK), 0)
         room = self._capacity(wanted)
         claims: list[Claim] = []
-        entries.save_changed_entries(tick.tx)
         examined = 0
         while room > len(claims) and examined < MAX_ENTRIES_PER_TICK:
             due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), MAX_ENTRIES_PER_TICK - examined)
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
-            started = savepoints.run_steps(tick, [_start_step(tick, each, open_runs.get(each.id)) for each in due])
-            claims += [claim for claim in started if claim is not None]
+            for each in due:
+                start = partial(_start_entry, tick, each, open_runs.get(each.id))
+                if (claim := run_for_entry(tick, each.kind, each.name, start)) is not None:
+                    claims.append(claim)
             examined += len(due)
         self._lacks_capacity = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
@@ -616,11 +597,6 @@ class Engine:
         self.health.problem = None
 
 
-def _start_step(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> EntryStep[Claim | None]:
-    """The step that starts a due entry, or continues its open run."""
-    return EntryStep(entry_row.kind, entry_row.name, partial(_start_entry, tick, entry_row, run))
-
-
 def _start_entry(tick: Tick, entry_row: EntryRow, run: OpenRun | None) -> Claim | None:
     entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
     if entry is None:
@@ -660,6 +636,5 @@ def _is_unexpected(error: BaseException | None) -> bool:
 
 
 def _replan_all_entries(tx: Transaction) -> None:
-    entries.save_changed_entries(tx)
     for entry_row in entries.all_entries(tx.db):
         planning.save_with_next_due(tx, entry_row, entry_row)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import buttons, planning, savepoints, wake_starts
-from scheduler.engine.savepoints import EntryStep
+from scheduler.engine import buttons, planning, wake_starts
+from scheduler.engine.savepoints import run_for_entry
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
@@ -85,9 +85,8 @@ def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
     some = entries.entries_after(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
     if not some:
         return MaintenanceState(tick.now)
-    savepoints.run_steps(
-        tick, [EntryStep(row.kind, row.name, partial(planning.record_unplanned_slots, tick, row)) for row in some]
-    )
+    for row in some:
+        run_for_entry(tick, row.kind, row.name, partial(planning.record_unplanned_slots, tick, row))
     surplus = runs.entries_with_surplus_runs(tick.tx.db, trimmed, some[-1].id, kept.runs)
     for entry_row in some:
         if room <= 0:

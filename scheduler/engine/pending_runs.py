@@ -8,9 +8,9 @@ from functools import partial
 from heartbeat.findings import Report
 from heartbeat.runners import MAX_ANSWER, Answer
 from heartbeat.runners.agent_json import answer_from_report
-from scheduler.engine import run_ends, savepoints
+from scheduler.engine import run_ends
 from scheduler.engine.inbox import Refused
-from scheduler.engine.savepoints import EntryStep
+from scheduler.engine.savepoints import run_for_entry
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, storable_result
@@ -40,7 +40,7 @@ def give_up_overdue(tick: Tick) -> None:
         return
     for each in runs.overdue_results(tick.tx.db, tick.now, MAX_GIVEN_UP_PER_TICK):
         postpone = partial(runs.postpone_awaited_result, tick.tx, each.run_id)
-        savepoints.run_step(tick, EntryStep(each.kind, each.name, partial(_give_up_result, tick, each), postpone=postpone))
+        run_for_entry(tick, each.kind, each.name, partial(_give_up_result, tick, each), postpone=postpone)
 
 
 def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:

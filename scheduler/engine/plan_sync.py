@@ -31,7 +31,6 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     """
     problems.delete_problems_of_undeclared_channels(tick.tx, tick.plan.settings.channels)
     breakers.close_unused_breakers(tick.tx, tick.plan.entries.values())
-    entries.save_changed_entries(tick.tx)
     known = entries.states_and_schedules(tick.tx.db)
     add_entries(tick, [entry for key, entry in tick.plan.entries.items() if key not in known], at_once=at_once)
     for key, entry in tick.plan.entries.items():

@@ -302,7 +302,7 @@ def note_result(tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: T
     is_worrying = is_cut or result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in WORRYING_SKIPS)
     is_bad = is_worrying and result.reason is not Reason.CANCELLED
     if (is_good or is_bad) and _is_slot(entry_row, slot, trigger):
-        entries.count_slots(tx, entry_row, good=int(is_good), bad=int(is_bad))
+        tx.db.count_slots(entry_row.id, good=int(is_good), bad=int(is_bad))
     has_ended = is_good or is_cut or (result.outcome in FAILURES and result.reason is not Reason.NO_RESULT)
     if has_ended or (result.outcome is Outcome.SKIPPED and result.reason in EXCUSED_SKIPS):
         return expect_slot_after(entry_row, slot)

@@ -54,7 +54,7 @@ def check_preconditions(
         found = _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None)
         found |= _check_open_run(open_run)
         return _conclude(found, held | _worker_detail(open_run), is_done=is_done, is_complete=False)
-    tick = Tick(Transaction(db, now, ""), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
+    tick = Tick(Transaction.for_reading(db, now), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.hypothetical_claim(tick, entry, entry_row)
     lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
     answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))

@@ -10,6 +10,7 @@ from itertools import pairwise
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
+from scheduler.store.unit_of_work import is_file
 
 TICK_EVERY = timedelta(seconds=5)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between the clocks of this host and of the server
@@ -171,7 +172,7 @@ def latest_boot(db: sqlite3.Connection) -> sqlite3.Row | None:
 
 def find_leader(db: sqlite3.Connection) -> tuple[str, str] | None:
     """The instance id and the host of the daemon that leads on a server; None if none leads, or the database is a file."""
-    if isinstance(db, sqlite3.Connection):
+    if is_file(db):
         return None
     row = db.execute("select holder, coalesce(host, '') from _leader where until_at > clock_timestamp()").fetchone()
     return (row[0], row[1]) if row else None
@@ -188,7 +189,7 @@ def is_leader_running(db: sqlite3.Connection) -> bool:
 
 def find_clock_difference(db: sqlite3.Connection, now: datetime) -> str | None:
     """By how much the clock of the server differs from that of this host; None if they agree, or the database is a file."""
-    if isinstance(db, sqlite3.Connection):
+    if is_file(db):
         return None
     row = db.execute("select (extract(epoch from clock_timestamp()) * 1000)::bigint").fetchone()
     difference = from_millis(row[0]) - now

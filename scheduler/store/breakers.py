@@ -25,7 +25,6 @@ from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
 from scheduler.model.timestamps import to_millis
-from scheduler.store.entries import save_changed_entries
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
@@ -203,7 +202,6 @@ def _is_passed_on(tx: Transaction, planned: PlannedEntries, breaker: Breaker, en
     until = breaker.half_open_at + PASSED_ON_FOR
     if entry.key not in breaker.turns or tx.now >= until:
         return False
-    save_changed_entries(tx)
     rows = tx.db.execute(
         "select kind, name from entry where due_at <= ? and state = 'active' and paused_until is null", (to_millis(until),)
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
+from scheduler.store.unit_of_work import UnitOfWork
 from scheduler.system.files import sync_to_disk
 from scheduler.system.log import log_event
 
@@ -133,7 +134,7 @@ class Store:
         raise NotImplementedError  # a commit to a file has succeeded or failed
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[UnitOfWork]:
         """One `begin immediate` transaction. It is committed whole, or rolled back whole on any exception.
 
         Raises DatabaseUnavailable if SQLite could not begin or commit within the busy timeout, or the file was replaced, and
@@ -142,7 +143,9 @@ class Store:
         self._check_same_file()
         try:
             self.connection.execute("begin immediate")
-            yield self.connection
+            work = UnitOfWork(self.connection)
+            yield work
+            work.write_changes()
             self.connection.execute("commit")
         except sqlite3.DatabaseError as error:
             self._roll_back()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
 from scheduler.store.rows import time_places
 from scheduler.store.transaction import Transaction
+from scheduler.store.unit_of_work import COLUMNS as COLUMNS
 
-# The column `pace` has the field `schedule_text`. Columns are read by position: names would take three times as long.
-COLUMNS = tuple("pace" if field == "schedule_text" else field for field in EntryRow._fields)
 TIMES = time_places(EntryRow)
 SELECT_ENTRY = f"select {', '.join(COLUMNS)} from entry"  # noqa: S608 (names of ours)
 
@@ -105,63 +103,40 @@ def add_entries(tx: Transaction, rows: Sequence[EntryRow]) -> None:
         tx.db.executemany(statement, values)
 
 
-WHAT_DECIDES_SLOTS = {"state", "pace", "anchor"}
-
-
 def change_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
-    """Change an entry's row in memory, by the fields in which `after` differs from `before`.
-
-    `save_changed_entries` writes it, at the end of the step in which it changed.
-    """
-    first, current = tx.changed_entries.get((before.kind, before.name), (before, before))
-    merged = (value if now == was else now for value, was, now in zip(current, before, after, strict=True))
-    tx.changed_entries[before.kind, before.name] = (first, EntryRow._make(merged))
-
-
-def save_changed_entries(tx: Transaction) -> None:
-    """Write every row that has changed in memory, each by one statement. A query of the table `entry` needs this first.
+    """Change an entry's row by the fields in which `after` differs from `before`. It is written later (`store/unit_of_work`).
 
     An entry's state, schedule and anchor change seldom, and their former values are kept.
     """
-    for before, after in tx.changed_entries.values():
-        _save_entry(tx, before, after)
-    tx.changed_entries.clear()
-
-
-def _save_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
-    changed = {column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now != was}
-    if changed.keys() & WHAT_DECIDES_SLOTS:
+    if (before.state, before.schedule_text, before.anchor) != (after.state, after.schedule_text, after.anchor):
         record_past_state(tx, before.kind, before.name, before.state, before.schedule_text, before.anchor)
-    if changed:
-        values = [to_millis(value) if isinstance(value, datetime) else value for value in changed.values()]
-        tx.db.execute(_update_statement(tuple(changed)), (*values, before.id))
-
-
-@lru_cache(maxsize=256)  # runs nearly always change the same sets of columns
-def _update_statement(columns: tuple[str, ...]) -> str:
-    """The statement for these columns. Their names come from EntryRow, never from a user."""
-    assignments = ", ".join(f"{column} = ?" for column in columns)
-    return f"update entry set {assignments} where id = ?"  # noqa: S608
-
-
-def count_slots(tx: Transaction, entry_row: EntryRow, *, good: int = 0, bad: int = 0) -> None:
-    """Add to the numbers of answered and of lost slots, which only the metrics show. They never decrease."""
-    tx.db.execute(
-        "update entry set good_slots = good_slots + ?, bad_slots = bad_slots + ? where id = ?", (good, bad, entry_row.id)
-    )
+    tx.db.change_entry(before, after)
 
 
 def entries_expected_between(tx: Transaction, since: datetime, until: datetime) -> list[EntryRow]:
     """The entries whose next slot to be answered came due after `since`, and at `until` at the latest."""
-    save_changed_entries(tx)
     rows = tx.db.execute(f"{SELECT_ENTRY} where expected_at > ? and expected_at <= ?", (to_millis(since), to_millis(until)))
     return [entry_from_row(row) for row in rows]
 
 
 def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:
-    """The row of an entry with the changes that are not written yet. None if there is no such entry."""
-    changed = tx.changed_entries.get((kind, name))
-    return changed[1] if changed else find_entry(tx.db, kind, name)
+    """The row of an entry with all changes of this transaction. None if there is no such entry."""
+    found = tx.db.known_entry((kind, name))
+    if found is None and (found := find_entry(tx.db, kind, name)):
+        tx.db.know_entry(found)
+    return found
+
+
+def read_entries(tx: Transaction, keys: Iterable[tuple[Kind, str]]) -> None:
+    """Read the rows of several entries by one query. `current_entry` then finds them without another."""
+    wanted = json.dumps(list(keys))
+    rows = tx.db.execute(
+        f"select {', '.join(f'entry.{column}' for column in COLUMNS)} from json_each(?) as wanted cross join entry"  # noqa: S608 (names of ours)
+        " where entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1",
+        (wanted,),
+    )
+    for row in rows:
+        tx.db.know_entry(entry_from_row(row))
 
 
 def get_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from heartbeatd.answers import LaneHolder
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
+from scheduler.store.unit_of_work import is_file
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
 MAX_HOLD = timedelta(hours=24)
@@ -81,7 +82,7 @@ def try_to_hold_lane(db: sqlite3.Connection, name: str, jobs: Sequence[str], hol
 
 def _is_over(db: sqlite3.Connection) -> str:
     """The condition for a hold that has ended. Its parameter is the time of the daemon."""
-    return "until_at <= ?" if isinstance(db, sqlite3.Connection) else _IS_OVER
+    return "until_at <= ?" if is_file(db) else _IS_OVER
 
 
 def delete_hold_of_command(db: sqlite3.Connection, name: str, holder: str) -> None:

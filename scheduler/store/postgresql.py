@@ -26,6 +26,7 @@ from scheduler.store.database import (
     StoreError,
 )
 from scheduler.store.postgresql_schema import apply_schema, unknown_migrations
+from scheduler.store.unit_of_work import UnitOfWork
 
 try:
     import psycopg
@@ -414,7 +415,7 @@ class ServerStore(Store):
                 self._server.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[UnitOfWork]:
         """One transaction. It is committed as a whole, or rolled back as a whole on any exception.
 
         Raises DatabaseUnavailable if the server cannot be reached or refuses to write, DatabaseFull if its disk is full.
@@ -423,7 +424,9 @@ class ServerStore(Store):
             self._reconnect_if_lost()
             self._server.execute("begin immediate")  # as in SQLite, where it locks the file
             number = self._check_leadership()
-            yield self.connection
+            work = UnitOfWork(self.connection)
+            yield work
+            work.write_changes()
             self._commit(number)
         except ServerError as error:
             self._roll_back()

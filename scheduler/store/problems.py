@@ -13,7 +13,6 @@ from scheduler.model.outcome import DeliveryState
 from scheduler.model.problem import CHANNEL, PROVIDER, UNSTABLE_TIME, Finding, Problem, ProblemNotice, Subject, Told
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
-from scheduler.store.entries import save_changed_entries
 from scheduler.store.outbox import HeldNotice, delivery_text
 from scheduler.store.transaction import Transaction
 
@@ -194,7 +193,6 @@ def release_consequences(tx: Transaction, cause_id: int, keep: Key) -> None:
         "delete from problem where cause_id = ? and openings = '[]' and not (kind = ? and name = ?) returning kind, name",
         (cause_id, *keep),
     ).fetchall()
-    save_changed_entries(tx)
     tx.db.executemany(COUNT_UNSETTLED, [tuple(row) for row in released])
 
 

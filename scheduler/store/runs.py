@@ -20,7 +20,6 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store.entries import save_changed_entries
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
@@ -169,7 +168,6 @@ def find_open_run_by_id(db: sqlite3.Connection, run_id: int) -> tuple[Kind, str,
 
 def any_open_or_due(tx: Transaction, kind: Kind, names: Sequence[str]) -> bool:
     """Whether one of these entries has an open run or is due."""
-    save_changed_entries(tx)
     row = tx.db.execute(
         "select 1 from json_each(?) as named where"
         " exists (select 1 from run where kind = ? and name = named.value and state in ('running', 'waiting'))"

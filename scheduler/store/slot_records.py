@@ -10,7 +10,7 @@ from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.events import SkipsRevoked
 from scheduler.model.outcome import WORRYING_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
-from scheduler.store import clock_changes, entries, runs
+from scheduler.store import clock_changes, runs
 from scheduler.store.transaction import Transaction
 
 
@@ -38,7 +38,7 @@ def record_skip(
         return None
     if reason in WORRYING_SKIPS:
         lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
-        entries.count_slots(tx, entry_row, bad=lost)
+        tx.db.count_slots(entry_row.id, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
     tx.report(runs.closed_event(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, count))
     return int(row["id"])

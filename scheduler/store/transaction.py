@@ -10,8 +10,8 @@ from datetime import datetime
 
 from scheduler.model.budget import Amount
 from scheduler.model.circuit import Breaker, Circuit
-from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
+from scheduler.store.unit_of_work import UnitOfWork
 
 
 @dataclass(slots=True)
@@ -22,12 +22,11 @@ class Transaction:
     The other fields cache rare conditions, so that each is queried once for all entries: None means not queried yet.
     """
 
-    db: sqlite3.Connection
+    db: UnitOfWork
     now: datetime
     owner: str
     config_hash: str = ""
     events: list[Event] = field(default_factory=list)
-    changed_entries: dict[tuple[str, str], tuple[EntryRow, EntryRow]] = field(default_factory=dict)  # as stored, and as it is now
     held_lanes: set[str] | None = None  # agents whose lane is held over HTTP
     entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
     open_breakers: dict[Circuit, Breaker] | None = None
@@ -35,27 +34,25 @@ class Transaction:
     unknown_usd: dict[tuple[str, str, str], tuple[Amount, float]] = field(default_factory=dict)  # by day; see spend.unknown_usd
     clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 
+    @classmethod
+    def for_reading(cls, db: sqlite3.Connection, now: datetime) -> Transaction:
+        """For functions that read the same as in a tick, from a connection outside of any transaction."""
+        return cls(UnitOfWork(db), now, "")
+
     def report(self, event: Event) -> None:
         """Record an event. It is published only if the transaction commits."""
         self.events.append(event)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part of the transaction that is undone if it raises: its rows and its events.
-
-        After an error of SQLite nothing is undone here, because the whole transaction will be rolled back.
-        """
+        """A part of the transaction that is undone if it raises: its rows and its events. Not after an error of SQLite."""
         reported = len(self.events)
-        self.db.execute("savepoint part")
         try:
-            yield
+            with self.db.savepoint():
+                yield
         except sqlite3.Error:
             raise
         except Exception:
-            self.db.execute("rollback to part")
-            self.db.execute("release part")
             del self.events[reported:]
-            self.changed_entries.clear()
             self.held_lanes = self.entries_with_wakes = self.open_breakers = None  # their rows may have changed back
             raise
-        self.db.execute("release part")

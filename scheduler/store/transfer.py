@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scheduler.store.database import Store, StoreError, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
+from scheduler.store.unit_of_work import is_file
 
 BATCH = 500  # rows
 
@@ -27,7 +28,7 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
             for row in model.execute("select name from sqlite_master where type = 'table' and sql like '%strict%' order by name")
         ]
         _allow_long_work(origin, target.connection)
-        if isinstance(origin, sqlite3.Connection):
+        if is_file(origin):
             origin.text_factory = partial(str, encoding="utf-8", errors="replace")  # another program may have written no text
         origin.execute("begin")  # one state of the database, also while a daemon writes
         with target.transaction() as db:
@@ -49,7 +50,7 @@ def copy_all_rows(source: Path | str, target: Store) -> dict[str, int]:
 def _allow_long_work(*databases: sqlite3.Connection) -> None:
     """Let these connections to a server take as long as they need for one statement, and wait for each other."""
     for db in databases:
-        if not isinstance(db, sqlite3.Connection):
+        if not is_file(db):
             db.execute("set statement_timeout = 0")
             db.execute("set idle_in_transaction_session_timeout = 0")
 
@@ -68,7 +69,7 @@ def _copy_table(origin: sqlite3.Connection, db: sqlite3.Connection, table: str) 
 
 def _last_ids(db: sqlite3.Connection, tables: list[str]) -> Iterator[tuple[str, int | None]]:
     """The highest id that each table with generated ids has ever used."""
-    if isinstance(db, sqlite3.Connection):
+    if is_file(db):
         used = {row["name"]: row["seq"] for row in db.execute("select name, seq from sqlite_sequence")}
         with_ids = [table for table in tables if "id integer primary key" in _definition(db, table)]
     else:
@@ -86,7 +87,7 @@ def _definition(db: sqlite3.Connection, table: str) -> str:
 
 def _reserve_ids(db: sqlite3.Connection, table: str, last: int) -> None:
     """Let the next new row of a table get a higher id than this."""
-    if not isinstance(db, sqlite3.Connection):
+    if not is_file(db):
         db.execute(
             "select setval(pg_get_serial_sequence(?, 'id')::regclass, ?::bigint, ?::bigint > 0)", (table, max(last, 1), last)
         )

@@ -97,7 +97,6 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
             for entry_row in due:
                 claim = run_starts.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
                 claimed += [claim.entry.name] if claim else []
-            entries.save_changed_entries(tick.tx)
         if not due:
             store.close()
             return claimed
@@ -106,28 +105,50 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
 NOON = utc("2026-03-02 12:00")
 
 
-def test_a_changed_row_is_written_once_and_by_the_fields_that_changed(tmp_path: Path, database_of: DatabaseOf) -> None:
+def test_a_changed_row_is_visible_to_every_query_and_written_once_by_the_fields_that_changed(
+    tmp_path: Path, database_of: DatabaseOf
+) -> None:
     """Two changes that start from the same row are both kept, as when a run ends and wakes its own agent."""
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
         row = add_entry_row(tx, Kind.HEARTBEAT, "ops")
+        before = store.connection.total_changes
         entries.change_entry(tx, row, row._replace(failures=1))
         entries.change_entry(tx, row, row._replace(quiet=2))
-        assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row
+        db.count_slots(row.id, good=1)
+        db.execute("select 1 from run").fetchall()
+        assert store.connection.total_changes == before  # this query cannot see the row
         assert entries.get_entry(tx, Kind.HEARTBEAT, "ops") == row._replace(failures=1, quiet=2)
-        before = db.total_changes
-        entries.save_changed_entries(tx)
-        entries.save_changed_entries(tx)
-        assert db.total_changes == before + 1
         assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row._replace(failures=1, quiet=2)
+        assert db.execute("select count(*) from entry where failures = 1 and good_slots = 1").fetchone()[0] == 1
+        assert store.connection.total_changes == before + 1
 
 
-def test_a_row_that_was_changed_in_a_failed_step_stays_as_it_was(tmp_path: Path, database_of: DatabaseOf) -> None:
+def test_a_row_that_was_changed_in_a_failed_part_stays_as_it_was_before_the_part(tmp_path: Path, database_of: DatabaseOf) -> None:
+    with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store:
+        with store.transaction() as db:
+            tx = Transaction(db, NOON, "me")
+            row = add_entry_row(tx, Kind.HEARTBEAT, "ops")
+            before = row._replace(quiet=2)
+            entries.change_entry(tx, row, before)
+            with pytest.raises(ZeroDivisionError), tx.savepoint():
+                entries.change_entry(tx, before, before._replace(failures=1))
+                db.count_slots(row.id, bad=1)
+                assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == before._replace(failures=1)  # this writes both changes
+                raise ZeroDivisionError
+            assert entries.get_entry(tx, Kind.HEARTBEAT, "ops") == before
+        assert entries.find_entry(store.connection, Kind.HEARTBEAT, "ops") == before
+        assert store.connection.execute("select bad_slots from entry").fetchone()[0] == 0
+
+
+def test_a_failed_part_within_another_part_undoes_only_itself(tmp_path: Path, database_of: DatabaseOf) -> None:
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
-        row = add_entry_row(tx, Kind.HEARTBEAT, "ops")
-        with pytest.raises(ZeroDivisionError), tx.savepoint():
-            entries.change_entry(tx, row, row._replace(failures=1))
-            raise ZeroDivisionError
-        entries.save_changed_entries(tx)
-        assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == row
+        with tx.savepoint():
+            with pytest.raises(ZeroDivisionError), tx.savepoint():
+                add_entry_row(tx, Kind.CRON, "undone")
+                raise ZeroDivisionError
+            add_entry_row(tx, Kind.HEARTBEAT, "ops")
+            with tx.savepoint():
+                add_entry_row(tx, Kind.HEARTBEAT, "kept")
+        assert [row.name for row in entries.all_entries(db)] == ["kept", "ops"]

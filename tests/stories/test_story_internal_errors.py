@@ -176,7 +176,7 @@ class QueriesNothing:
         self.parts = TickParts()
 
     def apply(self, tick: Tick) -> None:
-        with self.parts.careful(), pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(sqlite3.OperationalError):
             self.parts.run(tick, "messages", lambda: tick.tx.db.execute("select * from nothing"), None)
 
 
