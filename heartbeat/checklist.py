@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
 
+from heartbeat.words import parse_duration
+
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
 _EMPTY_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
 _DONE_BOX = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
 _RULE = re.compile(r"([-*_])(?:\s*\1){2,}$")
 HIGH, NORMAL, LOW = range(3)
+LONGEST_EVERY = timedelta(days=9999)
 
 _BULLET = re.compile(r"(\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|$)")
 _BRACKETS = re.compile(r"\[([^\[\]]{0,40})\](?:\s+|$)")
-_EVERY = re.compile(r"every\s+(?=\d)(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?", re.ASCII)
 _PRIORITIES = {"high": HIGH, "medium": NORMAL, "low": LOW}
 
 
@@ -93,17 +95,10 @@ def _add_mark(found: ListLine, word: str) -> ListLine | None:
         return replace(found, paused=word == "paused")
     if word == "completed":
         return replace(found, box="[x]")
-    every = _parse_every(word)
-    return replace(found, every=every) if every else None
-
-
-def _parse_every(word: str) -> timedelta | None:
-    """A duration above zero, written as in the config: 90s, 30m, 1h30m, 2d."""
-    parts = _EVERY.fullmatch(word)
-    if parts is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) or None
+    match word.split():
+        case ["every", text] if (every := parse_duration(text)) and every <= LONGEST_EVERY:
+            return replace(found, every=every)
+    return None
 
 
 def open_tasks(text: str) -> str:

@@ -1,10 +1,16 @@
-"""Formats parts of texts for people: one line, a shortened text, a count, an amount, a duration."""
+"""Formats parts of texts for people: one line, a shortened text, a count, an amount, a duration, which it also reads."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import lru_cache
 from itertools import accumulate
+
+MOST_SECONDS = 10**9  # longer durations are treated like this one
+
+_DURATION = re.compile(r"(?=.)(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 
 
 def one_line(text: str) -> str:
@@ -57,6 +63,16 @@ def format_duration(span: timedelta) -> str:
     seconds = round(span.total_seconds())
     parts = ((seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+@lru_cache(maxsize=4096)
+def parse_duration(text: str) -> timedelta | None:
+    """A duration, zero or more, as `format_duration` writes it; None for any other text."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(seconds=min(days * 86400 + hours * 3600 + minutes * 60 + seconds, MOST_SECONDS))
 
 
 def abbreviate_duration(span: timedelta) -> str:

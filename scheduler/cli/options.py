@@ -157,7 +157,7 @@ class DurationParam(click.ParamType[timedelta]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         if isinstance(value, timedelta):
             return value
-        from scheduler.config.keys.value_parsers import parse_positive_duration
+        from scheduler.config.keys.value_types import parse_positive_duration
 
         try:
             return parse_positive_duration(value)
@@ -233,7 +233,7 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
     `today` and `yesterday` are the beginning of that day. Raises ValueError with a message of one line.
     """
     from scheduler.cli import output
-    from scheduler.config.keys.value_parsers import parse_positive_duration
+    from scheduler.config.keys.value_types import parse_positive_duration
     from scheduler.model.day_names import parse_named_day
 
     try:

@@ -16,7 +16,7 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from scheduler.channels.message import DeliveryResult
-from scheduler.config.keys.value_parsers import parse_positive_duration
+from scheduler.config.keys.value_types import parse_positive_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.tick import Tick
 from scheduler.model.events import RunClosed, SkipsRevoked

@@ -23,7 +23,6 @@ from heartbeat.spec import AnswerForm, DedupNormalize, OkMatch, OnMissing, Provi
 from heartbeat.words import format_duration
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import quote_value
-from scheduler.config.keys import value_parsers
 from scheduler.config.keys import value_types as types
 from scheduler.config.keys.value_types import MapOr, OneOrList, OrShort, OrUnset
 from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, ReloadMode
@@ -120,7 +119,7 @@ class Window(ConfigPart):
     @model_validator(mode="before")
     @classmethod
     def _read_short_form(cls, written: Any) -> Any:
-        return value_parsers.split_window(written) if isinstance(written, str) else written
+        return types.split_window(written) if isinstance(written, str) else written
 
     start: types.OpeningTime = required_key("Start of the window, local time.", "08:00")
     end: types.ClosingTime = required_key(
@@ -136,7 +135,7 @@ class Window(ConfigPart):
 class McpServer(ConfigPart):
     """A server of the Model Context Protocol (MCP), at a URL or as a program."""
 
-    name: Annotated[str, types.text(value_parsers.parse_tool_server, "1 to 32 letters, digits, `_`, `-`")] = required_key(
+    name: types.ToolServer = required_key(
         "The name of the server. The model sees the tool `free` of the server `disk` as `disk__free`.", "disk"
     )
     allow: types.ToolNames = required_key("The only tools of the server that the model may use.", ["TOOL", "TOOL"])
@@ -207,7 +206,7 @@ class PythonRunner(ConfigPart):
     """Calls a Python function."""
 
     kind: Literal["python"] = required_key("Calls a Python function. Its return value is the answer.", "python")
-    call: Annotated[str, types.text(value_parsers.parse_callable, "`package.module:function`")] = required_key(
+    call: Annotated[str, types.text(types.parse_callable, "`package.module:function`")] = required_key(
         "The function. Its module is looked up in the workspace first.", "package.module:function"
     )
     in_process: bool = key(
@@ -619,7 +618,7 @@ class Server(ConfigPart):
     tokens: dict[types.Name, Token] = key(
         {}, "Tokens for the HTTP API, by name.", unset="one token with all permissions is generated"
     )
-    public_url: OrUnset[Annotated[str, types.text(value_parsers.parse_nonempty_text, "URL")]] = optional_key(
+    public_url: OrUnset[Annotated[str, types.text(types.parse_nonempty_text, "URL")]] = optional_key(
         "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels."
         " Shortened messages link to it.",
         "none",
@@ -728,18 +727,16 @@ class Channel(ConfigPart):
         " message by its key. On other channels, the message is sent again only once, and then waits for your decision.",
         f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
-    prefix: OrUnset[Annotated[str, types.text(value_parsers.parse_prefix, "template, `none`")]] = optional_key(
+    prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
         "The beginning of each message. `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
         " and `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title,"
         " and Discord as the sender.",
-        f'`"{value_parsers.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
+        f'`"{types.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
     secret: OrUnset[types.Secret] = optional_key(
         f"For {_SIGNED}: each request is signed with this secret, so that the receiver can verify the sender.", "no signature"
     )
-    signature_header: Annotated[str, types.text(value_parsers.parse_signature_header, "name of a header")] = key(
-        "X-Heartbeatd-Signature", "The header with the signature."
-    )
+    signature_header: types.SignatureHeader = key("X-Heartbeatd-Signature", "The header with the signature.")
 
     buttons: bool = key(
         False,
@@ -838,12 +835,12 @@ class Defaults(ConfigPart):
 
 class Config(ConfigPart):
     timezone: types.Zone = key(ZoneInfo("UTC"), "The time zone of active hours and schedules without a time zone of their own.")
-    host: OrUnset[Annotated[str, types.text(value_parsers.parse_name, "name")]] = optional_key(
+    host: OrUnset[Annotated[str, types.text(types.parse_name, "name")]] = optional_key(
         "The name of this machine in messages. Set it in a container, where the host name has no meaning.",
         "the host name, up to its first dot",
         file_only=True,
     )
-    state: Annotated[str, types.text(value_parsers.parse_state, "path or address")] = key(
+    state: Annotated[str, types.text(types.parse_state, "path or address")] = key(
         "state/heartbeatd.db",
         "The database file. It is created if it does not exist. A symbolic link is followed."
         " `postgresql://USER@HOST/DATABASE` keeps the data on a PostgreSQL server instead ([several machines](scaling.md)).",

@@ -11,7 +11,7 @@ from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import DEFAULT_PREFIX
+from scheduler.config.keys.value_types import DEFAULT_PREFIX
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 

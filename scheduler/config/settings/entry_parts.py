@@ -20,7 +20,7 @@ from heartbeat.spec import Precheck
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
-from scheduler.config.keys.value_parsers import Share
+from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import LAST_TARGET, OnFailure
 

@@ -274,7 +274,7 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 @given(st.text())
 def test_every_name_is_valid_in_the_config(command: str) -> None:
-    from scheduler.config.keys.value_parsers import parse_name
+    from scheduler.config.keys.value_types import parse_name
 
     assert parse_name(name_from_command(command))
 
