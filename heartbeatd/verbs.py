@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -33,6 +36,21 @@ from heartbeatd.operations import (
 NO_VERSION = "none"  # instead of the hash of a checklist that does not exist yet
 
 
+@dataclass(frozen=True, slots=True)
+class ChatButton:
+    """A button below messages in chats, or a link in a webhook: its name for programs, its label, and the keys that it sends.
+
+    Buttons that different verbs share, for different kinds of subjects, have one name. No two names begin with the same letter.
+    """
+
+    name: str
+    label: str
+    keys: Mapping[str, object] = field(default_factory=dict)
+
+
+RUN_AGAIN = ChatButton("run", "Run again")
+
+
 class Verb(Operation[Answer]):
     """A request that changes something.
 
@@ -44,6 +62,7 @@ class Verb(Operation[Answer]):
     concern = Concern.ALL
     button: ClassVar[str] = ""  # its label on the page; empty: the page has none
     is_final: ClassVar[bool] = False  # it cannot be undone, so its button looks different
+    in_chat: ClassVar[ChatButton | None] = None
 
 
 class Wake(Verb[answers.WakeAccepted]):
@@ -55,6 +74,7 @@ class Wake(Verb[answers.WakeAccepted]):
     may = "wake"
     tool = "wake"
     button = "Wake"
+    in_chat = RUN_AGAIN
 
     text: Text = Field(default="", title="Text to put into the agent's prompt.")
     urgent: TrueOrFalse = True
@@ -64,6 +84,7 @@ class RunJob(Verb[answers.WakeAccepted]):
     """Run a cron job now, in addition to its schedule. If the daemon is down, the job runs when the daemon starts again."""
 
     button = "Run now"
+    in_chat = RUN_AGAIN
 
 
 class ReportResult(Verb[answers.RunNumber]):
@@ -160,6 +181,7 @@ class Mute(_Ending[answers.Muted]):
     """
 
     button = "Mute"
+    in_chat = ChatButton("mute", "Mute 2h", {"for_": timedelta(hours=2)})
 
     until_changed: TrueOrFalse = Field(
         default=False,
@@ -224,6 +246,7 @@ class Ack(_OfConditions[answers.AcknowledgedConditions]):
     """Suppress the messages about an open condition until it gets worse or ends. Case and blanks in the key are ignored."""
 
     button = "Acknowledge"
+    in_chat = ChatButton("acknowledge", "Acknowledge")
 
 
 class Unack(_OfConditions[answers.AcknowledgedConditions]):

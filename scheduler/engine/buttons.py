@@ -10,20 +10,20 @@ import base64
 import hashlib
 import hmac
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.words import one_line
-from heartbeatd.verbs import Ack, Mute, RunJob, Wake
+from heartbeatd.operations import Concern
+from heartbeatd.verbs import VERB_ENDPOINTS, VERBS, Verb
 from scheduler.channels import target_urls, telegram
 from scheduler.channels.message import Button
 from scheduler.channels.telegram_buttons import Press
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
-from scheduler.model.entry import Key
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
@@ -33,47 +33,31 @@ from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
 LIFETIME = timedelta(hours=24)  # for which a button can be used
-MUTE_TIME = timedelta(hours=2)
 CODE_BYTES = 16  # of the HMAC; Telegram accepts 64 bytes of data
 PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the bot for this purpose alone
 
 LINK_PATH = "/act/"
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What a button does: the verbs that it sends for a message and the person who has pressed it."""
-
-    name: str
-    label: str
-    requests: Callable[[sqlite3.Connection, OutboxMessage, Sender], list[VerbRequest]]
+CHAT_BUTTONS = {verb.in_chat.name[0]: verb.in_chat for verb in VERBS if issubclass(verb, Verb) and verb.in_chat}  # by letter
 
 
-def _mute(_: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest]:
-    return [VerbRequest(Mute(for_=MUTE_TIME), _entry_of(message), person)]
+def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
+    """The verb that each button sends for the agent or job of a message, or for its conditions, by the letter of the button."""
+    concerns = (Concern.NAMED, Concern.AGENT if message.kind == Kind.HEARTBEAT else Concern.JOB)
+    listed = [each.operation for each in VERB_ENDPOINTS.values() if each.concern in concerns]
+    return {verb.in_chat.name[0]: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 
 
-def _acknowledge(db: sqlite3.Connection, message: OutboxMessage, person: Sender) -> list[VerbRequest]:
+def _requests_of(db: sqlite3.Connection, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
+    """What the button with this letter asks of the engine."""
+    verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
+    if verb.concern is not Concern.NAMED:
+        return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
     keys = conditions.keys_of_message(db, message.id)
-    verbs = [Ack(agent=message.name, key=each) for each in keys] or [Ack(run=message.run_id)]
-    return [VerbRequest(verb, sender=person) for verb in verbs]
+    named: list[dict[str, object]] = [{"agent": message.name, "key": key} for key in keys] or [{"run": message.run_id}]
+    return [VerbRequest(verb.of(**sent, **each), sender=person) for each in named]
 
-
-def _run_again(_: sqlite3.Connection, message: OutboxMessage, __: Sender) -> list[VerbRequest]:
-    verb = Wake() if message.kind == Kind.HEARTBEAT else RunJob()
-    return [VerbRequest(verb, _entry_of(message), Sender("button", source=Trigger.API))]
-
-
-def _entry_of(message: OutboxMessage) -> Key:
-    return Kind(message.kind), message.name
-
-
-ACKNOWLEDGE = "a"
-ACTIONS = {  # by the letter in the data of a button
-    "m": Action("mute", "Mute 2h", _mute),
-    ACKNOWLEDGE: Action("acknowledge", "Acknowledge", _acknowledge),
-    "r": Action("run", "Run again", _run_again),
-}
 
 PressResult = Literal["applied", "failed", "forged", "expired", "wrong_chat", "replayed"]
 REFUSALS: dict[PressResult, str] = {
@@ -92,9 +76,9 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     expires = to_millis(tx.now + LIFETIME) // 1000
     before = f"{channel.public_url}{LINK_PATH}" if channel.links else ""
     return tuple(
-        Button(action.name, action.label, before + _button_data(channel, message, letter, expires))
-        for letter, action in ACTIONS.items()
-        if letter != ACKNOWLEDGE or has_conditions
+        Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, before + _button_data(channel, message, letter, expires))
+        for letter, verb in sorted(_verbs_of(message).items())
+        if verb.concern is not Concern.NAMED or has_conditions
     )
 
 
@@ -131,7 +115,7 @@ def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: 
     """The button, or the link, with this data, if its code is right; otherwise None."""
     try:
         action, number, expires, code = data.split(":")
-        found = outbox.find_message(db, int(number, 16)) if action in ACTIONS else None
+        found = outbox.find_message(db, int(number, 16)) if action in CHAT_BUTTONS else None
         until = int(expires, 16)
     except (ValueError, OverflowError):
         return None
@@ -204,12 +188,11 @@ class PressButton:
         return chat == self.press.chat or chat.casefold() == f"@{self.press.chat_name}".casefold()
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
-        person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100])
-        requests = ACTIONS[action].requests(tick.tx.db, message, person)
-        return "; ".join(each.apply(tick).says for each in requests)
+        person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100], source=Trigger.API)
+        return "; ".join(each.apply(tick).says for each in _requests_of(tick.tx.db, message, action, person))
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:
         channel = message.channel if message else self.channel
         name = message.name if message else None
-        shown = ACTIONS[action].label if action in ACTIONS else "unknown"
+        shown = CHAT_BUTTONS[action].label if action in CHAT_BUTTONS else "unknown"
         tx.report(ButtonPressed(channel, shown, result, one_line(self.press.user)[:100], name))

@@ -61,7 +61,7 @@ def _confirmation_page(app_state: AppState, data: str) -> Response | None:
         return None
     if why is not None:
         return _page(buttons.REFUSALS[why], 403)
-    label = buttons.ACTIONS[found.action].label
+    label = buttons.CHAT_BUTTONS[found.action].label
     return _page(f"{label}: {found.message.name}", 200, FORM.format(label=escape(label)))
 
 

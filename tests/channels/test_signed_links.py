@@ -79,7 +79,7 @@ def is_muted(receiver: Receiver) -> bool:
 
 
 def test_get_shows_what_a_link_does_and_post_does_it_once(receiver: Receiver) -> None:
-    assert list(receiver.links[0]) == ["mute", "acknowledge", "run"]
+    assert list(receiver.links[0]) == ["acknowledge", "mute", "run"]
     page = receiver.open(receiver.path("mute"))
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b"<h1>Mute 2h: ops</h1>" in page.body

@@ -111,7 +111,7 @@ def muted(world: World, name: str = "ops") -> Any:
 
 def test_an_alert_names_agent_and_host_and_has_three_buttons(chat: Chat) -> None:
     assert chat.phone.texts == ["[ops@web1] [disk] CRITICAL: 97 %"]
-    assert list(chat.phone.buttons()) == ["Mute 2h", "Acknowledge", "Run again"]
+    assert list(chat.phone.buttons()) == ["Acknowledge", "Mute 2h", "Run again"]
     assert max(len(data) for data in chat.phone.buttons().values()) <= 64
 
 
