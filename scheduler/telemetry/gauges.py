@@ -17,7 +17,7 @@ from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
 from scheduler.store import boots, breakers, conditions, disk_reserve, entries_view, outbox, spend, wakes
-from scheduler.telemetry.series import MetricFamily
+from scheduler.telemetry.catalog import Reading
 
 EntryLabels = tuple[str, str]
 ENTRY_LABELS = ("kind", "name")
@@ -27,58 +27,37 @@ SHARES_KEPT = timedelta(minutes=5)
 MAX_PLANNED_ENTRIES = 1000
 BUDGET_LIMITS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
-# The column of the entry's row that each gauge shows. A gauge of TIME_GAUGES is absent while its column is null.
-NUMBER_GAUGES = {
-    "heartbeatd_consecutive_failures": ("failures", "Failed runs in a row."),
-    "heartbeatd_alerting": ("alerting", "1 if the last successful run had an alert, delivered or not."),
-}
+# The column of the entry's row that each gauge shows. A gauge is absent while its column is null.
+NUMBER_GAUGES = {"failures": "heartbeatd_consecutive_failures", "alerting": "heartbeatd_alerting"}
 TIME_GAUGES = {
-    "heartbeatd_next_due_timestamp_seconds": ("next_due", "When the entry is due next; absent while it is paused or disabled."),
-    "heartbeatd_paused_since_timestamp_seconds": ("paused_at", "Since when the entry is paused; absent if the pause has an end."),
-    "heartbeatd_last_run_timestamp_seconds": ("last_ended_at", "When the last run ended, whatever its outcome."),
-    "heartbeatd_last_success_timestamp_seconds": ("last_success_at", "When the last successful run ended."),
+    "next_due": "heartbeatd_next_due_timestamp_seconds",
+    "paused_at": "heartbeatd_paused_since_timestamp_seconds",
+    "last_ended_at": "heartbeatd_last_run_timestamp_seconds",
+    "last_success_at": "heartbeatd_last_success_timestamp_seconds",
 }
 
 
-def entry_gauges(
-    db: sqlite3.Connection, settings: Settings, wanted: Mapping[EntryLabels, str], now: datetime
-) -> Iterator[MetricFamily]:
+def read_entries(
+    reading: Reading, db: sqlite3.Connection, settings: Settings, wanted: Mapping[EntryLabels, str], now: datetime
+) -> None:
     """The gauges and the stored counters of the entries in `wanted`, which has the text of their labels."""
     specs = entries_by_key(settings)
-    expected = MetricFamily(
-        "gauge",
-        "heartbeatd_expected_by_timestamp_seconds",
-        "When the expected slot must have a result that counts; absent while none is expected.",
-        ENTRY_LABELS,
-    )
-    slots = MetricFamily(
-        "counter", "heartbeatd_slots_total", "Slots that were answered (good) or lost (bad).", (*ENTRY_LABELS, "result")
-    )
-    state = MetricFamily(
-        "gauge",
-        "heartbeatd_entry_state",
-        "1 for the state that the entry is in: active, paused, disabled or done.",
-        (*ENTRY_LABELS, "state"),
-    )
-    numbers = {
-        column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in NUMBER_GAUGES.items()
-    }
-    times = {column: MetricFamily("gauge", name, help_text, ENTRY_LABELS) for name, (column, help_text) in TIME_GAUGES.items()}
     for row in entries_view.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
         labels, present = wanted[key], _shown_state(row)
-        state.add_series(f'{labels},state="{present}"', 1)
-        slots.add_series(f'{labels},result="good"', row["good_slots"])
-        slots.add_series(f'{labels},result="bad"', row["bad_slots"])
+        reading["heartbeatd_entry_state"].add_series(f'{labels},state="{present}"', 1)
+        reading["heartbeatd_slots_total"].add_series(f'{labels},result="good"', row["good_slots"])
+        reading["heartbeatd_slots_total"].add_series(f'{labels},result="bad"', row["bad_slots"])
         expected_by = _expected_by(row, specs[key], is_done=present == DONE_STATE, now=now)
         if expected_by is not None:
-            expected.add_series(labels, expected_by)
-        for column, family in numbers.items():
-            family.add_series(labels, row[column])
-        for column, family in times.items():
+            reading["heartbeatd_expected_by_timestamp_seconds"].add_series(labels, expected_by)
+        for column, name in NUMBER_GAUGES.items():
+            reading[name].add_series(labels, row[column])
+        for column, name in TIME_GAUGES.items():
             if row[column] is not None:
-                family.add_series(labels, row[column] / 1000)
-    return iter((expected, slots, state, *numbers.values(), *times.values()))
+                reading[name].add_series(labels, row[column] / 1000)
+    for key in entries_view.muted_entries(db, now).intersection(wanted):
+        reading.show("heartbeatd_muted", 1, *key)
 
 
 def entries_by_key(settings: Settings) -> dict[EntryLabels, Heartbeat | Job]:
@@ -113,107 +92,47 @@ def _shown_state(row: sqlite3.Row) -> str:
     return DONE_STATE if is_done else row["state"]
 
 
-def crash_counter(db: sqlite3.Connection) -> MetricFamily:
-    """How many daemon processes have crashed, from the database, so that a crash is no reason to begin at 0 again."""
-    help_text = "Daemon processes that ended without a clean stop, in all the time that the database has existed."
-    crashes = MetricFamily("counter", "heartbeatd_crashes_total", help_text)
-    crashes.set_value(boots.count_crashes(db))
-    return crashes
+def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[str], now: datetime) -> None:
+    """What waits: entries that are due, and wakes and open conditions of these agents. Also how often the daemon has crashed.
 
-
-def queue_gauges(db: sqlite3.Connection, now: datetime) -> Iterator[MetricFamily]:
-    """How many entries are due, and since when."""
+    The crashes are counted in the database, so that a crash is no reason to begin at 0 again.
+    """
+    reading.show("heartbeatd_crashes_total", boots.count_crashes(db))
     count, oldest = entries_view.count_due_entries(db, now)
-    yield single_gauge("heartbeatd_due_entries", "Entries that are due now.", count)
-    yield single_gauge(
-        "heartbeatd_oldest_due_timestamp_seconds",
-        "Since when the longest waiting entry has been due; absent while none is due.",
-        None if oldest is None else oldest.timestamp(),
-    )
-
-
-def wake_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
-    """How many wakes wait for each of these agents; absent while none waits."""
-    family = MetricFamily("gauge", "heartbeatd_wakes_pending", "Wakes that wait for the agent's next run.", ("name",))
-    shown = frozenset(agents)
+    reading.show("heartbeatd_due_entries", count)
+    reading.show("heartbeatd_oldest_due_timestamp_seconds", oldest)
     for name, number in wakes.count_waiting_by_agent(db).items():
-        if name in shown:
-            family.set_value(number, name)
-    yield family
+        if name in agents:
+            reading.show("heartbeatd_wakes_pending", number, name)
+    for (name, severity, acknowledged), number in conditions.count_open(db).items():
+        if name in agents:
+            reading.show("heartbeatd_conditions_open", number, name, severity, "true" if acknowledged else "false")
 
 
-def condition_gauges(db: sqlite3.Connection, agents: Iterable[str]) -> Iterator[MetricFamily]:
-    """How many conditions of each of these agents are open, acknowledged or not; absent while there is none."""
-    family = MetricFamily(
-        "gauge",
-        "heartbeatd_conditions_open",
-        "Open conditions that the agent has reported, by severity and by whether a person has acknowledged them.",
-        ("name", "severity", "acknowledged"),
-    )
-    shown = frozenset(agents)
-    for (name, severity, acknowledged), count in conditions.count_open(db).items():
-        if name in shown:
-            family.set_value(count, name, severity, "true" if acknowledged else "false")
-    yield family
-
-
-def mute_gauges(db: sqlite3.Connection, wanted: Collection[EntryLabels], now: datetime) -> Iterator[MetricFamily]:
-    """1 for each of these entries whose messages are suppressed."""
-    family = MetricFamily("gauge", "heartbeatd_muted", "1 while the messages of the entry are muted.", ENTRY_LABELS)
-    for key in entries_view.muted_entries(db, now).intersection(wanted):
-        family.set_value(1, *key)
-    yield family
-
-
-def breaker_gauges(db: sqlite3.Connection, circuits: Collection[Circuit]) -> Iterator[MetricFamily]:
+def read_breakers(reading: Reading, db: sqlite3.Connection, circuits: Collection[Circuit]) -> None:
     """Whether the circuit breaker is open for each of these models, and for their providers as a whole."""
-    whole = MetricFamily(
-        "gauge", "heartbeatd_breaker_open", "1 while the circuit breaker of the whole provider is open.", ("provider",)
-    )
-    models = MetricFamily(
-        "gauge",
-        "heartbeatd_breaker_model_open",
-        "1 while the circuit breaker of this model is open.",
-        ("provider", "model"),
-    )
     open_ones = {breaker.circuit for breaker in breakers.list_open_breakers(db)}
     for circuit in required_circuits(circuits):
         if circuit.is_whole_provider:
-            whole.set_value(int(circuit in open_ones), circuit.provider)
+            reading.show("heartbeatd_breaker_open", int(circuit in open_ones), circuit.provider)
         else:
-            models.set_value(int(circuit in open_ones), *circuit)
-    return iter((whole, models))
+            reading.show("heartbeatd_breaker_model_open", int(circuit in open_ones), *circuit)
 
 
-def budget_gauges(
+def read_budgets(
+    reading: Reading,
     db: sqlite3.Connection,
     settings: Settings,
     wanted: Collection[EntryLabels],
     skipped_at: Mapping[EntryLabels, datetime],
     plans: DayPlans,
     now: datetime,
-) -> Iterator[MetricFamily]:
+) -> None:
     """How much of today's budgets is used, with reservations for runs in progress, and how much of the day's plan has passed.
 
     `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was today, and the
     next run of the entry does not fit either. A budget of zero is left out.
     """
-    labels = ("scope", "kind", "name", "budget")
-    exhausted = MetricFamily(
-        "gauge", "heartbeatd_budget_exhausted", "1 while runs are skipped because today's budget has no room for them.", labels
-    )
-    elapsed = MetricFamily(
-        "gauge",
-        "heartbeatd_budget_day_elapsed_ratio",
-        "The share of the budget's planned runs of today that have come due.",
-        labels,
-    )
-    family = MetricFamily(
-        "gauge",
-        "heartbeatd_budget_used_ratio",
-        "The share of today's budget that is used.",
-        labels,
-    )
     days, begun = spend.spent_by_day(db, now), spend.budget_rows_today(db, now)
     for scope, budget in _budgets_to_show(settings, wanted):
         today = date.fromisoformat(begun[scope]["day"]) if scope in begun else budget.local_day(now)
@@ -228,10 +147,9 @@ def budget_gauges(
         }
         for key, used, bound in budget.usage_by_limit(spent):
             values = ("all" if scope == ALL_ENTRIES else "entry", *scope, key)
-            family.set_value(used / bound, *values)
-            elapsed.set_value(shares[key], *values)
-            exhausted.set_value(int(key in lacking), *values)
-    return iter((family, exhausted, elapsed))
+            reading.show("heartbeatd_budget_used_ratio", used / bound, *values)
+            reading.show("heartbeatd_budget_exhausted", int(key in lacking), *values)
+            reading.show("heartbeatd_budget_day_elapsed_ratio", shares[key], *values)
 
 
 class DayPlans:
@@ -295,67 +213,32 @@ def _budgets_to_show(settings: Settings, wanted: Collection[EntryLabels]) -> Ite
             yield (kind.value, name), allowance.own
 
 
-def outbox_gauges(db: sqlite3.Connection, channels: Iterable[str]) -> Iterator[MetricFamily]:
+def read_outbox(reading: Reading, db: sqlite3.Connection, channels: Iterable[str]) -> None:
     """The undelivered messages of each channel. A removed channel is shown while it has undelivered messages."""
-    pending = MetricFamily("gauge", "heartbeatd_outbox_pending", "Messages that are still to be delivered.", ("channel",))
-    dead = MetricFamily(
-        "gauge", "heartbeatd_outbox_dead", "Messages that could not be delivered and are not sent any more.", ("channel",)
-    )
-    oldest = MetricFamily(
-        "gauge",
-        "heartbeatd_outbox_oldest_timestamp_seconds",
-        "When the oldest undelivered message was written; absent while there is none.",
-        ("channel",),
-    )
     for channel in channels:
-        pending.set_value(0, channel)
-        dead.set_value(0, channel)
+        reading.show("heartbeatd_outbox_pending", 0, channel)
+        reading.show("heartbeatd_outbox_dead", 0, channel)
     for each in outbox.unfinished_by_channel(db):
         if each.pending or each.dead or each.channel in channels:
-            pending.set_value(each.pending, each.channel)
-            dead.set_value(each.dead, each.channel)
-        if each.oldest_at is not None:
-            oldest.set_value(each.oldest_at.timestamp(), each.channel)
-    return iter((pending, dead, oldest))
+            reading.show("heartbeatd_outbox_pending", each.pending, each.channel)
+            reading.show("heartbeatd_outbox_dead", each.dead, each.channel)
+        reading.show("heartbeatd_outbox_oldest_timestamp_seconds", each.oldest_at, each.channel)
 
 
-def file_gauges(state: Path) -> Iterator[MetricFamily]:
+def read_files(reading: Reading, state: Path) -> None:
     """The size of the database on disk, and of the disk space that is reserved for it."""
-    family = MetricFamily(
-        "gauge", "heartbeatd_db_bytes", "Size of the database (db) and of its write-ahead log (wal).", ("file",)
-    )
     for label, path in (("db", state), ("wal", state.with_name(state.name + "-wal"))):
         try:
-            family.set_value(path.stat().st_size, label)
+            size = path.stat().st_size
         except FileNotFoundError:
-            family.set_value(0, label)
-    yield family
-    help_text = "Disk space that is reserved for a full disk; 0 while it is released or cannot be reserved."
-    yield single_gauge("heartbeatd_reserve_bytes", help_text, disk_reserve.reserved_bytes(state))
+            size = 0
+        reading.show("heartbeatd_db_bytes", size, label)
+    reading.show("heartbeatd_reserve_bytes", disk_reserve.reserved_bytes(state))
 
 
-def settings_gauges(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[MetricFamily]:
-    """The gauges that show the active config."""
-    help_text = "1 while the config file exists."
-    yield single_gauge("heartbeatd_config_file_present", help_text, int(settings.path.exists()))
-    yield single_gauge(
-        "heartbeatd_concurrency_limit", "How many runs may be in progress at the same time.", settings.limits.concurrency
-    )
-    # The first 48 bits: a float can represent them exactly.
-    yield single_gauge(
-        "heartbeatd_config_hash", "A number that changes whenever the active config changes.", int(settings.hash[:12], 16)
-    )
-    entries = len(settings.heartbeats) + len(settings.jobs)
-    yield single_gauge(
-        "heartbeatd_entries_without_series",
-        "Entries without series of their own, because there are more than server.metrics_entries.",
-        entries - len(wanted),
-    )
-
-
-def single_gauge(name: str, help_text: str, value: float | None) -> MetricFamily:
-    """A gauge without labels; absent while `value` is None."""
-    family = MetricFamily("gauge", name, help_text)
-    if value is not None:
-        family.set_value(value)
-    return family
+def read_settings(reading: Reading, settings: Settings, wanted: Collection[EntryLabels]) -> None:
+    """What the gauges of the active config show."""
+    reading.show("heartbeatd_config_file_present", int(settings.path.exists()))
+    reading.show("heartbeatd_concurrency_limit", settings.limits.concurrency)
+    reading.show("heartbeatd_config_hash", int(settings.hash[:12], 16))  # 48 bits: a float can represent them exactly
+    reading.show("heartbeatd_entries_without_series", len(settings.heartbeats) + len(settings.jobs) - len(wanted))

@@ -23,6 +23,7 @@ from scheduler.insight.status_data import read_entries, read_status
 from scheduler.model.budget import Budget
 from scheduler.store import spend
 from scheduler.telemetry import gauges
+from scheduler.telemetry.catalog import Reading
 from scheduler.work.executor import NeverBegun
 
 
@@ -440,7 +441,9 @@ def share_series(world: World) -> list[tuple[str, str, float]]:
     """The scope, budget and value of each series."""
     settings = world.engine.plan.settings
     wanted = {("heartbeat", "ops")}
-    family, *_ = gauges.budget_gauges(world.store.connection, settings, wanted, {}, gauges.DayPlans(), world.clock.now)
+    reading = Reading()
+    gauges.read_budgets(reading, world.store.connection, settings, wanted, {}, gauges.DayPlans(), world.clock.now)
+    family = reading["heartbeatd_budget_used_ratio"]
     found = re.findall(r'scope="(\w+)".*budget="(\w+)"} (\S+)', "".join(family.exposition_lines()))
     return sorted((scope, budget, float(share)) for scope, budget, share in found)
 

@@ -17,6 +17,7 @@ from scheduler.insight import explanation, forecast, status_data
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.telemetry import gauges
+from scheduler.telemetry.catalog import Reading
 
 PASSED = "this time is in the past, and the daemon never saw this job; write a future time, or remove the job"
 
@@ -34,9 +35,9 @@ AT_SIX = job(at='"2026-03-02T18:00"')  # 17:00 in UTC
 def party_gauge(world: World, name: str) -> list[str]:
     """The series of the job party in the gauge heartbeatd_`name`, as lines of the metrics page."""
     wanted = {("cron", "party"): 'kind="cron",name="party"'}
-    families = gauges.entry_gauges(world.store.connection, world.engine.plan.settings, wanted, world.clock.now)
-    (lines,) = [list(family.exposition_lines()) for family in families if family.name == f"heartbeatd_{name}"]
-    return lines[1:]
+    reading = Reading()
+    gauges.read_entries(reading, world.store.connection, world.engine.plan.settings, wanted, world.clock.now)
+    return list(reading[f"heartbeatd_{name}"].exposition_lines())[1:]
 
 
 def test_a_one_time_job_runs_once_at_its_local_time(make_world: MakeWorld) -> None:
