@@ -25,7 +25,7 @@ run: .venv/runtime
 TESTS := $(sort $(dir $(wildcard tests/*/test_*.py tests/extras/*/test_*.py)))
 # Most tests in these folders wait for a process or a socket, so they have two workers per core. All tests of a file run on one worker, which
 # starts the servers of the file once.
-WAITING := $(foreach folder,channels cluster daemon docs monitoring page runners web,tests/$(folder) tests/$(folder)/%)
+WAITING := $(foreach folder,channels daemon docs extras/cluster extras/mcp extras/traces monitoring page runners web,tests/$(folder) tests/$(folder)/%)
 CORES := $(shell nproc)
 
 # All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Both parts are run, also if the first one fails.

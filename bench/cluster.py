@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "extras" / "cluster"))
 
 import asyncio
 
@@ -19,12 +20,12 @@ from servers.postgres import PostgresServer
 
 from bench import takeover
 from heartbeatd.secret import Secret
-from scheduler.store.job_queue import JobQueue
+from scheduler.extras.cluster.job_queue import JobQueue
+from scheduler.extras.cluster.remote_executor import RemoteExecutor
+from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
-from scheduler.work.remote_executor import RemoteExecutor
-from scheduler.work.remote_worker import RemoteWorker
 
 PATIENCE = 300.0  # seconds
 SINGLE_RUNS = 100  # that are submitted one after the other

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
-from scheduler.store.job_queue import MAX_FETCHED, Claimed, JobQueue, NewAttempt
+from scheduler.extras.cluster.job_queue import MAX_FETCHED, Claimed, JobQueue, NewAttempt
 
 IDLE_FETCHES = 20  # PostgreSQL keeps the plan of a statement after some executions
 

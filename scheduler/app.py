@@ -24,13 +24,13 @@ from math import ceil
 from operator import attrgetter
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heartbeat.runners import ProcessResult, Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner
 from heartbeat.words import abbreviate_duration, list_names
-from heartbeatd.state_folder import config_folder, read_state_path, read_state_server
+from heartbeatd.state_folder import read_state_path, read_state_server
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.channels.telegram_buttons import Presses
@@ -51,12 +51,13 @@ from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult, Skip
-from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.model.settings import Settings
 from scheduler.model.timestamps import iso_utc
 from scheduler.net.http_client import HttpClient
 from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
+from scheduler.store.locations import Lease, server_stores
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.file_limits import FileDescriptors
@@ -71,14 +72,11 @@ from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
-from scheduler.work import agent_calls, payloads
+from scheduler.work import agent_calls
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 from scheduler.work.model_tools import ModelTools, load_tools
+from scheduler.work.remote import DaemonLinks, RemoteExecutor, remote_executors
 from scheduler.work.tracing import Tracing
-
-if TYPE_CHECKING:
-    from scheduler.store.leadership import Leadership
-    from scheduler.work.remote_executor import RemoteExecutor
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
 TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
@@ -229,7 +227,7 @@ class Daemon:
         self._wakeup: Wakeup = Wakeup() if after is None else after._wakeup
         self._main_loop = MainLoop(self._wakeup, time.monotonic, time.sleep)
         self._stop_signals = 0
-        self._leadership: Leadership | None = None
+        self._leadership: Lease | None = None
         self._lost_because: str | None = None
         self._reload_wanted = False
         self._closed_runs = self._failed_runs = 0
@@ -245,7 +243,7 @@ class Daemon:
         self._workers = WorkerLoop(clock)
         self._traces = Tracing(lambda: self.engine.plan.settings)
         self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=self._wait_for_lease)
-        self._remote = self._make_remote_executor(self.settings.remote) if self.settings.remote else None
+        self._remote = self._make_remote_executor() if self.settings.remote else None
         self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
             self._carry_out_run, attrgetter("run_mark"), self._wakeup.notify, self._workers
         )
@@ -282,29 +280,19 @@ class Daemon:
         connections = connections_that_fit(file_limits.spare_files(self.settings.limits.concurrency))
         return HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage, max_connections=connections)
 
-    def _make_remote_executor(self, remote: RemoteQueue) -> RemoteExecutor[Claim, AttemptResult]:
-        """The executor that has runs executed by workers. Its library is an optional extra, and is imported only here."""
-        from scheduler.store.job_queue import JobQueue
-        from scheduler.work.remote_executor import RemoteExecutor
-
-        self._codec = payloads.ClaimCodec(
+    def _make_remote_executor(self) -> RemoteExecutor:
+        """The executor that has runs executed by workers."""
+        links = DaemonLinks(
             lambda: self.engine.plan.entries,
-            config_folder(self.settings.path),
-            self.settings.host,
-            self._traces.begin_queueing,
-            self._traces.end_queueing,
-        )
-        return RemoteExecutor(
-            JobQueue(remote.dsn, remote.name),
-            self._codec,
-            self._wakeup.notify,
-            self._workers,
             self.instance,
-            remote.lease.total_seconds(),
+            self._workers,
+            self._wakeup.notify,
             self._may_start_runs,
             self._note_queue_state,
             self._note_workers,
+            self._traces,
         )
+        return remote_executors().make_executor(self.settings, links)
 
     def _note_queue_state(self, state: QueueState) -> None:
         """Called by the executor in its own thread."""
@@ -386,9 +374,7 @@ class Daemon:
         """Stand by until no other daemon leads. False if this daemon is to stop before. Without a server it always leads."""
         if self.settings.postgresql is None:
             return True
-        from scheduler.store.leadership import Leadership
-
-        self._leadership = Leadership(
+        self._leadership = server_stores().make_lease(
             self.settings.postgresql, self.instance, self.settings.host, self._clock, self._on_leadership_lost
         )
         while (standby := self._ask_to_lead(self._leadership)) is not None:
@@ -408,7 +394,7 @@ class Daemon:
         self.engine.health.standby = None
         return not self._must_yield()
 
-    def _ask_to_lead(self, leadership: Leadership) -> str | None:
+    def _ask_to_lead(self, leadership: Lease) -> str | None:
         """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
         try:
             standby = self._try_to_lead(leadership)
@@ -418,7 +404,7 @@ class Daemon:
         self.engine.report_available()
         return standby
 
-    def _try_to_lead(self, leadership: Leadership) -> str | None:
+    def _try_to_lead(self, leadership: Lease) -> str | None:
         """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads.
 
         Raises DatabaseUnavailable."""
@@ -543,15 +529,16 @@ class Daemon:
         self._systemd.ping_watchdog(time.monotonic())
         return self._stop_signals > 0 or self._must_yield()
 
-    def _adopt_runs(self, remote: RemoteExecutor[Claim, AttemptResult], *, may_lack_commits: bool) -> None:
+    def _adopt_runs(self, remote: RemoteExecutor, *, may_lack_commits: bool) -> None:
         """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached.
 
         If the database may lack commits, none is continued: an attempt in the queue may be one that has ended before.
         """
         running = [
-            run for _, _, run in runs.all_open_runs(self.store.connection) if run.state == "running" and not may_lack_commits
+            (run.owner, run.run_id, run.fence)
+            for _, _, run in runs.all_open_runs(self.store.connection)
+            if run.state == "running" and not may_lack_commits
         ]
-        numbers = {payloads.attempt_key(run.owner, run.run_id, run.fence): run.run_id for run in running}
         past = boots.latest_instances(self.store.connection, MAX_PAST_BOOTS)
         if self._last_write is not None:  # the database may have lost its boot
             past.append(self._last_write[0])
@@ -568,7 +555,7 @@ class Daemon:
                 self._systemd.report_status(f"waiting for the queue: {remote.problem}")
             return self._is_start_over()
 
-        if not remote.adopt(numbers, past, self._codec.claim_of_leftover, is_over):
+        if not remote.adopt_runs(running, past, is_over):
             raise _StoppedAtStart
 
     def prepare_lanes(self) -> None:

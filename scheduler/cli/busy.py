@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import NoReturn
 
 import click
 
@@ -19,21 +18,14 @@ from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
-from scheduler.model.settings import RemoteQueue
 from scheduler.store import entries, lane_holds, runs
-from scheduler.system import lanes
-from scheduler.system.lanes import Lanes
+from scheduler.system import extras, lanes
+from scheduler.system.lanes import ClusterLane, ClusterProblem, Lanes
 from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.system.state_lock import make_state_folder
 
-if TYPE_CHECKING:  # of an extra
-    from scheduler.store.job_queue import JobQueue
-
-T = TypeVar("T")
-
 WORKERS = "procrastinate"  # the value of `executor.kind` if there are workers
 RETRY_SECONDS = 0.5
-KEEPS_PER_LEASE = 10
 
 
 def run_while_locked(agent: str, command: tuple[str, ...], path: Path) -> int:
@@ -81,131 +73,21 @@ def _take_lane(name: str, database: Path) -> int:
     return fd
 
 
-class _ClusterLane(Protocol):
-    """The lane of an agent on all machines of a cluster. Its methods raise _ClusterProblem."""
-
-    keep_every: float  # seconds between calls of `keep`
-
-    def is_own_run(self) -> bool:
-        """Whether this command is part of a run that has the lane."""
-        ...
-
-    def take(self) -> str | None:
-        """Take the lane, or prolong the time for which it is held. Returns what must end first; None: the lane is held."""
-        ...
-
-    def keep(self) -> None:
-        """Prolong the time for which the lane is held."""
-        ...
-
-    def release(self) -> None: ...
-
-
-class _ClusterProblem(Exception):
-    """The database of the cluster cannot be used at the moment. The message is one line."""
-
-
-class _QueueLane:
-    """A lane in the queue of the workers."""
-
-    def __init__(self, name: str, remote: RemoteQueue, host: str) -> None:
-        from scheduler.work.payloads import lock_of_lane
-
-        self._lock = lock_of_lane(name)
-        self._remote = remote
-        self._lease = remote.lease.total_seconds()
-        self._holder = _holder_name(host)
-        self.keep_every = self._lease / KEEPS_PER_LEASE
-
-    def is_own_run(self) -> bool:
-        mark = os.environ.get(RUN_ID_VARIABLE)
-        return mark is not None and self._call(lambda queue: queue.is_in_progress(self._lock, mark))
-
-    def take(self) -> str | None:
-        return self._call(self._take)
-
-    async def _take(self, queue: JobQueue) -> str | None:
-        await queue.hold_lanes([self._lock], self._holder, self._lease, is_held=False)
-        obstacle = await queue.find_lane_obstacle(self._lock, self._holder, self._lease)
-        if obstacle is None:
-            await queue.hold_lanes([self._lock], self._holder, self._lease, is_held=True)
-        return obstacle
-
-    def keep(self) -> None:
-        self._call(lambda queue: queue.hold_lanes([self._lock], self._holder, self._lease, is_held=True))
-
-    def release(self) -> None:
-        self._call(lambda queue: queue.release_lanes(self._holder))
-
-    def _call(self, ask: Callable[[JobQueue], Awaitable[T]]) -> T:
-        from scheduler.store.job_queue import JobQueue, QueueUnavailable
-
-        async def connect_and_ask() -> T:
-            queue = JobQueue(self._remote.dsn, self._remote.name)
-            await queue.open()
-            try:
-                return await ask(queue)
-            finally:
-                await queue.close()
-
-        try:
-            return asyncio.run(connect_and_ask())
-        except QueueUnavailable as error:
-            raise _ClusterProblem(str(error)) from error
-
-
-class _ServerLane:
-    """A lane in the database of several daemons, one of which leads. `jobs` are the jobs in this lane."""
-
-    def __init__(self, name: str, server: str, jobs: Sequence[str], host: str) -> None:
-        self._name = name
-        self._server = server
-        self._jobs = jobs
-        self._holder = _holder_name(host)
-        self.keep_every = lane_holds.COMMAND_HOLD.total_seconds() / KEEPS_PER_LEASE
-
-    def is_own_run(self) -> bool:
-        return False  # the caller has asked the database already
-
-    def take(self) -> str | None:
-        return self._call(lambda db: lane_holds.try_to_hold_lane(db, self._name, self._jobs, self._holder))
-
-    def keep(self) -> None:
-        self.take()
-
-    def release(self) -> None:
-        self._call(lambda db: lane_holds.delete_hold_of_command(db, self._name, self._holder))
-
-    def _call(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        from scheduler.store.locations import open_server_for_command
-
-        try:
-            with closing(open_server_for_command(self._server)) as db:
-                return ask(db)
-        except sqlite3.Error as error:
-            raise _ClusterProblem(str(error)) from error
-
-
-def _holder_name(host: str) -> str:
-    return f"{lane_holds.COMMAND} on {host} (process {os.getpid()})"
-
-
-def _lane_in_cluster(name: str, path: Path, files: DaemonFiles) -> _ClusterLane | None:
+def _lane_in_cluster(name: str, path: Path, files: DaemonFiles) -> ClusterLane | None:
     """The lane on all machines; None if there is only this one. The config is loaded only if it may have workers."""
     if not (files.server or _may_have_workers(path)):
         return None
     from scheduler.config.settings.load import load_config
-    from scheduler.work.payloads import missing_secret
 
     settings = load_config(path, os.environ, for_worker=True).settings
+    holder = f"{lane_holds.COMMAND} on {settings.host} (process {os.getpid()})"
+    lane: ClusterLane | None = None
     if settings.remote is not None:
-        if problem := missing_secret(settings.remote):
-            raise InputError(f"cannot lock {name!r} on the other machines: {problem}")
-        return _QueueLane(name, settings.remote, settings.host)
-    if files.server is None:
-        return None
-    jobs = [job for job, agent in settings.job_agents.items() if agent.name == name]
-    return _ServerLane(name, files.server, jobs, settings.host)
+        lane = extras.load("executors", "procrastinate").make_lane(name, settings.remote, holder)
+    elif files.server is not None:
+        jobs = [job for job, agent in settings.job_agents.items() if agent.name == name]
+        lane = extras.load("stores", "postgresql").make_lane(name, files.server, jobs, holder)
+    return lane
 
 
 def _may_have_workers(path: Path) -> bool:
@@ -218,14 +100,14 @@ def _may_have_workers(path: Path) -> bool:
         return False
 
 
-def _take_in_cluster(lane: _ClusterLane, name: str) -> None:
+def _take_in_cluster(lane: ClusterLane, name: str) -> None:
     """Take the lane on all machines, as soon as it is free there. A message says what this waits for."""
     reported = None
     try:
         while True:
             try:
                 obstacle = lane.take()
-            except _ClusterProblem as problem:
+            except ClusterProblem as problem:
                 obstacle = f"it cannot be locked for the other machines: {problem}"
             if obstacle is None:
                 return
@@ -234,12 +116,12 @@ def _take_in_cluster(lane: _ClusterLane, name: str) -> None:
             reported = obstacle
             time.sleep(RETRY_SECONDS)
     except BaseException:
-        with suppress(_ClusterProblem):
+        with suppress(ClusterProblem):
             lane.release()
         raise
 
 
-def _keep_in_background(lane: _ClusterLane, lanes_here: Lanes, name: str, fd: int) -> None:
+def _keep_in_background(lane: ClusterLane, lanes_here: Lanes, name: str, fd: int) -> None:
     """Start a process that keeps the lane on all machines as long as a program holds the lock `fd` here, and then releases it.
 
     It is no child of the command, which may wait for all its children.
@@ -260,15 +142,15 @@ def _keep_in_background(lane: _ClusterLane, lanes_here: Lanes, name: str, fd: in
         os._exit(0)
 
 
-def _keep_until_unlocked(lane: _ClusterLane, is_locked: Callable[[], bool]) -> None:
+def _keep_until_unlocked(lane: ClusterLane, is_locked: Callable[[], bool]) -> None:
     kept_at = time.monotonic()
     while is_locked():
         time.sleep(RETRY_SECONDS)
         if time.monotonic() - kept_at >= lane.keep_every:
-            with suppress(_ClusterProblem):
+            with suppress(ClusterProblem):
                 lane.keep()
                 kept_at = time.monotonic()
-    with suppress(_ClusterProblem):
+    with suppress(ClusterProblem):
         lane.release()
 
 

@@ -446,7 +446,7 @@ def next_times() -> None:
     """
 
 
-def _log_options(command: CommandFunction) -> CommandFunction:
+def log_options(command: CommandFunction) -> CommandFunction:
     """Add `--log-format` as `form`, and `--log-level` as `level`."""
     command = click.option(
         "--log-level",
@@ -473,38 +473,13 @@ def _log_options(command: CommandFunction) -> CommandFunction:
     is_flag=True,
     help="Run everything that is due now, then exit. New agents and jobs count as due. The exit code is 1 if a run failed.",
 )
-@_log_options
+@log_options
 @options.config_option
 def run() -> None:
     """Run the daemon in the foreground.
 
     SIGHUP reloads the config. After SIGTERM or Ctrl-C, the daemon logs the runs in progress, waits until they have ended, and
     stops. A second SIGTERM or Ctrl-C stops it immediately.
-    """
-
-
-@command("worker:run_worker")
-@click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 1000),
-    help="The maximum number of runs at the same time.  [default: `limits.concurrency` in the config]",
-)
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Serve /healthz and /metrics at this address. There is no token, so use an address that only your own network can"
-    " reach.",
-)
-@_log_options
-@options.config_option
-def worker() -> None:
-    """Execute runs for a daemon on another machine.
-
-    The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
-    agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
-    progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
-    stopped. The daemon repeats stopped runs if this is allowed, as after a crash. SIGHUP reloads the config.
     """
 
 
@@ -525,21 +500,9 @@ def busy() -> None:
 busy.ignore_unknown_options = True  # they belong to the command
 
 
-@click.group()
+@click.group(cls=GroupWithExtras)
 def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
-
-
-@command("database:copy_database", of=database)
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
-def migrate() -> None:
-    """Copy the database from a file to a PostgreSQL server, or back.
-
-    FROM and TO are files or addresses such as postgresql://USER@HOST/DATABASE. TO must be empty. First stop
-    all daemons that use FROM or TO. FROM is not changed. At the end, the row counts are compared. If the command is interrupted,
-    nothing is copied.
-    """
 
 
 @command("database:back_up", of=database)
@@ -645,5 +608,5 @@ SECTIONS: dict[str, list[click.Command]] = {
     "Act": [*map(VerbCommand, ("Wake", "Cancel", "Pause", "Resume")), busy, cron],
     "Messages": [problems, outbox, conditions, *map(VerbCommand, ("Ack", "Unack", "Mute", "Unmute", "Ping"))],
     "Configure": [check, config, VerbCommand("Reload")],
-    "Set up": [init, run, worker, doctor, database, docs, files],
+    "Set up": [init, run, doctor, database, docs, files],
 }

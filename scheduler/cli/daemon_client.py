@@ -32,7 +32,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, check_file, check_links
-from scheduler.store.locations import open_for_writing
+from scheduler.store.locations import open_for_writing, server_stores
 from scheduler.store.transaction import Transaction
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.orphans import RUN_ID_VARIABLE
@@ -242,9 +242,7 @@ class OfflineDaemonClient:
             store = open_for_writing(self._plan.settings.database)
             closing.callback(store.close)
             if self._plan.settings.postgresql:
-                from scheduler.store.leadership import lead_for_a_command
-
-                lease = lead_for_a_command(self._plan.settings.postgresql, instance, BootClock())
+                lease = server_stores().lead_for_a_command(self._plan.settings.postgresql, instance, BootClock())
                 closing.callback(lease.stop)
                 store.epoch = lease.epoch
             return self._apply_in_transaction(store, instance, request)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -20,11 +19,10 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding, Level
-from scheduler.model.daemon_health import QueueState
 from scheduler.model.expected_error import ExpectedError
-from scheduler.model.settings import RemoteQueue
 from scheduler.store import boots, database
 from scheduler.system.process import Children
+from scheduler.work.remote import remote_executors
 
 LEVEL_MEANINGS: dict[Level, Meaning] = {"ok": Meaning.GOOD, "warn": Meaning.WORRYING, "bad": Meaning.BAD}
 CRONTAB_TIMEOUT = timedelta(seconds=5)
@@ -61,22 +59,7 @@ def _check_queue(path: Path) -> Iterator[Finding]:
     except ConfigError:
         return
     if remote is not None:
-        yield installation_checks.check_queue(asyncio.run(_ask_queue(remote)))
-
-
-async def _ask_queue(remote: RemoteQueue) -> QueueState:
-    from scheduler.store.job_queue import JobQueue, QueueUnavailable  # of an extra
-
-    queue = JobQueue(remote.dsn, remote.name)
-    try:
-        await queue.open(may_create=False)
-        workers = await queue.find_workers(remote.lease.total_seconds())
-        return QueueState(None, tuple(workers), await queue.longest_wait())
-    except QueueUnavailable as error:
-        return QueueState(str(error))
-    finally:
-        with suppress(QueueUnavailable):
-            await queue.close()
+        yield installation_checks.check_queue(remote_executors().ask_state(remote))
 
 
 def read_user_crontab(program: str = "crontab") -> str:

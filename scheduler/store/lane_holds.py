@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol, cast
 from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import LaneHolder
@@ -36,58 +33,15 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     return True
 
 
-# An advisory lock, one for each schema. Each transaction of the leader has it in shared mode. A command takes it alone, and thus
-# waits until the transaction of the leader has ended.
-_LOCK_LANES = "select pg_advisory_xact_lock(728410, tableoid::int) from _leader"
-_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+SERVER_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 # Commands hold a lane only if the database is on a server, and by its clock. The clocks of the hosts may differ.
 _BY_COMMAND = f"holder like '{COMMAND}%'"
-_IS_OVER = f"until_at <= case when {_BY_COMMAND} then {_NOW} else ? end"
-_OTHER = f"select holder from hold where name = ? and holder <> ? and holder like ? and until_at > {_NOW} limit 1"  # noqa: S608
-_HOLD_FOR_COMMAND = (
-    f"insert into hold (name, holder, until_at) select ?, ?, {_NOW} + ? where not exists ({_OTHER})"
-    " on conflict (name, holder) do update set until_at = excluded.until_at"
-)
-_OBSTACLES = (
-    f"select ({_OTHER}) as other, until_at > clock_timestamp() as leads, (select id from run where state = 'running' and"  # noqa: S608
-    " (kind = 'heartbeat' and name = ? or kind = 'cron' and name in (select value from json_each(?))) limit 1) as running"
-    " from _leader"
-)
-
-
-class _Server(Protocol):
-    """A connection to a PostgreSQL server."""
-
-    def execute_at_once(self, *statements: tuple[str, Sequence[Any]]) -> Sequence[sqlite3.Row]: ...
-
-
-def try_to_hold_lane(db: sqlite3.Connection, name: str, jobs: Sequence[str], holder: str) -> str | None:
-    """Hold a lane for a command on any host, if the database is on a server. Returns what the command must wait for.
-
-    None: the command has the lane, as long as it calls this again within `COMMAND_HOLD`. `jobs` are the jobs in this lane. It
-    waits until the transaction of the leader has ended, so that no run begins at the same time, and does not block the renewal
-    of the lease. All statements are sent at once, so a frozen command keeps no lock. The clock of the server decides, also when
-    a daemon on any host looks for holds.
-    """
-    other = (name, holder, f"{COMMAND}%")
-    (row,) = cast("_Server", db).execute_at_once(
-        (_LOCK_LANES, ()),
-        (_HOLD_FOR_COMMAND, (name, holder, COMMAND_HOLD // timedelta(milliseconds=1), *other)),
-        (_OBSTACLES, (*other, name, json.dumps([*jobs]))),
-    )
-    if row["other"] is not None:
-        return f"{row['other']} has locked it"
-    return f"run {row['running']} is in progress" if row["running"] and row["leads"] else None
+_IS_OVER = f"until_at <= case when {_BY_COMMAND} then {SERVER_NOW} else ? end"
 
 
 def _is_over(db: sqlite3.Connection) -> str:
     """The condition for a hold that has ended. Its parameter is the time of the daemon."""
     return "until_at <= ?" if is_file(db) else _IS_OVER
-
-
-def delete_hold_of_command(db: sqlite3.Connection, name: str, holder: str) -> None:
-    """End the hold of a command."""
-    db.execute("delete from hold where name = ? and holder = ?", (name, holder))
 
 
 def delete_hold(tx: Transaction, name: str, holder: str) -> None:

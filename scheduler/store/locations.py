@@ -1,13 +1,66 @@
-"""Opens the database where it is: in a file, or on a PostgreSQL server, whose driver is imported only then."""
+"""Opens the database where it is: in a file, or on a server, for which an extra is loaded."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from scheduler.store import database
 from scheduler.store.database import Store
+from scheduler.system import extras
+
+if TYPE_CHECKING:  # it imports asyncio, which commands that only read do not need
+    from scheduler.system.boot_clock import BootClock
+
+
+class Lease(Protocol):
+    """The permission to lead the daemons that share a database. `epoch` increases with each daemon that leads."""
+
+    epoch: int | None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether no other daemon can lead yet. If not, this one starts nothing: it was frozen or cut off for a while."""
+
+    @property
+    def has_seen_expired_lease(self) -> bool:
+        """Whether the lease had expired when it was last looked at."""
+
+    def try_to_lead(self) -> str | None:
+        """Take the lease if it is free. Returns why this daemon does not lead; None: it leads now.
+
+        Raises DatabaseUnavailable if the server cannot be reached, and StoreError if there are no tables of this version.
+        """
+
+    def start(self) -> None:
+        """Renew the lease from now on."""
+
+    def give_back(self) -> None:
+        """Let another daemon lead, because this one cannot write. It may try to lead again."""
+
+    def stop(self, *, release: bool = True) -> None:
+        """Stop renewing. With `release` another daemon may lead at once."""
+
+
+class ServerStores(Protocol):
+    """The module that an entry point in `heartbeatd.stores` names. The name is the scheme of the addresses."""
+
+    def open_for_writing(self, url: str, *, is_patient: bool) -> Store: ...
+
+    def open_read_only(self, url: str) -> sqlite3.Connection: ...
+
+    def make_lease(self, url: str, holder: str, host: str, clock: BootClock, on_lost: Callable[[str], None]) -> Lease:
+        """The lease of a daemon. `on_lost` is called once, in another thread, when it must stop at once."""
+
+    def lead_for_a_command(self, url: str, holder: str, clock: BootClock) -> Lease:
+        """The lease for a command that needs the database for itself. Raises DatabaseUnavailable if a daemon leads."""
+
+
+def server_stores() -> ServerStores:
+    """The extra for databases on a PostgreSQL server. Raises MissingExtra."""
+    return cast("ServerStores", extras.load("stores", "postgresql"))
 
 
 def open_for_writing(where: Path | str, *, is_patient: bool = False) -> Store:
@@ -16,27 +69,12 @@ def open_for_writing(where: Path | str, *, is_patient: bool = False) -> Store:
     Raises StoreError, and DatabaseUnavailable if the server is down. If the caller `is_patient`, the store is then returned
     without a connection, and `Store.connect` tries again.
     """
-    if isinstance(where, Path):
-        return Store.open(where)
-    from scheduler.store.postgresql import ServerStore
-
-    return ServerStore.open_server(where, is_patient=is_patient)
+    return Store.open(where) if isinstance(where, Path) else server_stores().open_for_writing(where, is_patient=is_patient)
 
 
 def open_read_only(where: Path | str) -> sqlite3.Connection:
     """A connection that only reads. Raises StoreError if there is nothing to read."""
-    if isinstance(where, Path):
-        return database.open_read_only(where)
-    from scheduler.store.postgresql import open_server_read_only
-
-    return open_server_read_only(where)
-
-
-def open_server_for_command(url: str) -> sqlite3.Connection:
-    """A connection to a server, for a command that writes single rows while the daemon runs. Raises sqlite3.Error."""
-    from scheduler.store.postgresql import WRITER_SETTINGS, ServerConnection
-
-    return cast("sqlite3.Connection", ServerConnection(url, WRITER_SETTINGS))
+    return database.open_read_only(where) if isinstance(where, Path) else server_stores().open_read_only(where)
 
 
 def open_read_only_any_version(where: Path | str) -> sqlite3.Connection:

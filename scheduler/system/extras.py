@@ -17,7 +17,15 @@ from scheduler.model.expected_error import ExpectedError
 Point = Literal["stores", "executors", "listeners", "commands"]
 
 # Which optional dependencies of heartbeatd an entry point needs. Any other entry point is part of the default installation.
-GROUPS = {"mcp": "mcp", "otel": "otel", "tools": "mcp"}
+GROUPS = {
+    "database.migrate": "cluster",
+    "mcp": "mcp",
+    "otel": "otel",
+    "postgresql": "cluster",
+    "procrastinate": "cluster",
+    "tools": "mcp",
+    "worker": "cluster",
+}
 
 
 class MissingExtra(ExpectedError):

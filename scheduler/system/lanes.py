@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from heartbeat.words import one_line
 from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock, wait_for_lock
@@ -134,3 +135,24 @@ def _name_in_brackets(pid: int) -> str:
 def lanes_beside(state: Path) -> Lanes:
     """The lanes of the agents in this database."""
     return Lanes(state.with_name("lanes"))
+
+
+class ClusterLane(Protocol):
+    """The lane of an agent on all machines of a cluster. Its methods raise ClusterProblem."""
+
+    keep_every: float  # seconds between calls of `keep`
+
+    def is_own_run(self) -> bool:
+        """Whether this command is part of a run that has the lane."""
+
+    def take(self) -> str | None:
+        """Take the lane, or prolong the time for which it is held. Returns what must end first; None: the lane is held."""
+
+    def keep(self) -> None:
+        """Prolong the time for which the lane is held."""
+
+    def release(self) -> None: ...
+
+
+class ClusterProblem(Exception):
+    """The database of the cluster cannot be used at the moment. The message is one line."""

@@ -7,20 +7,17 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-import required_programs
-from remote_bench import RemoteBench
 from thread_limit import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
 from scheduler.work.executor import Done, Executor, LocalExecutor, NeverBegun, WorkerLoop
-from scheduler.work.remote_executor import RemoteExecutor
 
 PATIENCE = 30
 HERE = Path(__file__).parent
@@ -35,19 +32,16 @@ class MakeExecutor(Protocol):
     def __call__(self, carry: Carry, notify: Callable[[], None], places: int = ...) -> Executor[str, str]: ...
 
 
-@pytest.fixture(params=["local", pytest.param("remote", marks=required_programs.needs("initdb"))])
-def make(request: pytest.FixtureRequest) -> Iterator[MakeExecutor]:
-    if request.param == "local":
-        yield lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop(BootClock(), "test"))
-        return
-    with RemoteBench(request.getfixturevalue("postgres"), BootClock()) as bench:
-        yield bench.make
+@pytest.fixture
+def make() -> MakeExecutor:
+    return lambda carry, notify, places=8: LocalExecutor(carry, str, notify, WorkerLoop(BootClock(), "test"))
 
 
 def settle(executor: Executor[str, str]) -> None:
     """Wait until a remote executor has sent everything to its queue."""
     deadline = time.monotonic() + PATIENCE
-    while isinstance(executor, RemoteExecutor) and not executor.is_flushed():
+    is_flushed: Callable[[], bool] = getattr(executor, "is_flushed", lambda: True)
+    while not is_flushed():
         assert time.monotonic() < deadline
         time.sleep(0.001)
 

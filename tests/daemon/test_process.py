@@ -349,7 +349,7 @@ def test_many_programs_leave_no_open_descriptor() -> None:
 def test_only_the_process_module_starts_programs() -> None:
     """Two other modules fork, to watch over a program or a worker after their own process has ended."""
     assert files_that_contain("subprocess.", "os.system(", "os.popen(", "os.spawn") == {"scheduler/system/process.py"}
-    assert files_that_contain("os.fork(") == {"scheduler/cli/busy.py", "scheduler/system/worker_guard.py"}
+    assert files_that_contain("os.fork(") == {"scheduler/cli/busy.py", "scheduler/extras/cluster/worker_guard.py"}
 
 
 def files_that_contain(*words: str) -> set[str]:

@@ -227,18 +227,6 @@ def test_a_daemon_reports_its_start_its_pings_a_reload_and_its_stop(service: Cal
 
 
 @pytest.mark.process
-def test_a_daemon_that_waits_for_its_queue_is_ready_and_pings(service: Callable[[str], Service], manager: Manager) -> None:
-    it = service(config(job="'true'") + "executor: {kind: procrastinate, dsn: 'postgresql://user:secret@127.0.0.1:1/none'}\n")
-    seen = manager.until("STATUS=waiting for the queue: ")
-    assert "READY=1" in seen
-    assert "secret" not in seen[-1]
-    manager.until("WATCHDOG=1")
-    manager.until("WATCHDOG=1")
-    it.process.send_signal(signal.SIGTERM)
-    assert it.process.wait(PATIENCE) == 0
-
-
-@pytest.mark.process
 def test_the_pings_stop_when_the_main_loop_hangs_and_its_traceback_is_logged(
     service: Callable[[str], Service], manager: Manager
 ) -> None:

@@ -31,15 +31,15 @@ DOORS = {
     "apprise": {"scheduler/channels/apprise.py"},
     "opentelemetry": {"scheduler/extras/traces/traces.py"},
     "jinja2": {"scheduler/web/page/rendering.py"},
-    "procrastinate": {"scheduler/store/job_queue.py"},
-    "psycopg": {"scheduler/store/job_queue.py", "scheduler/store/postgresql.py"},
+    "procrastinate": {"scheduler/extras/cluster/job_queue.py"},
+    "psycopg": {"scheduler/extras/cluster/job_queue.py", "scheduler/extras/cluster/postgresql.py"},
     "mcp": {"scheduler/extras/mcp/mcp_server.py", "scheduler/extras/mcp/mcp_stdio.py", "scheduler/extras/mcp/mcp_client.py"},
     "subprocess": {"scheduler/system/process.py"},
     "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py", "heartbeatd/state_folder.py"},
 }
 ROOMS = {
     "click": ("scheduler/cli/", "scheduler/extras/"),
-    "starlette": ("scheduler/web/", "scheduler/extras/mcp/"),
+    "starlette": ("scheduler/web/", "scheduler/extras/"),
     "uvicorn": ("scheduler/web/",),
     "pydantic": (
         "scheduler/config/",
@@ -52,6 +52,7 @@ ROOMS = {
 # The files that may read each real clock: the app, which passes it on, and code that waits in real time.
 CLOCKS = {
     "scheduler/app.py",
+    "scheduler/extras/cluster/worker.py",
     "scheduler/system/boot_clock.py",
     "scheduler/system/orphans.py",
     "scheduler/system/file_watch.py",
@@ -210,8 +211,8 @@ def test_sql_is_never_built_from_user_input() -> None:
         "scheduler/store/entries.py",
         "scheduler/store/migrations.py",
         "scheduler/store/database.py",
-        "scheduler/store/postgresql_schema.py",
-        "scheduler/store/transfer.py",
+        "scheduler/extras/cluster/postgresql_schema.py",
+        "scheduler/extras/cluster/transfer.py",
     }
 
 

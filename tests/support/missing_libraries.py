@@ -20,11 +20,11 @@ def environment_without(folder: Path, *libraries: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(kept)}
 
 
-def run_without(folder: Path, libraries: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without(folder: Path, libraries: tuple[str, ...], *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command of heartbeatd in the folder of this checkout."""
     return subprocess.run(
         [sys.executable, "-S", "-m", "scheduler", *arguments],
-        env=environment_without(folder, *libraries),
+        env=environment_without(folder, *libraries) | variables,
         capture_output=True,
         text=True,
         timeout=60,

@@ -25,7 +25,12 @@ from typing import IO, Any, NoReturn, Self
 
 from checkout import HOME
 
-MODULES = ("scheduler.cli.run", "scheduler.cli.worker", "scheduler.store.postgresql", "scheduler.work.remote_executor")
+MODULES = (
+    "scheduler.cli.run",
+    "scheduler.extras.cluster.worker",
+    "scheduler.extras.cluster.postgresql",
+    "scheduler.extras.cluster.remote_executor",
+)
 LARGEST_START = 1 << 17  # bytes
 PATIENCE = 60.0  # seconds until a wait fails the test
 
@@ -126,7 +131,8 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that wait for a command
     for module in MODULES:
-        import_module(module)
+        with suppress(ModuleNotFoundError):  # the extras may have been deleted
+            import_module(module)
     gc.freeze()
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, LARGEST_START, 4)

@@ -46,7 +46,6 @@ from scheduler.system.process import Children
 from scheduler.work import agent_calls, plan
 from scheduler.work.executor import Done
 from scheduler.work.model_tools import ModelTools
-from scheduler.work.payloads import ClaimCodec
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
@@ -210,6 +209,8 @@ class World:
         self.inbox = Inbox(lambda: None)
         self.runs = runs or VirtualExecutor(self.clock, self._execute)
         if self.through_payloads:
+            from scheduler.extras.cluster.payloads import ClaimCodec  # most worlds need no extra
+
             self.runs.carry_over = ClaimCodec(lambda: self.engine.plan.entries, self.folder, "worker")
         self.deliveries = VirtualExecutor(self.clock, self._send)
         self.engine = Engine(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import ssl
 from datetime import timedelta
-from importlib import metadata
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +14,10 @@ from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import Deadman, Network, Proxy, RemoteQueue, Server, Token
+from scheduler.system import extras
 
 LEAST_BYTES = 16  # 128 bit
 LEAST_DIFFERENT = 5  # characters
-EXTRA_PACKAGE = "procrastinate"  # of the extra heartbeatd[cluster]
 SHORTEST_LEASE = timedelta(seconds=2)
 DSN_EXAMPLE = 'dsn: "${HEARTBEATD_DSN}", and set that to postgresql://USER:PASSWORD@HOST/DATABASE'
 
@@ -140,8 +139,8 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
         if part.dsn is not None:
             node.add_error("only `kind: procrastinate` uses a database; write kind: procrastinate, or remove dsn", "dsn")
         return None
-    if not is_installed(EXTRA_PACKAGE):
-        node.add_error("this needs heartbeatd[cluster]; write: pip install 'heartbeatd[cluster]'", "kind")
+    if (missing := extras.describe_missing("executors", part.kind)) is not None:
+        node.add_error(missing, "kind")
     if part.lease < SHORTEST_LEASE:
         node.add_error("a lease this short ends by accident; write at least 2s", "lease")
     if part.dsn is None:
@@ -153,15 +152,6 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     if not node.context.secrets.is_disabled and not _is_dsn(dsn.reveal()):
         node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
     return RemoteQueue(dsn, part.queue, part.lease)
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package of an optional extra is installed. Imports nothing of it."""
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _is_dsn(text: str) -> bool:

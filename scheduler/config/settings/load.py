@@ -158,6 +158,8 @@ def _build_settings(
         traces=config.telemetry.traces,
         remote=daemon_settings.build_remote_queue(config.executor, nodes["executor"]),
     )
+    if settings.postgresql and (missing := extras.describe_missing("stores", "postgresql")):
+        diagnostics.add_error(root.marks["state"][0] if "state" in root else NO_POSITION, "state", missing)
     if settings.traces and (missing := extras.describe_missing("listeners", "otel")):
         place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
         diagnostics.add_warning(place, "telemetry.traces", missing)

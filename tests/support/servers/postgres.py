@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 import required_programs
 
-from scheduler.store.postgresql import ServerStore
+from scheduler.store.locations import open_for_writing
 
 START_PATIENCE = 60.0  # seconds; a server that was killed first recovers
 USERS = ("postgres", "nobody")  # root cannot run the server; the first of these that exists does
@@ -208,7 +208,7 @@ class EmptyDatabases:
 
     def _create(self) -> str:
         url = self._server.database()
-        ServerStore.open_server(url).close()
+        open_for_writing(url).close()
         return url
 
 

@@ -24,7 +24,7 @@ from procrastinate.manager import JobManager, get_channel_for_queues
 from procrastinate.schema import SchemaManager
 
 from heartbeatd.secret import Secret
-from scheduler.store.postgresql import CONNECTION_DEFAULTS
+from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.extras.cluster.worker_guard import END, HEADER, WorkerFile, end_programs_of_dead_workers
 from scheduler.system.log import LOGGER_NAME
 from scheduler.system.orphans import RUN_ID_VARIABLE, WORKER_VARIABLE
-from scheduler.system.worker_guard import END, HEADER, WorkerFile, end_programs_of_dead_workers
 
 pytestmark = pytest.mark.process
 

@@ -24,6 +24,7 @@ import psycopg
 import pytest
 import required_programs
 from cluster_processes import Cluster
+from missing_libraries import run_without
 from remote_bench import RemoteBench, TextCodec
 from run_async import new_http_client
 from servers.postgres import PostgresServer
@@ -34,7 +35,7 @@ from warm_start import Heartbeatd
 from heartbeat.runners.errors import CallError
 from heartbeatd.secret import Secret
 from scheduler.app import Daemon
-from scheduler.store.job_queue import (
+from scheduler.extras.cluster.job_queue import (
     SCHEMA_LOCK,
     AttemptEnd,
     Claimed,
@@ -44,12 +45,12 @@ from scheduler.store.job_queue import (
     QueueUnavailable,
     Withdrawal,
 )
+from scheduler.extras.cluster.payloads import AttemptRefused
+from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
+from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
-from scheduler.system.worker_guard import HEADER
 from scheduler.work.executor import Done, Interrupted, NeverBegun
-from scheduler.work.payloads import AttemptRefused
-from scheduler.work.remote_worker import GuardedHttp, guard_start
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
@@ -1289,13 +1290,10 @@ def test_a_daemon_without_workers_imports_nothing_of_the_extra() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_without_the_extra_the_config_is_refused_in_one_line(tmp_path: Path) -> None:
-    """The folder of the package's metadata is hidden by a program that runs with another import path."""
-    (tmp_path / "config.yaml").write_text(AGENT.format(script="true", state="state/h.db"))
-    hide = "import importlib.metadata as m, sys; old = m.version\ndef version(n):\n  if n == 'procrastinate': raise m.PackageNotFoundError(n)\n  return old(n)\nm.version = version\nfrom scheduler.cli.main import main; sys.exit(main(['check']))"
-    done = subprocess.run(
-        [sys.executable, "-c", hide], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "DSN": "postgresql://x@y/z"},
-    )  # fmt: skip
+def test_without_the_libraries_the_config_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(AGENT.format(script="true", state="postgresql://x@y/z"))
+    done = run_without(tmp_path, ("procrastinate",), "check", "-c", str(tmp_path / "config.yaml"), DSN="postgresql://x@y/z")
+    missing = "this needs an extra that is not installed; write: pip install 'heartbeatd[cluster]'"
     assert done.returncode == 2
-    assert "executor.kind: this needs heartbeatd[cluster]; write: pip install 'heartbeatd[cluster]'" in done.stderr
+    assert f"executor.kind: {missing}\n" in done.stderr
+    assert f"state: {missing}\n" in done.stderr

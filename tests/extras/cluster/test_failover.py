@@ -19,13 +19,13 @@ from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
+from scheduler.extras.cluster.leadership import Leadership
+from scheduler.extras.cluster.postgresql import ServerConnection, ServerError, read_server_identity
 from scheduler.model.events import RunRecovered
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, back_up
-from scheduler.store.leadership import Leadership
 from scheduler.store.locations import open_for_writing
-from scheduler.store.postgresql import ServerConnection, ServerError, read_server_identity
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -15,8 +14,8 @@ from world import QUIET, Delayed, MakeWorld, World
 
 from scheduler.cli.busy import _lane_in_cluster
 from scheduler.cli.daemon_files import locate_files
-from scheduler.store.lane_holds import try_to_hold_lane
-from scheduler.store.locations import open_server_for_command
+from scheduler.extras.cluster.command_lanes import try_to_hold_lane
+from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection, ServerError
 
 pytestmark = required_programs.needs("initdb")
 
@@ -76,7 +75,6 @@ def test_a_lane_stays_locked_although_the_clock_of_the_leader_is_ahead_of_that_o
 
 def test_a_command_does_not_get_the_lane_while_the_leader_may_be_starting_a_run(make_world: MakeWorld, address: str) -> None:
     world = make_world(CONFIG, server=address)
-    with closing(open_server_for_command(address)) as db:
-        db.execute("set lock_timeout = 50")
-        with world.store.transaction(), pytest.raises(sqlite3.OperationalError, match="lock timeout"):
-            try_to_hold_lane(db, "ops", [], "heartbeatd busy on b (process 1)")
+    impatient = ServerConnection(address, WRITER_SETTINGS | {"lock_timeout": 50})
+    with closing(impatient) as db, world.store.transaction(), pytest.raises(ServerError, match="lock timeout"):
+        try_to_hold_lane(db, "ops", [], "heartbeatd busy on b (process 1)")

@@ -16,9 +16,9 @@ from warm_start import Heartbeatd
 from world import MakeWorld, World, all_rows
 
 from scheduler.cli.main import main
+from scheduler.extras.cluster.transfer import copy_all_rows
 from scheduler.store.database import Store, StoreError, open_read_only
 from scheduler.store.locations import open_for_writing, open_read_only_any_version
-from scheduler.store.transfer import copy_all_rows
 from scheduler.system.state_lock import StateLock
 
 pytestmark = required_programs.needs("initdb")

@@ -19,13 +19,13 @@ from typing import Any, Generic, TypeVar
 
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
+from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, QueueUnavailable
+from scheduler.extras.cluster.payloads import AttemptRefused, Codec, InvalidPayload
+from scheduler.extras.cluster.remote_executor import log_availability, run_again_after_errors, wait_for_event
 from scheduler.net.http_client import HttpClient
-from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
-from scheduler.work.payloads import AttemptRefused, Codec, InvalidPayload
-from scheduler.work.remote_executor import log_availability, run_again_after_errors, wait_for_event
 
 T = TypeVar("T")
 R = TypeVar("R")

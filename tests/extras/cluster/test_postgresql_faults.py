@@ -14,10 +14,10 @@ from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from world import MakeWorld, World
 
+from scheduler.extras.cluster.postgresql import READER_SETTINGS, ServerConnection, ServerError
 from scheduler.store import boots
 from scheduler.store.database import CommitUnknown, DatabaseUnavailable
 from scheduler.store.locations import open_for_writing
-from scheduler.store.postgresql import READER_SETTINGS, ServerConnection, ServerError
 
 pytestmark = required_programs.needs("initdb")
 

@@ -18,7 +18,8 @@ from servers.postgres import PostgresServer
 from warm_start import Heartbeatd
 
 from heartbeatd.secret import Secret
-from scheduler.cli.busy import _keep_until_unlocked, _QueueLane, _take_in_cluster
+from scheduler.cli.busy import _keep_until_unlocked, _take_in_cluster
+from scheduler.extras.cluster.command_lanes import QueueLane
 from scheduler.model.settings import RemoteQueue
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
@@ -115,7 +116,7 @@ def test_the_lane_of_a_command_that_was_killed_is_released(cluster: Cluster) -> 
     wait_until(lambda: cluster.query("select count(*) from heartbeatd_lane") == "0")
 
 
-class InterruptedLane(_QueueLane):
+class InterruptedLane(QueueLane):
     """A lane whose command gets a Ctrl-C while it waits."""
 
     def take(self) -> str | None:
@@ -134,7 +135,7 @@ def dsn(postgres: PostgresServer) -> str:
 
 
 def test_a_command_prolongs_the_time_for_which_it_has_the_lane(dsn: str, postgres: PostgresServer) -> None:
-    lane, held = _QueueLane("ops", remote_queue(dsn), "a"), list[str]()
+    lane, held = QueueLane("ops", remote_queue(dsn), "a"), list[str]()
 
     def is_locked() -> bool:
         held.append(postgres.query(dsn, "select until_at from heartbeatd_lane"))

@@ -15,7 +15,12 @@ from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, cast
 
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
 from heartbeat.words import squeeze
+from scheduler.extras.cluster.postgresql_schema import apply_schema, unknown_migrations
 from scheduler.model.state_address import describe_server, schema_of
 from scheduler.store.database import (
     CommitUnknown,
@@ -25,18 +30,7 @@ from scheduler.store.database import (
     Store,
     StoreError,
 )
-from scheduler.store.postgresql_schema import apply_schema, unknown_migrations
 from scheduler.store.unit_of_work import UnitOfWork
-
-try:
-    import psycopg
-    from psycopg import pq
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-except ImportError:  # pragma: no cover (the tests have it)
-    raise StoreError(
-        "state: postgresql:// needs the extra `cluster`; pip install 'heartbeatd[cluster]' (with pipx: pipx inject"
-        " heartbeatd 'heartbeatd[cluster]')"
-    ) from None
 
 LARGEST = 2**63
 OLDEST_SERVER = 130_000  # as PostgreSQL numbers its versions

@@ -24,11 +24,11 @@ from heartbeatd.verbs import Cancel
 from scheduler.cli.commands import explain
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.requests import NoteWorkersOfRuns
+from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 from scheduler.work.executor import Done, Interrupted, NotTaken
-from scheduler.work.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
 
 LOST = Interrupted("w1 was lost", was_stopped=False)
 STOPPED = Interrupted("w1 was stopped", was_stopped=True)

@@ -16,7 +16,7 @@ from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
-from scheduler.store.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
+from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
 from scheduler.system.boot_clock import BootClock
 
 pytestmark = required_programs.needs("initdb")

@@ -11,14 +11,14 @@ from typing import Any
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
+from scheduler.extras.cluster.job_queue import JobQueue
+from scheduler.extras.cluster.payloads import Codec
+from scheduler.extras.cluster.remote_executor import RemoteExecutor
+from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.model.daemon_health import QueueState
-from scheduler.store.job_queue import JobQueue
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop
-from scheduler.work.payloads import Codec
-from scheduler.work.remote_executor import RemoteExecutor
-from scheduler.work.remote_worker import RemoteWorker
 
 PATIENCE = 10
 QUEUES = itertools.count(1)

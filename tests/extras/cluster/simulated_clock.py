@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from scheduler.store.job_queue import STATEMENT_TIMEOUT
+from scheduler.extras.cluster.job_queue import STATEMENT_TIMEOUT
 from scheduler.system.boot_clock import BootClock
 
 PATIENCE = 60  # seconds of real time after which a test that hangs fails

@@ -32,13 +32,14 @@ from world import MakeWorld, utc
 from scheduler.app import Daemon
 from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
+from scheduler.extras.cluster.command_lanes import try_to_hold_lane
+from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
+from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
 from scheduler.insight.installation_checks import check_clock, check_replication
 from scheduler.model.timestamps import to_millis
 from scheduler.store import boots, lane_holds, recorded_times
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
-from scheduler.store.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
-from scheduler.store.locations import open_for_writing, open_server_for_command
-from scheduler.store.postgresql import ServerConnection
+from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
 from scheduler.system.state_lock import StateLock, make_state_folder
 
@@ -281,22 +282,22 @@ def test_a_frozen_busy_command_blocks_neither_the_lease_nor_the_ticks_of_the_lea
         with store.transaction() as db:
             db.execute("update boot set pid = 2")
 
-    with closing(open_server_for_command(address)) as command:
+    with closing(ServerConnection(address, WRITER_SETTINGS)) as command:
         command.set_trace_callback(tick)  # the command is frozen before each of its statements
-        assert lane_holds.try_to_hold_lane(command, "ops", ["a", "it's"], "heartbeatd busy on a?") is None
+        assert try_to_hold_lane(command, "ops", ["a", "it's"], "heartbeatd busy on a?") is None
         tick()
-        assert "on a? has locked it" in str(lane_holds.try_to_hold_lane(command, "ops", [], "heartbeatd busy on b"))
-        assert lane_holds.try_to_hold_lane(command, "other", [], "heartbeatd busy on b") is None
+        assert "on a? has locked it" in str(try_to_hold_lane(command, "ops", [], "heartbeatd busy on b"))
+        assert try_to_hold_lane(command, "other", [], "heartbeatd busy on b") is None
         assert one._problem is None
 
 
 def test_a_busy_command_waits_for_the_tick_in_progress_and_sees_its_run(hosts: Hosts, address: str) -> None:
     one, store = hosts.add("one")
     lead(one, store)
-    with closing(open_server_for_command(address)) as command, ThreadPoolExecutor() as pool:
+    with closing(ServerConnection(address, WRITER_SETTINGS)) as command, ThreadPoolExecutor() as pool:
         with store.transaction() as db:
             db.execute(RUN)
-            obstacle = pool.submit(lane_holds.try_to_hold_lane, command, "ops", [], "heartbeatd busy on a")
+            obstacle = pool.submit(try_to_hold_lane, command, "ops", [], "heartbeatd busy on a")
             with pytest.raises(TimeoutError):
                 obstacle.result(0.3)
             assert one._renew() is None  # also while a command waits
@@ -320,8 +321,8 @@ def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(host
     with store.transaction() as db:
         db.execute(ONE_BOOT)  # of a daemon that has crashed
         db.execute("update boot set last_tick_at = ?", (to_millis(now + timedelta(days=1)),))
-    with closing(open_server_for_command(address)) as command:
-        assert lane_holds.try_to_hold_lane(command, "ops", [], "heartbeatd busy on a") is None
+    with closing(ServerConnection(address, WRITER_SETTINGS)) as command:
+        assert try_to_hold_lane(command, "ops", [], "heartbeatd busy on a") is None
         assert is_held()
         command.execute("update hold set until_at = until_at - 120000")
     assert not is_held()

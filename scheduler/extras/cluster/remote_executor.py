@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from scheduler.extras.cluster.job_queue import JobQueue, NewAttempt, QueueUnavailable
+from scheduler.extras.cluster.payloads import Codec
 from scheduler.model.daemon_health import QueueState
-from scheduler.store.job_queue import JobQueue, NewAttempt, QueueUnavailable
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken, WorkerLoop
-from scheduler.work.payloads import Codec
 
 T = TypeVar("T")
 R = TypeVar("R")

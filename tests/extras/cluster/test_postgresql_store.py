@@ -19,12 +19,13 @@ from servers.postgres import EmptyDatabases, PostgresServer
 from world import MakeWorld
 
 import scheduler.store
+from scheduler.extras.cluster import postgresql_schema
+from scheduler.extras.cluster.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
 from scheduler.model.state_address import address_problem, describe_server, schema_of, server_of_path
-from scheduler.store import boots, postgresql_schema
+from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, Store, StoreError, open_empty_database
 from scheduler.store.locations import open_for_writing, open_read_only
 from scheduler.store.migrations import Migrations, migrations
-from scheduler.store.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
 
 pytestmark = required_programs.needs("initdb")
 
@@ -225,7 +226,7 @@ def statements_of(module: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", [each.name for each in pkgutil.iter_modules(scheduler.store.__path__)])
 def test_every_statement_is_understood_by_the_server(name: str, store: Store) -> None:
-    if name in ("database", "migrations", "postgresql", "postgresql_schema", "leadership", "job_queue", "transfer"):
+    if name in ("database", "migrations"):
         return
     for statement in set(statements_of(importlib.import_module(f"scheduler.store.{name}"))):
         store.connection._raw.execute(f"prepare checked as {_translate(statement)[0]}")  # type: ignore[attr-defined]
@@ -384,17 +385,6 @@ def test_nothing_of_the_driver_is_imported_for_a_file(tmp_path: Path) -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout == "[]\n"
-
-
-def test_without_the_extra_the_error_says_what_to_install() -> None:
-    program = (
-        "import sys; sys.modules['psycopg'] = None\n"
-        "from scheduler.store.database import StoreError\nfrom scheduler.store.locations import open_for_writing\n"
-        "try: open_for_writing('postgresql://db/x')\n"
-        "except StoreError as error: print(error)"
-    )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'heartbeatd[cluster]'" in found.stdout
 
 
 AN_AGENT = """

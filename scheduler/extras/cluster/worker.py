@@ -22,6 +22,8 @@ from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import find_missing_files
+from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
+from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.model.entry import Claim, Elapsed, Entry, Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult
@@ -33,11 +35,9 @@ from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
-from scheduler.system.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.model_tools import ModelTools
-from scheduler.work.payloads import lock_of_lane, missing_secret
 from scheduler.work.plan import Plan, make_plan
 from scheduler.work.tracing import Tracing
 
@@ -121,10 +121,10 @@ def run_worker(
 
 
 def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrency: int, listen: tuple[str, int] | None) -> None:
-    from scheduler.store.job_queue import JobQueue
-    from scheduler.web.worker_health import serve_health
-    from scheduler.work.payloads import ClaimCodec
-    from scheduler.work.remote_worker import RemoteWorker
+    from scheduler.extras.cluster.job_queue import JobQueue
+    from scheduler.extras.cluster.payloads import ClaimCodec
+    from scheduler.extras.cluster.remote_worker import RemoteWorker
+    from scheduler.extras.cluster.worker_health import serve_health
 
     settings, clock = config.settings, BootClock()
     lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
@@ -228,7 +228,7 @@ async def _carry_out_run(
     check_time: Callable[[], None],
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
-    from scheduler.work.remote_worker import GuardedHttp, guard_start
+    from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
 
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731

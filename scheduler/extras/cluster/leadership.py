@@ -8,15 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from scheduler.model.state_address import describe_server
-from scheduler.store.database import DatabaseUnavailable, StoreError
-from scheduler.store.postgresql import (
+from scheduler.extras.cluster.postgresql import (
     SERVER_REPLACED,
     ServerConnection,
     ServerError,
     names_several_hosts,
     read_server_identity,
 )
+from scheduler.model.state_address import describe_server
+from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.system.boot_clock import BootClock
 
 LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
