@@ -123,7 +123,7 @@ class Window(ConfigPart):
 
     start: types.OpeningTime = required_key("Start of the window, local time.", "08:00")
     end: types.ClosingTime = required_key(
-        "End of the window. An end before `start` is on the next day. `24:00` and `00:00` mean the midnight after `start`.",
+        "End of the window. An end before `start` is on the next day. `24:00` and `00:00` are the midnight after `start`.",
         "22:00",
     )
     timezone: OrUnset[types.Zone] = optional_key(
@@ -143,20 +143,17 @@ class McpServer(ConfigPart):
     headers: types.Headers = key({}, "Headers of the requests to `url`.")
     command: types.Argv = key(
         (),
-        "A program with its arguments. The program is an MCP server on stdin and stdout. It is started for each attempt, in the"
-        " workspace. No shell is used.",
+        "A program with its arguments: an MCP server on stdin and stdout, started for each attempt in the workspace.",
         unset="none",
     )
     env: types.Environment = key({}, "Environment variables for `command`, in addition to PATH, HOME and LANG.")
     read_only: bool = key(
-        True, "With `true`, each tool in `allow` must be declared as read-only by the server. Otherwise the run fails."
+        True, "With `true`, the server must declare each tool in `allow` as read-only. Otherwise the run fails."
     )
     timeout: types.PositiveDuration = key(
-        timedelta(seconds=30), "How long one call of a tool, or connecting to the server, may take."
+        timedelta(seconds=30), "How long a call of a tool, or connecting to the server, may take."
     )
-    max_result: Annotated[int, Field(ge=1000, le=65536)] = key(
-        16384, "How many bytes of the result of a call the model gets. The rest is cut."
-    )
+    max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "How many bytes of the result of a call the model gets.")
 
 
 class Tools(ConfigPart):
@@ -164,7 +161,7 @@ class Tools(ConfigPart):
 
     mcp: Annotated[list[McpServer], Field(max_length=20)] = key([], "The MCP servers with the tools, at most 20.")
     max_turns: Annotated[int, Field(ge=2, le=100)] = key(
-        10, "How many requests to the model one attempt may take. In the last request, the model must answer."
+        10, "The maximum number of requests to the model in an attempt. In the last one, the model must answer."
     )
 
 
@@ -175,16 +172,14 @@ class ModelRunner(ConfigPart):
         "Calls a model directly: in one turn, or with `tools` in several.", "anthropic"
     )
     provider: OrUnset[types.Text] = optional_key("The provider of the model.", "the provider with the same name as `kind`")
-    tools: Annotated[Tools | None, MapOr("none")] = key(
-        None, "Tools that the model may use before it answers. Without them, the model is called once per attempt."
-    )
+    tools: Annotated[Tools | None, MapOr("none")] = key(None, "Tools that the model may use before it answers.")
 
 
 class CommandRunner(ConfigPart):
     """Runs a program: the prompt on stdin, the answer on stdout."""
 
     kind: Literal["command"] = required_key(
-        "Runs a program. It gets the prompt on stdin and prints the answer on stdout, as text or as a JSON report.", "command"
+        "Runs a program. It gets the prompt on stdin and prints the answer, as text or as a JSON report.", "command"
     )
     argv: types.Argv = required_key("The program and its arguments. No shell is used.", ["program", "argument"])
     env: types.Environment = key({}, "Environment variables for the program, in addition to PATH, HOME and LANG.")
@@ -194,8 +189,7 @@ class HttpRunner(ConfigPart):
     """Posts the run to a URL; the answer is in the response or comes later."""
 
     kind: Literal["http"] = required_key(
-        "Sends a POST request with the prompt as JSON. A 200 response contains the answer. After a 202 response, the agent"
-        " sends the answer later.",
+        "Sends the prompt as JSON in a POST request. Status 200 brings the answer. After status 202, the agent sends it later.",
         "http",
     )
     url: types.Secret = required_key("The URL (http or https). Private addresses are allowed.", "https://...")
@@ -210,7 +204,7 @@ class PythonRunner(ConfigPart):
         "The function. Its module is looked up in the workspace first.", "package.module:function"
     )
     in_process: bool = key(
-        False, "With `true`, the function runs inside the daemon. It starts faster, but cannot be stopped at its timeout."
+        False, "With `true`, the function runs inside the daemon: it starts faster, but cannot be stopped at its timeout."
     )
 
 
@@ -237,11 +231,7 @@ class Unchanged(ConfigPart):
         return {"skip": written == "skip"} if isinstance(written, str) else written
 
     skip: bool = key(True, "Whether the run is skipped.")
-    max_age: OrUnset[types.PositiveDuration] = optional_key(
-        "How long runs may be skipped in a row. If the last answer is older, the agent is called although the output is the"
-        " same.",
-        "no limit",
-    )
+    max_age: OrUnset[types.PositiveDuration] = optional_key("How long runs may be skipped in a row.", "no limit")
 
 
 class Precheck(ConfigPart):
@@ -254,14 +244,13 @@ class Precheck(ConfigPart):
     )
     unchanged: Annotated[Unchanged, OrShort({"enum": ["skip", "run"]}, "`skip`, `run`, map")] = key(
         Unchanged(skip=False),
-        "What to do if the output has not changed since the agent's last valid answer. In a map, `max_age` can also be set.",
+        "What to do if the output is the same as at the agent's last valid answer. In a map, `max_age` can be set too.",
         written="run",
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "The maximum number of further calls after an incomplete first answer to a changed output (with `unchanged: skip`). An"
-        " answer is incomplete if it reports nothing, or has fewer new findings than the output has new lines. After a"
-        " truncated answer, the maximum is 3.",
+        "How often the agent is called again if its answer to a changed output is incomplete (with `unchanged: skip`): it"
+        " reports nothing, or has fewer new findings than the output has new lines. After a cut answer, the maximum is 3.",
     )
     on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
@@ -276,7 +265,7 @@ class DayBudget(ConfigPart):
         "The maximum cost. Every model that is called needs an entry in `prices`.", "no limit"
     )
     tokens_per_day: OrUnset[types.TokensADay] = optional_key(
-        "The maximum number of tokens of all kinds (input, output and cache).", "no limit"
+        "The maximum number of tokens (input, output and cache).", "no limit"
     )
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
         "The maximum number of runs that call an agent. Retries are not counted.", "no limit"
@@ -287,19 +276,18 @@ class Budget(DayBudget):
     """The limits of an entry in one day of its time zone."""
 
     usd_per_run: OrUnset[types.UsdARun] = optional_key(
-        "The maximum cost of one attempt. Each retry is another attempt. A prompt that could cost more is not sent to a model."
-        " For other runners, write your own estimate of the cost of one attempt.",
+        "The maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write"
+        " your own estimate.",
         "computed from the token limits",
     )
     tokens_per_run: OrUnset[types.TokensADay] = optional_key(
-        "The maximum number of tokens of all kinds in one attempt. A longer prompt is not sent to a model.",
-        "computed from the token limits",
+        "The maximum number of tokens in one attempt. A longer prompt is not sent to a model.", "computed from the token limits"
     )
 
 
 class HeartbeatMisfire(ConfigPart):
     grace: OrUnset[types.Duration] = optional_key(
-        "How late a scheduled run may start. Time spent waiting for `limits.concurrency` does not count.",
+        "How late a scheduled run may start. Waiting for `limits.concurrency` does not count.",
         "half the interval (or half the shortest interval of the schedule), at most 10m",
     )
 
@@ -320,8 +308,8 @@ class Conditions(ConfigPart):
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2,
-        "A condition without evidence is closed when this many answers in a row do not mention it. A line of the precheck and a"
-        " failed job are evidence.",
+        "A condition is closed when this many answers in a row do not mention it, unless a line of the precheck or a failed"
+        " job is evidence.",
     )
 
 
@@ -362,28 +350,23 @@ class EntryKeys(ConfigPart):
     )
     async_timeout: types.DurationUpToADay = key(
         timedelta(hours=1),
-        "How long to wait for the result of an agent that answers later (status 202). If no result arrives in this time, the"
-        " run fails.",
+        "How long to wait for the result of an agent that answers later (status 202).",
         section="Model",
         applies_to="prompt",
     )
     strip_reasoning: bool = key(
-        True,
-        "Removes a leading `<think>...</think>` from the answer before it is classified and delivered.",
-        section="Model",
-        own=True,
-        applies_to="prompt",
+        True, "Removes `<think>...</think>` at the beginning of an answer.", section="Model", own=True, applies_to="prompt"
     )
     ack_max_chars: types.AckLength = key(
         5,
-        "An answer with HEARTBEAT_OK may contain up to this many other characters and is still suppressed.",
+        "An answer with HEARTBEAT_OK is suppressed if it has at most this many other characters.",
         section="Delivery",
         own=True,
         applies_to="prompt",
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),
-        "Daily limits for the runs that call the agent. `unlimited` means no limit, and no warning about a missing budget.",
+        "Daily limits for the runs that call the agent. `unlimited`: none, and no warning that there is no budget.",
         written="unlimited",
         section="Budget",
         applies_to="prompt",
@@ -401,27 +384,23 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         own=True,
     )
     schedule: OrUnset[types.Schedule] = optional_key(
-        "The times of the runs, as a cron expression in the heartbeat's time zone. Times outside the active hours are skipped.",
+        "The times of the runs, as a cron expression. Times outside the active hours are skipped.",
         "required without `interval`",
         own=True,
     )
     backoff_on_failure: bool = key(
         False,
-        "With `true`, each failed run doubles the interval, up to 8 times its length. The first successful run resets it.",
+        "With `true`, each failed run doubles the interval, up to 8 times its length. A successful run resets it.",
         own=True,
     )
     stagger: types.Stagger = key(
         0.1,
-        "The maximum delay of the runs. The delay is fixed for each agent and computed from its name. With `schedule`, the"
-        " default is 0.",
+        "The maximum delay of the runs, which is fixed for each name. With `schedule`, the default is 0.",
         written="10%",
         own=True,
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        (),
-        "When the heartbeat may run: `always`, a window such as `08:00-22:00`, a map, or a list of windows and maps.",
-        written="always",
-        own=True,
+        (), "When the heartbeat may run: a window such as `08:00-22:00`, a map, or a list of both.", written="always", own=True
     )
     timezone: OrUnset[types.Zone] = optional_key(
         "The time zone of the schedule, of the active hours, and of the time in the prompt.",
@@ -441,19 +420,19 @@ class HeartbeatCall(ConfigPart, section="Model"):
     max_output_tokens: types.Tokens = key(2000, "The maximum length of an answer from a model.", written="2k")
     max_input_tokens: types.Tokens = key(
         50_000,
-        "The maximum length of the prompt, estimated: three ASCII characters, or one other character, count as one token.",
+        "The maximum length of the prompt. Three ASCII characters, or one other character, count as one token.",
         written="50k",
     )
-    retries: types.Retries = key(2, "The number of further attempts after a failed attempt.", own=True)
+    retries: types.Retries = key(2, "The number of further attempts after a failed one.", own=True)
     timeout: types.PositiveDuration = key(timedelta(minutes=5), "The timeout of one attempt.", own=True)
     answer: OrUnset[AnswerForm] = optional_key(
-        "The form of the answer. With `structured`, a model must report its findings by a tool with a schema, and any other"
-        " runner is asked for JSON. With `text`, a line of the answer may begin with the key of a finding: `[disk:/var]`.",
+        "The form of the answer. With `structured`, a model reports its findings by a tool, and other runners are asked for"
+        " JSON. With `text`, a line may begin with the key of a finding: `[disk:/var]`.",
         "`structured` if the runner calls a model, else `text`",
     )
     ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
-        "The maximum number of further calls in a run whose answer is incomplete. The agent is asked about what is missing, for"
-        " example about a line of the precheck that has no finding.",
+        "How often the agent is asked again in a run whose answer is incomplete, for example about a line of the precheck"
+        " without a finding.",
         "2 if the runner calls a model, unless its tools may change things. Otherwise 0",
     )
 
@@ -467,15 +446,11 @@ class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
     on_empty: Literal["skip", "run"] = key("skip", "What to do if the checklist is empty.", own=True)
     memory: types.WorkspaceFiles = key(
         (),
-        "Files that are put into the prompt if there is no checklist or it is empty (with `on_missing: run`, `on_empty: run`).",
+        "Files that are put into the prompt if the checklist is missing or empty (with `on_missing: run`, `on_empty: run`).",
         file_only=True,
     )
     light_context: bool = key(False, "With `true`, the `context` files are not put into the prompt.", own=True)
-    isolated_session: bool = key(
-        True,
-        "With `true`, each run starts without history. With `false`, earlier messages of the agent are put into the prompt.",
-        own=True,
-    )
+    isolated_session: bool = key(True, "With `false`, earlier messages of the agent are put into the prompt.", own=True)
     session_keep: Annotated[int, Field(ge=2, le=100, multiple_of=2)] = key(
         8, "The number of earlier messages in the prompt if `isolated_session` is false."
     )
@@ -491,8 +466,8 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     conditions: Conditions = key(Conditions(), "When an open condition is reported again, and when it is closed.", own=True)
     dedup: Dedup = key(Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", own=True)
     deliver: OrUnset[types.Targets] = optional_key(
-        "The channels for messages of the agent. `last` is the chat in which a user last wrote to the agent. It needs a"
-        " channel with `{target}` in its URL.",
+        "The channels for messages of the agent. `last` is the chat in which a user last wrote to it, and needs a channel"
+        " with `{target}` in its URL.",
         "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
     )
     on_failure: Annotated[OnFailure | None, MapOr("none")] = key(
@@ -503,14 +478,14 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
 class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, HeartbeatTiming):
     decide: Annotated[Decide | None, MapOr("none")] = key(
         None,
-        "A model that decides whether there is anything to do, before the agent is called. It gets the checklist"
-        " and the metadata of the run.",
+        "A model that decides whether there is anything to do, before the agent is called. It gets the checklist and the"
+        " facts of the run.",
     )
 
 
 class Agent(ConfigPart):
     workspace: OrUnset[types.Path] = optional_key(
-        "The folder of the agent. It contains the checklist and all other files that are read for the agent.",
+        "The folder of the agent, with its checklist and all other files that are read for it.",
         "`agents/NAME`",
         section="Checklist and context",
         file_only=True,
@@ -530,8 +505,7 @@ class Agent(ConfigPart):
 class JobMisfire(ConfigPart):
     policy: Misfire = key("latest", "`latest` runs the latest of the missed runs. `skip` runs none of them.")
     grace: OrUnset[types.Duration] = optional_key(
-        "How late a scheduled run may start. Time spent waiting for `limits.concurrency` does not count.",
-        "half the period, at most 1h",
+        "How late a scheduled run may start. Waiting for `limits.concurrency` does not count.", "half the period, at most 1h"
     )
 
 
@@ -546,15 +520,13 @@ class JobTiming(ConfigPart):
         "The fixed interval between runs.", "required without `schedule` and `at`"
     )
     at: OrUnset[types.Text] = optional_key(
-        "The time of a single run: `2026-12-24T18:00` in local time, or a time with an offset or `Z`.",
+        "The time of a single run: `2026-12-24T18:00` in local time, or with an offset or `Z`.",
         "required without `schedule` and `every`",
     )
     timezone: OrUnset[types.Zone] = optional_key("The time zone of `schedule`, `at` and calendars.", "the top-level zone")
-    stagger: types.Stagger = key(
-        timedelta(0), "The maximum delay of the runs. The delay is fixed for each job and computed from its name.", written=0
-    )
+    stagger: types.Stagger = key(timedelta(0), "The maximum delay of the runs, which is fixed for each name.", written=0)
     misfire: JobMisfire = key(JobMisfire(), "What happens to a scheduled run that could not start in time.")
-    rerun_after_crash: bool = key(False, "With `true`, the command runs again if the daemon stopped or crashed during the run.")
+    rerun_after_crash: bool = key(False, "With `true`, the command runs again if the daemon stopped during the run.")
 
 
 class JobAction(ConfigPart):
@@ -580,13 +552,12 @@ class JobAction(ConfigPart):
     model: OrUnset[types.Text] = optional_key("The model for the prompt.", "the model of the agent", applies_to="prompt")
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
-        "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered. With `none`, every answer"
-        " is delivered.",
+        "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered.",
         applies_to="prompt",
     )
     timeout: types.PositiveDuration = key(timedelta(minutes=10), "The timeout of one attempt.")
     retries: types.Retries = key(
-        0, "The number of further attempts after a failed attempt. Set this only for a command that is safe to repeat."
+        0, "The number of further attempts after a failed one. Set it only for a command that is safe to repeat."
     )
 
 
@@ -599,7 +570,7 @@ class Job(EntryKeys, JobAction, JobTiming):
     wake_on: WakeOn = key("always", "The outcomes after which the agents are woken.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
     wake_text: OrUnset[types.Text] = optional_key(
-        "Text that is put into the agent's prompt, before the outcome of the job and the end of its output.", "none"
+        "Text for the agent's prompt, before the outcome of the job and the end of its output.", "none"
     )
 
 
@@ -612,21 +583,19 @@ class Token(ConfigPart):
 class Server(ConfigPart):
     listen: types.Text = key(
         "127.0.0.1:7857",
-        "The address and the port. An address that other machines can reach needs tokens. Port 0 means any free port.",
+        "The address and the port. An address that other machines can reach needs tokens. Port 0 is any free port.",
     )
     hosts: types.Names = key((), "Further host names that are allowed in the Host header of a request.")
     tokens: dict[types.Name, Token] = key(
         {}, "Tokens for the HTTP API, by name.", unset="one token with all permissions is generated"
     )
     public_url: OrUnset[Annotated[str, types.text(types.parse_nonempty_text, "URL")]] = optional_key(
-        "The URL at which users reach the HTTP interface, for example through a proxy. It is needed for `links` of channels."
-        " Shortened messages link to it.",
-        "none",
+        "The URL at which users reach the HTTP interface. `links` of channels need it, and shortened messages link to it.", "none"
     )
     page: PageAccess = key(
         "login",
-        "The status page at `/`: with `login`, it asks for a token. With `open`, every user of this machine can use it without a"
-        " token, including its buttons and forms. `open` needs a `listen` address that only this machine can reach.",
+        "The status page at `/`: with `login`, it asks for a token. With `open`, it asks for none, and `listen` must be an"
+        " address that only this machine can reach.",
     )
     metrics_entries: Annotated[int, Field(ge=0, le=1_000_000)] = key(
         1000, "The maximum number of agents and jobs with metric series of their own."
@@ -640,27 +609,21 @@ class Limits(ConfigPart):
     )
     wake_gap: types.Duration = key(
         timedelta(seconds=30),
-        "The shortest time between the end of a run that a wake started and the next run. A wake from a job also waits at"
-        " most this long for other jobs that wake the same agent.",
+        "The shortest time between the end of a run that a wake started and the next run. A wake from a job also waits this"
+        " long for other jobs.",
     )
     wake_flood: types.Rate = key(
-        (5, timedelta(minutes=10)),
-        "The maximum rate of runs of one agent that are started by wakes from programs.",
-        written="5 per 10m",
+        (5, timedelta(minutes=10)), "The maximum rate of runs of one agent that programs start by wakes.", written="5 per 10m"
     )
-    wake_keep: types.PositiveDuration = key(
-        timedelta(hours=24), "How long a wake waits for a run. After this time it expires.", written="24h"
-    )
+    wake_keep: types.PositiveDuration = key(timedelta(hours=24), "How long a wake waits for a run.", written="24h")
     new_problems: types.Count = key(
         10,
-        "How many new conditions of one agent are sent within an hour, and three times as many within a day. After that, only"
+        "How many new conditions of an agent are sent within an hour, and three times as many within a day. Then only"
         " critical ones are sent, until the agent opens none for an hour.",
     )
     shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs in progress may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
-        None,
-        "Daily limits for the sum of all runs that call an agent. Days are counted in the top-level time zone.",
-        written="unlimited",
+        None, "Daily limits for the sum of all runs that call an agent, by the top-level time zone.", written="unlimited"
     )
 
 
@@ -708,8 +671,8 @@ class Channel(ConfigPart):
     )
     argv: types.Argv = key(
         (),
-        "For `command`: the program and its arguments. The program starts in the folder of config.yaml and gets the message"
-        " on stdin. Exit code 0 means that the message was delivered.",
+        "For `command`: the program and its arguments. It starts in the folder of config.yaml, gets the message on stdin,"
+        " and exits with 0 if the message was delivered.",
         unset="required for `command`",
     )
     base_url: OrUnset[types.Secret] = optional_key(
@@ -717,9 +680,7 @@ class Channel(ConfigPart):
         "the public API",
     )
     allow_private: bool = key(
-        False,
-        "With `true`, addresses of this machine and of private networks are allowed. Apprise channels may always use such"
-        " addresses.",
+        False, "With `true`, addresses of this machine and of private networks are allowed. Apprise may always use them."
     )
     uncertain: OrUnset[OnUncertain] = optional_key(
         "What happens to a message if it is unknown whether it arrived. With `hold`, it waits for your decision. With `resend`,"
@@ -728,9 +689,9 @@ class Channel(ConfigPart):
         f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
-        "The beginning of each message. `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
-        " and `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title,"
-        " and Discord as the sender.",
+        "The beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this"
+        " machine, `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title, and Discord"
+        " as the sender.",
         f'`"{types.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
     secret: OrUnset[types.Secret] = optional_key(
@@ -754,8 +715,8 @@ class Deadman(ConfigPart):
     """A dead man's switch: a service elsewhere that reports when pings stop."""
 
     url: types.Secret = required_key(
-        "The URL to ping, for example from healthchecks.io. `/start` is added after a start, and `/fail` while the database"
-        " cannot be written, a part of the daemon is suspended, or the queue of the workers cannot be used.",
+        "The URL to ping. `/start` is added after a start, and `/fail` while the database, a part of the daemon, or the"
+        " queue of the workers does not work.",
         "https://...",
     )
     every: types.PositiveDuration = key(timedelta(minutes=1), "The time between pings.")
@@ -767,11 +728,10 @@ class Network(ConfigPart):
 
     proxy: types.Secret = key(
         "environment",
-        "`environment` (HTTPS_PROXY and HTTP_PROXY), `none`, or the URL of a proxy. The hosts in NO_PROXY are always reached"
-        " directly.",
+        "`environment` (HTTPS_PROXY and HTTP_PROXY), `none`, or the URL of a proxy. It is not used for the hosts in NO_PROXY.",
     )
     ca_file: OrUnset[types.Path] = optional_key(
-        "A PEM file with certificates of authorities that are trusted in addition to those of the system.", "none"
+        "A PEM file of certificate authorities that are trusted in addition to those of the system.", "none"
     )
 
 
@@ -780,20 +740,17 @@ class Executor(ConfigPart):
 
     kind: ExecutorKind = key(
         "local",
-        "With `local`, the daemon executes all runs itself. With `procrastinate`, workers on any machine execute them. A worker"
-        " is a process `heartbeatd worker` with the same config and access to the same PostgreSQL server. This needs"
-        " `heartbeatd[cluster]`.",
+        "With `local`, the daemon executes all runs itself. With `procrastinate`, processes `heartbeatd worker` with the"
+        " same config execute them, on any machine that can reach `dsn`. This needs `heartbeatd[cluster]`.",
     )
     dsn: OrUnset[types.Secret] = optional_key(
-        "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Required with"
-        " `procrastinate`.",
-        "none",
+        "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
     queue: types.Text = key("heartbeatd", "The name of the queue. Daemons and workers with the same name belong together.")
     lease: types.PositiveDuration = key(
         timedelta(seconds=60),
-        "Each worker renews a lease in PostgreSQL every few seconds. If it cannot do so for three quarters of this time, it stops"
-        " its runs. After the whole time, other workers may repeat them.",
+        "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, others"
+        " may repeat them.",
     )
 
 
@@ -801,9 +758,7 @@ class Telemetry(ConfigPart):
     """What the daemon sends about its runs to other programs."""
 
     traces: bool = key(
-        False,
-        "With `true`, OpenTelemetry traces are sent, as configured by the OTEL_* environment variables. This needs"
-        " `heartbeatd[otel]`.",
+        False, "With `true`, OpenTelemetry traces are sent as the OTEL_* variables say. This needs `heartbeatd[otel]`."
     )
 
 
@@ -834,27 +789,23 @@ class Defaults(ConfigPart):
 
 
 class Config(ConfigPart):
-    timezone: types.Zone = key(ZoneInfo("UTC"), "The time zone of active hours and schedules without a time zone of their own.")
+    timezone: types.Zone = key(ZoneInfo("UTC"), "The time zone of active hours and schedules without their own.")
     host: OrUnset[Annotated[str, types.text(types.parse_name, "name")]] = optional_key(
-        "The name of this machine in messages. Set it in a container, where the host name has no meaning.",
-        "the host name, up to its first dot",
-        file_only=True,
+        "The name of this machine in messages. Set it in a container.", "the host name, up to its first dot", file_only=True
     )
     state: Annotated[str, types.text(types.parse_state, "path or address")] = key(
         "state/heartbeatd.db",
-        "The database file. It is created if it does not exist. A symbolic link is followed."
-        " `postgresql://USER@HOST/DATABASE` keeps the data on a PostgreSQL server instead ([several machines](scaling.md)).",
+        "The database file, which is created if it does not exist. `postgresql://USER@HOST/DATABASE` keeps the data on a"
+        " PostgreSQL server instead ([several machines](scaling.md)).",
         file_only=True,
     )
     env_file: OrUnset[types.Path] = optional_key(
-        "A file of `NAME=value` lines with the values for `${NAME}`. Only its owner may have access (mode 0600).",
-        "none",
-        file_only=True,
+        "A file of `NAME=value` lines for `${NAME}`. Only its owner may have access (mode 0600).", "none", file_only=True
     )
     reload: ReloadMode = key(
         "watch",
-        "With `watch`, the daemon applies the file when it changes. With `manual`, it applies the file only after"
-        " `heartbeatd reload`, SIGHUP or `POST /-/reload`.",
+        "With `watch`, the file is applied when it changes. With `manual`, only by `heartbeatd reload`, SIGHUP or `POST"
+        " /-/reload`.",
         file_only=True,
     )
     server: Server = key(Server(), "The HTTP interface.", file_only=True)
@@ -870,16 +821,14 @@ class Config(ConfigPart):
         {}, "Channels for messages, by name. `log` is built in.", file_only=True
     )
     deadman: Annotated[Deadman | None, MapOr("none")] = key(
-        None, "A URL that the daemon pings regularly, so that a service elsewhere can report when the pings stop.", file_only=True
+        None, "A URL that the daemon pings, so that a service elsewhere can report when the pings stop.", file_only=True
     )
     calendars: dict[types.CalendarName, Calendar] = key({}, "Named sets of days, for `skip_on` and `only_on`.")
     history: History = key(History(), "How long run records are kept.")
     agents: dict[types.Name, Agent] = key({}, "Agents by name.")
     cron: dict[types.Name, Job] = key({}, "Jobs by name.")
     defaults: Defaults = key(
-        Defaults(),
-        "Default values for agents and jobs. Maps are merged key by key. Other values, and `active_hours`, are replaced as a"
-        " whole.",
+        Defaults(), "Default values. Maps are merged key by key. Other values, and `active_hours`, are replaced as a whole."
     )
 
 
