@@ -13,15 +13,10 @@ import pytest
 from config_file import RIGHT, write
 from loops import loop_over
 
+from scheduler.config.file.diagnostics import Diagnostics
+from scheduler.config.file.marked_yaml import parse_yaml
 from scheduler.config.settings.config_diff import compare_configs, compare_stored
-from scheduler.config.settings.config_snapshot import (
-    KEYS_WITH_LOGIN,
-    SECRET_KEYS,
-    SECRET_MAPS,
-    load_stored,
-    store_config,
-    stored_overrides,
-)
+from scheduler.config.settings.config_snapshot import load_stored, mask_secrets, store_config, stored_overrides
 from scheduler.config.settings.load import LoadedConfig, config_schema, load_config
 from scheduler.model.config_changes import StoredConfig
 
@@ -211,8 +206,14 @@ def test_any_character_of_a_text_survives_in_the_copy(tmp_path: Path) -> None:
 def test_each_key_that_may_refer_to_a_secret_is_masked() -> None:
     models = config_schema()["$defs"].values()
     forms = {key: str(form.get("x-form")) for model in models for key, form in model["properties"].items()}
-    may_refer = {key for key, form in forms.items() if "${NAME}" in form}
-    assert may_refer == SECRET_KEYS | SECRET_MAPS | KEYS_WITH_LOGIN
+    may_refer = {key: form for key, form in forms.items() if "${NAME}" in form}
+    assert {"url", "value", "dsn", "proxy", "env", "headers"} < may_refer.keys()
+    for key, form in may_refer.items():
+        text = "https://user:canary@host"
+        value = json.dumps({"NAME": text} if form.startswith("map") else text)
+        root = parse_yaml(f"agents: {{ops: {{part: {{{key}: {value}, seen: 1}}}}}}", Diagnostics(""))
+        masked = json.dumps(mask_secrets(root))
+        assert ("canary" in masked, "seen" in masked) == (False, True), key
 
 
 def test_a_copy_of_an_older_version_is_compared_without_its_checksums(tmp_path: Path) -> None:

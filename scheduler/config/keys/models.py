@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cron.job import Misfire, WakeMode, WakeOn
@@ -27,17 +28,20 @@ from scheduler.config.keys import value_types as types
 from scheduler.config.keys.value_types import MapOr, OneOrList, OrShort, OrUnset
 from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, ReloadMode
 
+Form = Mapping[str, Any]
+"""The JSON Schema of a key or of a model."""
+
 # The sections of the form on the page of an agent, in their order.
 Section = Literal["Interval and hours", "Model", "Checklist and context", "Delivery", "Budget"]
 
 
 def key(
-    default: Any,
+    default: object,
     description: str,
     *,
-    written: Any = None,
+    written: object = None,
     unset: str = "",
-    example: Any = None,
+    example: object = None,
     section: Section | None = None,
     own: bool = False,
     file_only: bool = False,
@@ -53,18 +57,18 @@ def key(
 
     `applies_to` is the other key without which it has no effect.
     """
-    extra: dict[str, Any] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
+    extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
     extra |= {name: mark for name, mark in {"examples": example and [example], **marks}.items() if mark}
 
-    def update(schema: dict[str, Any]) -> None:
+    def update(schema: JsonSchemaValue) -> None:
         schema.pop("default", None)
         schema.update(extra)
 
     return Field(default=default, description=description, json_schema_extra=update)
 
 
-def _as_written(default: Any) -> Any:
+def _as_written(default: object) -> object:
     """A default as it would be written in the file."""
     if isinstance(default, timedelta):
         return format_duration(default)
@@ -80,7 +84,7 @@ def optional_key(description: str, unset: str, **marks: Any) -> Any:
     return key(None, description, unset=unset, **marks)
 
 
-def required_key(description: str, example: Any) -> Any:
+def required_key(description: str, example: object) -> Any:
     """A key without a default. The example is a value that may be written if it is missing."""
     return Field(description=description, examples=[example])
 
@@ -98,7 +102,7 @@ class ConfigPart(BaseModel):
         cls.section = section
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler.resolve_ref_schema(handler(core))
         for part in (each for each in cls.__mro__ if issubclass(each, ConfigPart) and each.section):
             for name in part.__annotations__:
@@ -107,7 +111,7 @@ class ConfigPart(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short_form(cls, written: Any) -> Any:
+    def _read_short_form(cls, written: object) -> object:
         if cls.text_key and isinstance(written, str):
             return {cls.text_key: written}
         return {} if written is None else written
@@ -118,7 +122,7 @@ class Window(ConfigPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short_form(cls, written: Any) -> Any:
+    def _read_short_form(cls, written: object) -> object:
         return types.split_window(written) if isinstance(written, str) else written
 
     start: types.OpeningTime = required_key("Start of the window, local time.", "08:00")
@@ -225,7 +229,7 @@ class Unchanged(ConfigPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short_form(cls, written: Any) -> Any:
+    def _read_short_form(cls, written: object) -> object:
         if isinstance(written, str) and written not in ("skip", "run"):
             raise ValueError(f"{quote_value(written)} is not allowed here; write skip or run")
         return {"skip": written == "skip"} if isinstance(written, str) else written
@@ -833,7 +837,7 @@ class Config(ConfigPart):
 
 
 @cache
-def config_schema() -> dict[str, Any]:
+def config_schema() -> Form:
     """JSON Schema of config.yaml as it is written, for an editor."""
     made = Config.model_json_schema()
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -842,7 +846,7 @@ def config_schema() -> dict[str, Any]:
     return made
 
 
-def keys_on_path(steps: Iterable[str], model: str = "") -> Iterator[Mapping[str, Any]]:
+def keys_on_path(steps: Iterable[str], model: str = "") -> Iterator[Form]:
     """The JSON Schema of each known key on the way to a value, from the top of the config or from a model. Names of entries are
     left out: an agent may have the name of a key.
     """
@@ -857,13 +861,21 @@ def keys_on_path(steps: Iterable[str], model: str = "") -> Iterator[Mapping[str,
         part = model_of_form(form) or form
 
 
-def model_of_form(form: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def model_of_form(form: Form) -> Form | None:
     """The JSON Schema of the model of a key whose value is a map of one kind; None for another value."""
     references = [part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part]
-    return config_schema()["$defs"][references[0].rpartition("/")[2]] if references else None
+    found: Form | None = config_schema()["$defs"][references[0].rpartition("/")[2]] if references else None
+    return found
 
 
-def models_in(annotation: Any) -> list[type[ConfigPart]]:
+@cache
+def keys_with_form(form: str) -> frozenset[str]:
+    """The names of all keys whose values have this form, as the reference says it."""
+    parts = (config_schema(), *config_schema()["$defs"].values())
+    return frozenset(name for part in parts for name, each in part["properties"].items() if each.get("x-form") == form)
+
+
+def models_in(annotation: object) -> list[type[ConfigPart]]:
     """The models inside the annotation of a key; none for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
         return [annotation]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from scheduler.config.keys.models import config_schema
+from scheduler.config.keys.models import Form, config_schema
 
 _HEAD = """# config.yaml
 
@@ -41,7 +40,7 @@ def render_reference() -> str:
     return "\n".join([_HEAD + limited, *_render_section("Top level", made, made["$defs"], {})])
 
 
-def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, Any], seen: dict[str, str]) -> Iterator[str]:
+def _render_section(title: str, model: Form, models: Form, seen: dict[str, str]) -> Iterator[str]:
     yield f"## {title}\n"
     yield "| key | form | default | |"
     yield "|---|---|---|---|"
@@ -62,7 +61,7 @@ def _render_section(title: str, model: Mapping[str, Any], models: Mapping[str, A
         yield from _render_section(path, models[name], models, seen)
 
 
-def _model_names(form: Mapping[str, Any]) -> list[str]:
+def _model_names(form: Form) -> list[str]:
     """The names of the models that a key may contain; none for a plain value."""
     named = form.get("additionalProperties", {})
     among = [*form.get("anyOf", ()), *form.get("oneOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
@@ -70,12 +69,12 @@ def _model_names(form: Mapping[str, Any]) -> list[str]:
     return [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part, dict) and "$ref" in part]
 
 
-def _join_kinds(model: Mapping[str, Any]) -> str:
+def _join_kinds(model: Form) -> str:
     kind = model["properties"]["kind"]
     return " or ".join(kind.get("enum") or [kind["const"]])
 
 
-def describe_form(form: Mapping[str, Any]) -> str:
+def describe_form(form: Form) -> str:
     """What is written for a key, as the reference says it; empty for maps."""
     if "x-form" in form:
         return str(form["x-form"])
@@ -89,13 +88,13 @@ def describe_form(form: Mapping[str, Any]) -> str:
     return "list of maps" if form.get("type") == "array" else ""
 
 
-def _describe_map(form: Mapping[str, Any], names: list[str], seen: Mapping[str, str]) -> str:
+def _describe_map(form: Form, names: list[str], seen: Mapping[str, str]) -> str:
     if "additionalProperties" not in form:
         return f"map, see `{seen[names[0]]}`"
     return f"{'strings or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
 
 
-def _describe_default(form: Mapping[str, Any], *, required: bool) -> str:
+def _describe_default(form: Form, *, required: bool) -> str:
     if required:
         return "required"
     if "x-else" in form:

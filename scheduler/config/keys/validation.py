@@ -16,7 +16,7 @@ from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, Position
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import as_yaml, describe_type, find_closest, join_with_or, quote_value
 from scheduler.config.keys import models
-from scheduler.config.keys.models import ConfigPart, kinds_of_model, models_in
+from scheduler.config.keys.models import ConfigPart, Form, kinds_of_model, models_in
 from scheduler.model.state_address import INSTEAD_OF_SHARDS
 
 Steps = tuple[str | int, ...]
@@ -151,10 +151,10 @@ def _example(model: type[ConfigPart], name: str) -> str:
     return as_yaml(form.get("examples", [form.get("default", 1)])[0])
 
 
-def _forms_of_keys(model: type[ConfigPart]) -> Mapping[str, Any]:
+def _forms_of_keys(model: type[ConfigPart]) -> Form:
     """The JSON Schemas of the keys of a model."""
     schema = models.config_schema()
-    found: Mapping[str, Any] = schema["$defs"].get(model.__name__, schema)["properties"]
+    found: Form = schema["$defs"].get(model.__name__, schema)["properties"]
     return found
 
 

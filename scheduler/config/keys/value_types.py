@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from cron.expression import is_reboot, parse_expression
@@ -52,14 +53,14 @@ _OUR_HEADERS = ("host", "connection", "content-length", "accept-encoding", "tran
 class Notation:
     """A value in a notation of the config: its `parse` function, its JSON `schema`, and its `label` in the reference."""
 
-    parse: Callable[[Any], Any]
-    schema: dict[str, Any]
+    parse: Callable[[object], object]
+    schema: JsonSchemaValue
     label: str
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {**self.schema, "x-form": self.label}
 
 
@@ -67,7 +68,7 @@ class Notation:
 class _Unset:
     """A key that may be left out, but whose value may not be empty: its type accepts None only as the default."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema: Any = handler(source)
         inner: CoreSchema = schema["schema"]
         return inner
@@ -80,7 +81,7 @@ class OneOrList:
     label: str
     nothing: str | None = None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self._as_items, handler(source))
 
     def _as_items(self, value: object) -> object:
@@ -88,7 +89,7 @@ class OneOrList:
             return ()
         return tuple(value) if isinstance(value, list) else (value,)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         items = handler(schema)["items"]
         one = [{"type": "string"}, items] if "$ref" in items else [{"type": "string"}]
         many = {"type": "array", "items": {"anyOf": one} if "$ref" in items else {"type": "string"}}
@@ -102,13 +103,13 @@ class MapOr:
     word: str
     text: str = ""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self._as_map, handler(source))
 
     def _as_map(self, value: object) -> object:
         return None if value == self.word else {} if value is None else value
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         as_map = next(part for part in handler(schema)["anyOf"] if "$ref" in part)
         word = {"type": "string"} if self.text else {"const": self.word}
         forms = [f"`{self.word}`", *filter(None, [self.text]), "map"]
@@ -119,10 +120,10 @@ class MapOr:
 class OrShort:
     """A map with a short form, which its model reads: adds this form to the JSON Schema."""
 
-    short: dict[str, Any]
+    short: JsonSchemaValue
     label: str = ""
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [self.short, handler(schema)], **({"x-form": self.label} if self.label else {})}
 
 
@@ -136,7 +137,7 @@ class _Words:
         return core_schema.literal_schema(list(self.words))
 
 
-def text(parse: Callable[[Any], Any], label: str = "string", **schema: Any) -> Notation:
+def text(parse: Callable[[object], object], label: str = "string", **schema: str) -> Notation:
     return Notation(parse, {"type": "string", **schema}, label)
 
 
@@ -324,14 +325,14 @@ def parse_prefix(value: object) -> str:
     return text
 
 
-def check_items_differ(items: tuple[Any, ...]) -> tuple[Any, ...]:
+def check_items_differ(items: tuple[object, ...]) -> tuple[object, ...]:
     for index, item in enumerate(items):
         if item in items[:index]:
             raise ValueError(f"{quote_value(item)} is listed twice; remove one of them")
     return items
 
 
-def check_some(items: tuple[Any, ...]) -> tuple[Any, ...]:
+def check_some(items: tuple[object, ...]) -> tuple[object, ...]:
     if not items:
         raise ValueError("the list is empty; write at least one item")
     return items
@@ -385,7 +386,8 @@ OrUnset = Annotated[T | None, _Unset()]
 Text = Annotated[str, text(parse_nonempty_text)]
 AnyText = Annotated[str, text(parse_text)]
 Path = Annotated[str, text(parse_nonempty_text, "path")]
-Secret = Annotated[str, text(parse_nonempty_text, "string, may contain `${NAME}`, `${file:PATH}`")]
+SECRET_FORM = "string, may contain `${NAME}`, `${file:PATH}`"  # noqa: S105 - a form, not a secret
+Secret = Annotated[str, text(parse_nonempty_text, SECRET_FORM)]
 Name = Annotated[str, text(parse_name)]
 ChannelName = Annotated[
     str, text(not_among(parse_name, (LOG_CHANNEL, LAST_TARGET, "none"), "{name} is reserved in deliver:; use another name"))
@@ -466,11 +468,12 @@ Command = Annotated[
         "shell command, or list",
     ),
 ]
+SECRETS_FORM = "map of strings, may contain `${NAME}`, `${file:PATH}`"
 _STRINGS = WithJsonSchema(
     {
         "type": "object",
         "additionalProperties": {"type": "string"},
-        "x-form": "map of strings, may contain `${NAME}`, `${file:PATH}`",
+        "x-form": SECRETS_FORM,
     }
 )
 _EMPTY = BeforeValidator(lambda written: {} if written is None else written)

@@ -14,14 +14,14 @@ from heartbeatd.state_folder import config_folder
 from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
+from scheduler.config.keys.models import keys_with_form
+from scheduler.config.keys.value_types import SECRET_FORM, SECRETS_FORM
 from scheduler.config.settings.config_data import override_steps
 from scheduler.config.settings.load import LoadedConfig, load_config
 from scheduler.config.settings.secrets import SHORTEST_SECRET, has_only_references, has_reference
 from scheduler.model.config_changes import NOT_SET, Override, StoredConfig, shorten_value
 
-SECRET_KEYS = frozenset({"url", "api_key", "value", "secret", "dsn"})
-SECRET_MAPS = frozenset({"env", "headers"})
-KEYS_WITH_LOGIN = frozenset({"base_url", "proxy"})  # secret only if the URL contains a login or a reference
+KEYS_WITH_LOGIN = frozenset({"base_url", "proxy"})  # of type Secret, but secret only if the URL contains a login or a reference
 TEXT_KEYS = frozenset({"command", "argv", "stdin", "prompt", "wake_text", "checklist"})  # free text, which may quote a secret
 MAX_QUOTED_SECRETS = 50  # secrets of the file that are searched for in its free texts
 
@@ -136,12 +136,12 @@ def _is_secret_text(path: tuple[str, ...], text: str) -> bool:
     key = path[-1] if path else ""
     if key in KEYS_WITH_LOGIN:
         return "@" in text or has_reference(text)
-    return _is_in_secret_map(path) or key in SECRET_KEYS or (len(path) == 2 and path[0] == "channels")
+    return _is_in_secret_map(path) or key in keys_with_form(SECRET_FORM) or (len(path) == 2 and path[0] == "channels")
 
 
 def _is_in_secret_map(path: tuple[str, ...]) -> bool:
     """Whether the value is in `env` or `headers` of an entry. A shorter path is a key of an entry with such a name."""
-    return len(path) >= 4 and path[-2] in SECRET_MAPS
+    return len(path) >= 4 and path[-2] in keys_with_form(SECRETS_FORM)
 
 
 def _literal_secrets(node: Any) -> list[str]:

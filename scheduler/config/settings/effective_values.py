@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat, ModelRunner
@@ -14,7 +14,7 @@ from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.config.keys.models import config_schema
+from scheduler.config.keys.models import Form, config_schema
 from scheduler.config.settings.config_data import map_at, read_config_data
 from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders
 from scheduler.config.settings.load import load_config
@@ -95,7 +95,7 @@ class _BuiltValues:
         self._entries = [beat] if beat else [settings.jobs[name], settings.job_agents.get(name)]
         self._others = _values_without_field(beat, map_at(written, "runner").get("kind", "anthropic")) if beat else {}
 
-    def find_value(self, path: tuple[str, ...], form: Mapping[str, Any]) -> str:
+    def find_value(self, path: tuple[str, ...], form: Form) -> str:
         """The value of the key at `path` with this JSON Schema."""
         if (key := ".".join(path)) in self._others:
             return self._others[key]
@@ -141,7 +141,7 @@ def _format_built(value: object) -> str:
     return format_value(value)
 
 
-def nested_model(form: Mapping[str, Any], value: object) -> str | None:
+def nested_model(form: Form, value: object) -> str | None:
     """The name of the model of a key whose value is a map of keys, always or in this file; None for any other key."""
     is_there = isinstance(value, MarkedMap) or (value is None and form.get("default") == {})
     if "x-form" in form and not is_there:
