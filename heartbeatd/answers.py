@@ -54,6 +54,13 @@ class EntryBody(ResponseBody):
     named_by: ClassVar[str] = "name"  # the field with the name; without a field `kind` it is that of an agent
 
 
+class EntryName(EntryBody):
+    """An agent or a job."""
+
+    kind: EntryKind
+    name: str
+
+
 class ErrorDetail(ResponseBody):
     """`code` is for programs, `message` says what to do instead."""
 
@@ -176,11 +183,9 @@ class BudgetUsage(EntryPart):
     runs_per_day: UsedLimit | None = None
 
 
-class EntryState(EntryBody):
+class EntryState(EntryName):
     """Whether an agent or a job may run. `says` is the same in words."""
 
-    kind: EntryKind
-    name: str
     state: Literal["active", "paused", "disabled", "done", "removed"]
     says: str
     paused_until: Time | None
@@ -245,11 +250,6 @@ class Downtime(SharedBody):
     since: Time
     until: Time | None
     clean: bool
-
-
-class EntryName(EntryBody):
-    kind: EntryKind
-    name: str
 
 
 class FrozenTime(SharedBody):
@@ -466,12 +466,10 @@ class RunNotice(EntryPart):
     held_back: HeldNotice | None = None
 
 
-class RunRecord(EntryBody):
+class RunRecord(EntryName):
     """A run, or consecutive slots that were skipped for one reason."""
 
     id: int
-    kind: EntryKind
-    name: str
     slot: Time
     slots: int
     trigger: str
@@ -538,12 +536,10 @@ class RunWithWakes(RunRecord):
     wakes: list[RunWake] = []
 
 
-class WakeStatus(EntryBody):
+class WakeStatus(EntryName):
     """A wake, what it waits for, and the last run that took it."""
 
     id: int
-    kind: EntryKind
-    name: str
     source: str
     state: str
     count: int
@@ -552,13 +548,11 @@ class WakeStatus(EntryBody):
     until: Time | None
 
 
-class QueuedMessage(EntryBody):
+class QueuedMessage(EntryName):
     """A message that is neither delivered nor dropped. `doubted`: it may have arrived."""
 
     id: int
     run: int | None
-    kind: EntryKind
-    name: str
     channel: str
     state: str
     part: int
@@ -682,9 +676,7 @@ class WokenRuns(ResponseBody):
     by: list[str]
 
 
-class PlannedEntry(EntryBody):
-    kind: EntryKind
-    name: str
+class PlannedEntry(EntryName):
     zone: str
     state: str
     paused_until: Time | None
@@ -867,14 +859,12 @@ class EntryChange(EntryPart):
     says: str
 
 
-class EntryOverview(EntryBody):
+class EntryOverview(EntryName):
     """How the day of an agent or a job went, and why.
 
     `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
     """
 
-    kind: EntryKind
-    name: str
     status: Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
     cause: str
     says: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from heartbeatd.questions import ListAgents
 from scheduler.insight import fleet, status_data
 from scheduler.insight.fleet import AgentCard, AgentState, Group
 from scheduler.insight.reason_texts import Level
@@ -14,6 +15,7 @@ from scheduler.web.http_errors import not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 
 PARAMETERS = ("q", "show", "page")
@@ -44,9 +46,7 @@ SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for
 def show_fleet(request: PageRequest) -> Page:
     """The cards of the agents that the user may see and looks for, a page at a time."""
     wanted = request.choose("show", SHOWN, "")
-    entries = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT)
-    accessible = (each for each in entries if request.caller.may_access(Kind.HEARTBEAT, each.name))
-    states = fleet.read_states(accessible)
+    states = fleet.read_states(ask(request.api, "list_agents", ListAgents()).agents)
     search = request.query.get("q", "").strip()
     matching = _search(states, request.settings, search)
     counts = Counter(group for state in matching for group in state.groups)

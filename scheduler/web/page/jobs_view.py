@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 
 from heartbeatd.answers import ConfigValue, EntryStatus
-from heartbeatd.questions import GetEntryConfig
+from heartbeatd.questions import GetEntryConfig, ListJobs
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import explanation, forecast, schedule_texts, status_data
 from scheduler.insight.entry_day import explain_day
@@ -58,8 +58,8 @@ def list_jobs(request: PageRequest) -> Page:
     schedules = entries.states_and_schedules(request.db)
     found = [
         JobRow(each, _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]))
-        for each in status_data.read_entries(request.db, request.now, request.settings.zone, Kind.CRON)
-        if request.caller.may_access(Kind.CRON, each.name) and each.state != "removed"
+        for each in ask(request.api, "list_jobs", ListJobs()).cron
+        if each.state != "removed"
     ]
     matching = [row for row in found if wanted.casefold() in row.entry.name.casefold() and row.is_in(chosen)]
     matching.sort(key=lambda row: not row.has_problem)
