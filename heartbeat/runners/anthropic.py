@@ -134,7 +134,7 @@ def _sdk_client(http: HttpClient, key: str, url: str) -> Any:
         )
     except httpx2.InvalidURL:
         raise CallError(Failure.BAD_REQUEST, MALFORMED) from None
-    client._custom_headers = {}
+    client._custom_headers = {}  # private: `with_options` reads the variable again. test_runner_anthropic.py sets the variable
     return client
 
 

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
 from yarl import URL
 
 from heartbeat.runners import Failure, HttpReply
@@ -348,8 +349,8 @@ class _Connector(aiohttp.TCPConnector):
             transport.abort()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _remember(self, connection: ResponseHandler) -> None:
-        transport, closed = connection.transport, connection.closed
+    def _remember(self, protocol: ResponseHandler) -> None:
+        transport, closed = protocol.transport, protocol.closed
         if closed is not None and transport is not None:
             self._open[closed] = transport
             closed.add_done_callback(self._forget)
@@ -359,15 +360,14 @@ class _Connector(aiohttp.TCPConnector):
         if not closed.cancelled():
             closed.exception()  # how a connection ends concerns only its request, so asyncio need not log it
 
-    async def _create_connection(
-        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
-    ) -> ResponseHandler:
-        connection = await super()._create_connection(req, traces, timeout)
-        self._remember(connection)
-        exchange = _current_exchange.get()
+    async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
+        connection, exchange = await super().connect(req, traces, timeout), _current_exchange.get()
+        if exchange is None or exchange.reused:
+            return connection
         try:
-            if exchange is not None:
-                await exchange.wait()
+            if connection.protocol is not None:
+                self._remember(connection.protocol)
+            await exchange.wait()
         except BaseException:
             connection.close()
             raise

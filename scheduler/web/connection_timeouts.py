@@ -34,6 +34,8 @@ class TimeoutConfig(uvicorn.Config):
         self.max_connections = max_connections
 
 
+# uvicorn has no setting for any of this, and documents the class only as a value of `http`. The methods and attributes used here
+# are checked by tests/web/test_web_server.py. pyproject.toml has the range of versions.
 class TimeoutProtocol(H11Protocol):
     """Closes slow and idle connections. uvicorn alone waits forever for a request, and lets idle clients block others."""
 

@@ -134,7 +134,7 @@ class _EventStoppedServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
 
-    async def main_loop(self) -> None:
+    async def main_loop(self) -> None:  # not documented: if uvicorn calls it no more, no test of tests/web can start a server
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._handle_loop_error)
         self._ready.set()

@@ -14,7 +14,6 @@ FILES = sorted(path for package in ("scheduler", "heartbeat", "cron", "heartbeat
 
 DOORS = {
     "croniter": {"cron/job_schedules.py"},
-    "_ruamel_yaml": {"scheduler/config/file/marked_yaml.py"},
     "dotenv": {"scheduler/config/settings/secrets.py"},
     "rich": {"scheduler/cli/output.py"},
     "sqlite_utils": {"scheduler/store/migrations.py"},

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from _ruamel_yaml import CParser
+from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
@@ -141,7 +141,7 @@ def printable_key(key: str) -> str:
 
 class _YamlReader:
     def __init__(self, text: str, diagnostics: Diagnostics, at: ExternalPosition | None, masks: Mapping[str, str]) -> None:
-        self._next = CParser(text).get_event
+        self._next = YAML(typ="safe").parse(text).__next__  # by the C parser, if that is installed
         self._complaints = diagnostics
         self._at = at
         self._masks = masks
