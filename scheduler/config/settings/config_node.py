@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from heartbeat.calendars import Calendar
+from heartbeat.calendars import Calendar, make_calendar
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import resolve_path
-from scheduler.channels.url_template import is_web_address
+from scheduler.channels.url_template import PLACEHOLDER, is_web_address
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Diagnostics, Position
+from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, Position
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import undeclared_name
 from scheduler.config.keys import models
+from scheduler.config.settings.config_data import ConfigData, map_at
 from scheduler.config.settings.secrets import SecretResolver, UnsetSecret, has_reference, is_secret_variable
+from scheduler.model.settings import LOG_CHANNEL
+
+Fault = tuple[str, str, tuple[str | int, ...], str]
+"""What is wrong with an entry: its section, its name, the steps to the key in it, and the message."""
 
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConfigContext:
-    """The rest of the config. `folder` is the absolute folder of the file, and `channels` are the declared names and `log`.
-
-    `open_channels` are the channels whose URL contains {target}. `calendars` are the declared calendars.
-    """
+    """The whole config while the settings are built. `folder` is the absolute folder of the file."""
 
     folder: Path
     config: models.Config
-    channels: Collection[str]
-    open_channels: Collection[str]
-    calendars: Mapping[str, Calendar]
+    source: ConfigData
     secrets: SecretResolver
     diagnostics: Diagnostics
 
@@ -43,9 +43,40 @@ class ConfigContext:
     def zone(self) -> ZoneInfo:
         return self.config.timezone
 
+    @cached_property
+    def channels(self) -> tuple[str, ...]:
+        """The declared names, and `log`."""
+        return (LOG_CHANNEL, *self.config.channels)
+
+    @cached_property
+    def open_channels(self) -> tuple[str, ...]:
+        """The channels whose URL contains {target}."""
+        return tuple(name for name, part in self.config.channels.items() if PLACEHOLDER in (part.url or ""))
+
+    @cached_property
+    def calendars(self) -> dict[str, Calendar]:
+        """The declared calendars."""
+        parts = self.config.calendars
+        return {name: make_calendar(part.dates, frozenset().union(*part.days)) for name, part in parts.items()}
+
     def resolve_path(self, text: str) -> Path:
         """An absolute path from a path in the config: relative to its folder, or to the home folder with ~/."""
         return resolve_path(self.folder, text)
+
+    @cached_property
+    def top(self) -> ConfigNode:
+        """The file as a whole."""
+        return ConfigNode((), self.source.root, NO_POSITION, self)
+
+    def section(self, name: str) -> ConfigNode:
+        """A section of the file, which may be missing."""
+        marks = self.source.root.marks
+        return ConfigNode((name,), map_at(self.source.root, name), marks[name][0] if name in marks else NO_POSITION, self)
+
+    def entry(self, section: str, name: str) -> ConfigNode:
+        """An entry of a section, such as an agent."""
+        own = self.source.root[section]
+        return ConfigNode((section, name), self.source.merged[section][name], own.marks[name][0], self, own[name])
 
 
 @dataclass(frozen=True, slots=True)

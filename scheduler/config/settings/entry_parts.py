@@ -5,7 +5,6 @@ Errors are added at `node`, whose steps lead to the keys of the heartbeat or of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
 from operator import or_
@@ -13,7 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
-from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar
+from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours
 from heartbeat.interval_slots import IntervalSlots, stagger_for
 from heartbeat.spec import Precheck
@@ -22,7 +21,7 @@ from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.model.settings import LAST_TARGET, OnFailure
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, OnFailure
 
 NO_TIME = timedelta(0)
 A_DAY = timedelta(days=1)
@@ -145,11 +144,6 @@ def _build_stagger(name: str, share: Share, period: timedelta | None, node: Conf
     return stagger_for(name, share)
 
 
-def build_calendars(parts: Mapping[str, models.Calendar]) -> dict[str, Calendar]:
-    """All declared calendars by name."""
-    return {name: make_calendar(part.dates, frozenset().union(*part.days)) for name, part in parts.items()}
-
-
 def _build_days(part: models.EntryKeys, zone: ZoneInfo, node: ConfigNode) -> AllowedDays:
     """The days of a time zone on which an entry may run."""
     if not (part.skip_on or part.only_on):
@@ -204,15 +198,10 @@ def _check_unused_keys(unchanged: models.Unchanged, node: ConfigNode) -> None:
 
 def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
     """The only declared channel, else the log. A channel with {target} is only for agents, which have a last recipient."""
-    return _single_channel(tuple(node.context.channels), tuple(node.context.open_channels), speaks)
-
-
-@lru_cache(maxsize=8)
-def _single_channel(channels: tuple[str, ...], to_last: tuple[str, ...], speaks: bool) -> tuple[str, ...]:
-    declared = [name for name in channels if name != "log"]
+    declared, to_last = node.context.channels[1:], node.context.open_channels
     if len(declared) != 1 or (declared[0] in to_last and not speaks):
-        return ("log",)
-    return (LAST_TARGET,) if declared[0] in to_last else (declared[0],)
+        return (LOG_CHANNEL,)
+    return (LAST_TARGET,) if declared[0] in to_last else declared
 
 
 def check_deliver(names: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> None:

@@ -16,6 +16,7 @@ from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
 from heartbeat.prompt_limit import PromptLimit
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner
+from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import EPOCH
@@ -34,8 +35,8 @@ _WORDS = (
 _SHELL_WORDS = frozenset(_WORDS.split())
 
 
-def find_missing_files(settings: Settings) -> Iterator[tuple[str, str, tuple[str | int, ...], str]]:
-    """What is missing for enabled entries: the section, the name of the entry, the steps to the key, and the message."""
+def find_missing_files(settings: Settings) -> Iterator[Fault]:
+    """What is missing for enabled entries."""
     prompted = {job.agent for job in settings.jobs.values() if job.enabled and job.prompt is not None}
     for name, beat in settings.heartbeats.items():
         if beat.enabled:
@@ -128,8 +129,8 @@ def _check_first_word(line: str, folder: Path, env: Mapping[str, object]) -> str
     return _check_program(word[1], folder, env) if word and word[1] not in _SHELL_WORDS else None
 
 
-def find_long_prompts(settings: Settings) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    """The prompts near their limit or above it: section, name of the entry, steps to the key, and the message.
+def find_long_prompts(settings: Settings) -> Iterator[Fault]:
+    """The prompts near their limit or above it.
 
     The prompt is composed as for a run, with its files, but without wakes, conditions and the output of a precheck.
     """
@@ -145,7 +146,7 @@ def find_long_prompts(settings: Settings) -> Iterator[tuple[str, str, tuple[str,
 def prompt_warnings(settings: Settings) -> Iterator[str]:
     """A line for each of them, without the source position that only `check` knows."""
     for section, name, inside, message in find_long_prompts(settings):
-        yield f"warning: {'.'.join((section, name, *inside))}: {message}"
+        yield f"warning: {'.'.join((section, name, *map(str, inside)))}: {message}"
 
 
 def _problem(settings: Settings, kind: Kind, name: str, prompt: Prompt, limit: PromptLimit) -> str | None:

@@ -14,9 +14,7 @@ from cron.job import Job
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count
 from heartbeatd.state_folder import DEFAULT_STATE, config_folder, is_server, read_state_path, real_path, resolve_path
-from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics, Position
-from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics
 from scheduler.config.keys import models
 from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import check_values
@@ -25,12 +23,11 @@ from scheduler.config.settings import (
     budgets,
     channels,
     daemon_settings,
-    entry_parts,
     jobs,
 )
 from scheduler.config.settings.budgets import Budgets
-from scheduler.config.settings.config_data import ConfigData, find_overrides, map_at, read_config_data
-from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
+from scheduler.config.settings.config_data import ConfigData, find_overrides, read_config_data
+from scheduler.config.settings.config_node import ConfigContext, Fault, carried_keys
 from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
 from scheduler.config.settings.jobs import PromptAgents
 from scheduler.config.settings.providers import Prices, Providers
@@ -94,13 +91,12 @@ def load_config(
     context, settings = _build_settings(path, source, environ if resolve_secrets else None, diagnostics, for_worker=for_worker)
     if not (settings.heartbeats or settings.jobs or may_be_empty):
         diagnostics.add_error(NO_POSITION, "", "there is nothing to do; declare agents: or cron:")
+    diagnostics.raise_errors()  # other errors come first
     if time_check is not None:
-        diagnostics.raise_errors()  # other errors come first
-        _check_times(settings, time_check, source, context)
-    if check_files:
+        _report(find_time_errors(settings, time_check), context, is_error=time_check.strict)
         diagnostics.raise_errors()
-        _check_files(settings, source, context)
-    diagnostics.raise_errors()
+    if check_files:
+        _report((*find_missing_files(settings), *find_long_prompts(settings)), context, is_error=False)
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
 
 
@@ -108,33 +104,26 @@ def _build_settings(
     path: Path, source: ConfigData, environ: Mapping[str, str] | None, diagnostics: Diagnostics, *, for_worker: bool
 ) -> tuple[ConfigContext, Settings]:
     """The settings, and what was used to build them. Without `environ`, secrets are not resolved."""
-    root = source.root
     config = check_values(source.merged, diagnostics)
     folder = config_folder(path)
-    variables = _with_env_file(root, config, folder, environ, diagnostics, is_required=not for_worker)
-    vault = SecretResolver(folder, variables, for_worker=for_worker)
-    context = _build_context(config, folder, vault, diagnostics)
-    nodes = {
-        section: ConfigNode((section,), map_at(root, section), _position(root, section), context)
-        for section in ("providers", "server", "channels", "deadman", "network", "executor", "limits")
-    }
-    providers = Providers(config.providers, nodes["providers"])
+    variables = _with_env_file(source, config, folder, environ, diagnostics, is_required=not for_worker)
+    context = ConfigContext(folder, config, source, SecretResolver(folder, variables, for_worker=for_worker), diagnostics)
+    providers = Providers(config.providers, context.section("providers"))
     prices = Prices(config.prices)
     runners = Runners(providers, prices)
     prompt_agents = PromptAgents(config.cron, runners, prices)
     limits = _build_limits(config.limits, config.timezone)
     allowed = Budgets(limits.budget, prices)
-    heartbeats = _build_heartbeats(config, source, runners, prompt_agents, allowed, context)
+    heartbeats = _build_heartbeats(context, runners, prompt_agents, allowed)
     providers.report_problems()
-    found_jobs = _build_jobs(config, source, prompt_agents, allowed, heartbeats, context)
+    found_jobs = _build_jobs(context, prompt_agents, allowed, heartbeats)
     for kind, number in allowed.unlimited.items():
-        section, warning = _warn_unlimited(kind, number)
         if number:
-            diagnostics.add_warning(root.marks[section][0], section, warning)
+            _warn_unlimited(kind, number, context)
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
-    server = daemon_settings.build_server(config.server, nodes["server"])
+    server = daemon_settings.build_server(config.server, context.section("server"))
     state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))
-    host = config.host or _short_host_name()
+    host = config.host or os.uname().nodename.partition(".")[0] or "localhost"
     settings = Settings(
         path=path,
         hash=source.hash,
@@ -144,33 +133,25 @@ def _build_settings(
         server=server,
         limits=limits,
         history=History(**carried_keys(config.history, History, ())),
-        channels=channels.build_channels(config.channels, used, host, server.public_url, nodes["channels"]),
+        channels=channels.build_channels(config.channels, used, host, server.public_url, context.section("channels")),
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,
         job_agents=prompt_agents.by_job,
-        deadman=daemon_settings.build_deadman(config.deadman, nodes["deadman"]),
-        network=daemon_settings.build_network(config.network, nodes["network"]),
+        deadman=daemon_settings.build_deadman(config.deadman, context.section("deadman")),
+        network=daemon_settings.build_network(config.network, context.section("network")),
         reload=config.reload,
         allowances=allowed.allowances,
         calendars=context.calendars,
         host=host,
         traces=config.telemetry.traces,
-        remote=daemon_settings.build_remote_queue(config.executor, nodes["executor"]),
+        remote=daemon_settings.build_remote_queue(config.executor, context.section("executor")),
     )
     if settings.postgresql and (missing := extras.describe_missing("stores", "postgresql")):
-        diagnostics.add_error(root.marks["state"][0] if "state" in root else NO_POSITION, "state", missing)
+        context.top.add_error(missing, "state")
     if settings.traces and (missing := extras.describe_missing("listeners", "otel")):
-        place = map_at(root, "telemetry").marks["traces"][0] if "telemetry" in root else NO_POSITION
-        diagnostics.add_warning(place, "telemetry.traces", missing)
+        context.top.add_warning(missing, "telemetry", "traces")
     return context, settings
-
-
-def _build_context(config: models.Config, folder: Path, vault: SecretResolver, diagnostics: Diagnostics) -> ConfigContext:
-    to_last = tuple(name for name, part in config.channels.items() if PLACEHOLDER in (part.url or ""))
-    return ConfigContext(
-        folder, config, ("log", *config.channels), to_last, entry_parts.build_calendars(config.calendars), vault, diagnostics
-    )
 
 
 def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -> set[str]:
@@ -179,26 +160,10 @@ def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -
     return used | set(context.open_channels) if LAST_TARGET in used else used
 
 
-def _short_host_name() -> str:
-    """The name of this machine up to its first dot."""
-    return os.uname().nodename.partition(".")[0] or "localhost"
-
-
-def _check_files(settings: Settings, source: ConfigData, context: ConfigContext) -> None:
-    """Warn about missing files, folders and programs, and about files that nearly fill a prompt."""
-    for section, name, inside, message in (*find_missing_files(settings), *find_long_prompts(settings)):
-        if section == "channels":
-            ConfigNode((section,), map_at(source.root, section), NO_POSITION, context).add_warning(message, name, *inside)
-        else:
-            _entry_node(source, section, name, context).add_warning(message, *inside)
-
-
-def _check_times(settings: Settings, today: TimeCheck, source: ConfigData, context: ConfigContext) -> None:
-    """Report values that are valid but in the past, or that leave no day to run on."""
-    for section, name, inside, message in find_time_errors(settings, today):
-        node = _entry_node(source, section, name, context)
-        say = node.add_error if today.strict else node.add_warning
-        say(message, *inside)
+def _report(found: Iterable[Fault], context: ConfigContext, *, is_error: bool) -> None:
+    for section, name, inside, message in found:
+        node = context.entry(section, name)
+        (node.add_error if is_error else node.add_warning)(message, *inside)
 
 
 def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
@@ -208,55 +173,35 @@ def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
 
 
 def _build_heartbeats(
-    config: models.Config,
-    source: ConfigData,
-    runners: Runners,
-    prompt_agents: PromptAgents,
-    allowed: Budgets,
-    context: ConfigContext,
+    context: ConfigContext, runners: Runners, prompt_agents: PromptAgents, allowed: Budgets
 ) -> dict[str, Heartbeat]:
     found = {}
     silent = 0
-    for name, agent in config.agents.items():
-        node = _entry_node(source, "agents", name, context)
+    for name, agent in context.config.agents.items():
+        node = context.entry("agents", name)
         found[name] = agents.build_heartbeat(name, agent, node, runners)
         prompt_agents.add_agent(agent, found[name], node)
         allowed.add_heartbeat(found[name], agent.heartbeat.budget, node)
         silent += agents.logs_by_default(agent, context)
     if silent:
-        message = f"no deliver: is given for {format_count(silent, 'agent')}; messages go to the log"
-        context.diagnostics.add_warning(_position(source.root, "agents"), "agents", message)
+        context.top.add_warning(f"no deliver: is given for {format_count(silent, 'agent')}; messages go to the log", "agents")
     return found
 
 
 def _build_jobs(
-    config: models.Config,
-    source: ConfigData,
-    prompt_agents: PromptAgents,
-    allowed: Budgets,
-    heartbeats: Mapping[str, Heartbeat],
-    context: ConfigContext,
+    context: ConfigContext, prompt_agents: PromptAgents, allowed: Budgets, heartbeats: Mapping[str, Heartbeat]
 ) -> dict[str, Job]:
     found = {}
-    for name, job in config.cron.items():
-        node = _entry_node(source, "cron", name, context)
+    for name, job in context.config.cron.items():
+        node = context.entry("cron", name)
         agent = prompt_agents.find_agent(name, job, node)
         found[name] = jobs.build_job(name, job, node, heartbeats, agent)
         allowed.add_job(found[name], agent, job.budget, node)
     return found
 
 
-def _entry_node(source: ConfigData, section: str, name: str, context: ConfigContext) -> ConfigNode:
-    own = source.root[section]
-    return ConfigNode((section, name), source.merged[section][name], own.marks[name][0], context, own[name])
-
-
-def _position(root: MarkedMap, section: str) -> Position:
-    return root.marks[section][0] if section in root else NO_POSITION
-
-
 def _with_env_file(
-    root: MarkedMap,
+    source: ConfigData,
     config: models.Config,
     folder: Path,
     environ: Mapping[str, str] | None,
@@ -271,13 +216,14 @@ def _with_env_file(
         return {**read_env_file(resolve_path(folder, config.env_file)), **environ}
     except ValueError as error:
         report = diagnostics.add_error if is_required else diagnostics.add_warning
-        report(root.marks["env_file"][1], "env_file", str(error))
+        report(source.root.marks["env_file"][1], "env_file", str(error))
     return environ
 
 
-def _warn_unlimited(kind: Kind, number: int) -> tuple[str, str]:
-    """The section of the entries that have no budget, and the warning about them."""
+def _warn_unlimited(kind: Kind, number: int, context: ConfigContext) -> None:
+    """Warn about the entries that have no budget."""
     section, noun, part = ("agents", "agent", "heartbeat") if kind is Kind.HEARTBEAT else ("cron", "job", "cron")
     lacking = "calls a model and has no budget" if number == 1 else "call a model and have no budget"
     line = f"defaults: {{{part}: {{budget: {{usd_per_day: 1.00}}}}}}"
-    return section, f"{format_count(number, noun)} {lacking}; write {line}, or budget: unlimited if that is intended"
+    advice = f"write {line}, or budget: unlimited if that is intended"
+    context.top.add_warning(f"{format_count(number, noun)} {lacking}; {advice}", section)

@@ -11,14 +11,13 @@ from cron.job import CalendarDays, Job
 from heartbeat.calendars import ALL_DAYS
 from heartbeat.hours import TWO_YEARS
 from heartbeat.spec import Heartbeat
+from scheduler.config.settings.config_node import Fault
 from scheduler.model import entry_schedule
 from scheduler.model.settings import Settings
 
 A_DAY = timedelta(days=1)
 PASSED = "this time is in the past, and the daemon never saw this job; write a future time, or remove the job"
 NEVER = "the calendars leave no time to run within two years; change skip_on, only_on or the calendars"
-
-Fault = tuple[str, str, tuple[str, ...], str]  # section, name, the key inside it, what is wrong
 
 
 @dataclass(frozen=True, slots=True)
