@@ -21,8 +21,7 @@ SEND_TIMEOUT = 30.0  # seconds
 class SendContext:
     """What the sending of a message may use: `http` for requests, `start` for programs, and at most `seconds`.
 
-    `now` is the time at which it begins. `buttons` are shown with the message, on kinds that have buttons
-    or links.
+    `now` is the time at which it begins. `buttons` are shown with the message, on kinds that have buttons.
     """
 
     http: HttpClient
@@ -65,7 +64,6 @@ class ChannelKind:
     - `names_sender` says that its messages have fields for the agent and the host, so that texts have no prefix by default.
     - `is_signed` says that `secret` signs its requests.
     - `has_buttons` says that its messages can have buttons.
-    - `has_links` says that its messages can have links to the daemon.
     - `runs_program` says that `argv` takes the place of `url`.
     """
 
@@ -83,7 +81,6 @@ class ChannelKind:
     names_sender: bool = False
     is_signed: bool = False
     has_buttons: bool = False
-    has_links: bool = False
     runs_program: bool = False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import channel_url, post_json, post_options, result_of_status
-from scheduler.channels.message import Button, DeliveryResult, Message
+from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import PLACEHOLDER, is_web_address
 from scheduler.model.settings import Channel
 
@@ -25,16 +24,15 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     """
     headers = {"Idempotency-Key": message.key}
     sign = partial(_signature, channel, context.now) if channel.signing_secret else None
-    body, options = _body(channel, message, context.buttons), post_options(channel, context)
+    body, options = _body(channel, message), post_options(channel, context)
     answer = await post_json(channel_url(channel), body, options, headers, sign=sign)
     return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
 
 
-def _body(channel: Channel, message: Message, links: Sequence[Button]) -> dict[str, Any]:
+def _body(channel: Channel, message: Message) -> dict[str, Any]:
     slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
     text = prefixed_text(channel, message)
-    body = asdict(message) | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}
-    return body | ({"links": {link.name: link.data for link in links}} if links else {})
+    return asdict(message) | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}
 
 
 def _signature(channel: Channel, now: datetime, body: bytes) -> dict[str, str]:
@@ -69,5 +67,4 @@ KIND = ChannelKind(
     detects_repeats=True,
     names_sender=True,
     is_signed=True,
-    has_links=True,
 )

@@ -36,9 +36,6 @@ LIFETIME = timedelta(hours=24)  # for which a button can be used
 CODE_BYTES = 16  # of the HMAC; Telegram accepts 64 bytes of data
 PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the bot for this purpose alone
 
-LINK_PATH = "/act/"
-
-
 CHAT_BUTTONS = {verb.in_chat.name[0]: verb.in_chat for verb in VERBS if issubclass(verb, Verb) and verb.in_chat}  # by letter
 
 
@@ -70,13 +67,12 @@ REFUSALS: dict[PressResult, str] = {
 
 def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
-    if not (channel.buttons or channel.links) or message.part != message.parts or _signing_key(channel) is None:
+    if not channel.buttons or message.part != message.parts or _signing_key(channel) is None:
         return ()
     has_conditions = bool(conditions.keys_of_message(tx.db, message.id))
     expires = to_millis(tx.now + LIFETIME) // 1000
-    before = f"{channel.public_url}{LINK_PATH}" if channel.links else ""
     return tuple(
-        Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, before + _button_data(channel, message, letter, expires))
+        Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, _button_data(channel, message, letter, expires))
         for letter, verb in sorted(_verbs_of(message).items())
         if verb.concern is not Concern.NAMED or has_conditions
     )
@@ -96,23 +92,21 @@ def _code(channel: Channel, message: OutboxMessage, action: str, expires: int) -
 
 
 def _signing_key(channel: Channel) -> str | None:
-    """The secret from which the key of a channel's codes is derived: the bot's token, or the secret of the webhook."""
-    if channel.links:
-        return channel.signing_secret.reveal() if channel.signing_secret else None
+    """The secret from which the key of a channel's codes is derived: the bot's token."""
     return telegram.parse_token(channel.url.reveal()) if channel.url else None
 
 
 @dataclass(frozen=True, slots=True)
 class GenuineButton:
-    """A button or link whose code is right: its message, its action, and when it expires, in seconds since 1970."""
+    """A button whose code is right: its message, its action, and when it expires, in seconds since 1970."""
 
     message: OutboxMessage
     action: str
     expires: int
 
 
-def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: str, *, is_link: bool) -> GenuineButton | None:
-    """The button, or the link, with this data, if its code is right; otherwise None."""
+def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: str) -> GenuineButton | None:
+    """The button with this data, if its code is right; otherwise None."""
     try:
         action, number, expires, code = data.split(":")
         found = outbox.find_message(db, int(number, 16)) if action in CHAT_BUTTONS else None
@@ -120,7 +114,7 @@ def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: 
     except (ValueError, OverflowError):
         return None
     channel = channels.get(found[0].channel) if found else None
-    if found is None or channel is None or not (channel.links if is_link else channel.buttons) or _signing_key(channel) is None:
+    if found is None or channel is None or not channel.buttons or _signing_key(channel) is None:
         return None
     is_genuine = hmac.compare_digest(_code(channel, found[0], action, until).encode(), code.encode(errors="replace"))
     return GenuineButton(found[0], action, until) if is_genuine else None
@@ -143,16 +137,15 @@ class PressAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PressButton:
-    """Carry out the action of a pressed button or link. `channel` is one that has the bot, or that has links."""
+    """Carry out the action of a pressed button. `channel` is one that has the bot."""
 
     channel: str
     press: Press
-    is_link: bool = False
 
     def apply(self, tick: Tick) -> PressAnswer:
         """A button that is forged, expired, used before or from another chat has no effect. Each press is counted."""
         action, _, _ = self.press.data.partition(":")
-        found = find_genuine(tick.tx.db, tick.plan.settings.channels, self.press.data, is_link=self.is_link)
+        found = find_genuine(tick.tx.db, tick.plan.settings.channels, self.press.data)
         if found is None:
             self._report(tick.tx, action, "forged", None)
             return PressAnswer(REFUSALS["forged"])
@@ -172,7 +165,7 @@ class PressButton:
 
     def _check(self, tick: Tick, message: OutboxMessage, action: str, expires: int) -> PressResult | None:
         """Why a genuine button must not be obeyed; None if it may be."""
-        if not self.is_link and not self._is_from_its_chat(tick, message):
+        if not self._is_from_its_chat(tick, message):
             return "wrong_chat"
         return why_over(tick.tx.db, GenuineButton(message, action, expires), tick.now)
 

@@ -92,7 +92,7 @@ class Channel:
     `needs_target`: the URL has a `{target}` placeholder; such channels can only be used through `deliver: last`. `prefix` is the
     template of what each message begins with, empty for none. `host` is the name of this machine in messages. Requests are
     signed with `signing_secret` in the header `signature_header`; None: they are not signed. With `buttons`, messages have
-    buttons, and with `links` signed links. Links begin with `public_url`, the address of the daemon, empty if it is not known.
+    buttons. Links begin with `public_url`, the address of the daemon, empty if it is not known.
     """
 
     name: str
@@ -110,7 +110,6 @@ class Channel:
     signing_secret: Secret | None = None
     signature_header: str = ""
     buttons: bool = False
-    links: bool = False
     public_url: str = ""
 
     def prefix_for(self, kind: str, name: str, title: str) -> str:

@@ -15,7 +15,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heartbeatd.secret import Secret
-from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.settings import Settings
 from scheduler.system.log import log_event
 from scheduler.telemetry.metrics import Metrics
@@ -92,8 +91,7 @@ class SecurityMiddleware:
         if now >= self._next_refusal_log:
             self._next_refusal_log = now + REFUSAL_LOG_SECONDS
             address = scope["client"][0] if scope.get("client") else None
-            path = LINK_PATH if scope["path"].startswith(LINK_PATH) else scope["path"]  # the code in a link is a permission
-            log_event(logging.WARNING, "token_refused", address=address, method=scope["method"], path=path)
+            log_event(logging.WARNING, "token_refused", address=address, method=scope["method"], path=scope["path"])
 
     def _check_request(self, scope: Scope) -> None:
         """Raises HttpError. Otherwise `scope["caller"]` is the caller, or None if no valid token was sent.
@@ -120,9 +118,6 @@ class SecurityMiddleware:
         caller = find_caller(sent, self._token, server.tokens)
         if sent and caller is None:
             self._report_refused_token(scope)
-        if scope["path"].startswith(LINK_PATH):
-            scope["caller"] = None
-            return  # the code in a link is the permission; a browser sends the form without an origin (Referrer-Policy)
         if scope["method"] not in SAFE_METHODS:
             _check_origin(scope, hosts)
             _check_content_type(scope)

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from heartbeatd.operations import Endpoint, Operation
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
-from scheduler.engine.buttons import LINK_PATH
 from scheduler.system import extras
 from scheduler.system.extras import MissingExtra
 from scheduler.web import (
@@ -28,7 +27,6 @@ from scheduler.web import (
     openapi,
     queries,
     services,
-    signed_links,
 )
 from scheduler.web.api_request import (
     MAX_BODY_BYTES,
@@ -80,10 +78,9 @@ class _McpEndpoint:
 
 
 def build_routes(app_state: AppState) -> list[Route]:
-    """The routes of the API, of the probes and of the links in messages."""
+    """The routes of the API and of the probes."""
     probes = {"/metrics": health.metrics_endpoint, "/healthz": health.liveness_endpoint, "/readyz": health.readiness_endpoint}
     return [
-        Route(f"{LINK_PATH}{{data}}", signed_links.link_endpoint(app_state), methods=["GET", "POST"]),
         *(Route(path, make(app_state), methods=["GET"]) for path, make in probes.items()),
         Route("/api/v1/openapi.json", _get_openapi, methods=["GET"]),
         Route(event_stream.PATH, _stream_endpoint(app_state), methods=["GET"]),

@@ -351,6 +351,7 @@ ELSEWHERE = [
     ('wake_heartbeat: ops', 'grace: 5m', 'cron.nightly.grace: unknown key here; it belongs under cron.nightly.misfire'),
     ('timezone: Europe/Berlin', 'concurrency: 4', 'concurrency: unknown key here; it belongs under limits'),
     ('timezone: Europe/Berlin', 'shard: {of: 4}', 'shard: shards no longer exist; remove this key; several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)'),
+    ('timezone: Europe/Berlin', "channels: {a: {url: 'https://x.test', kind: webhook, links: true}}", 'channels.a.links: links no longer exist; remove this key; messages in Telegram can have buttons, and the HTTP API does the same'),
     ('timezone: Europe/Berlin', 'min_interval: 5m', 'min_interval: unknown key here; it belongs under limits'),
     ('timezone: Europe/Berlin', 'interval: 30m', 'interval: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('retries: 2', "channels: {a: 'tgram://1:x/2'}", 'agents.ops.heartbeat.channels: unknown key here; it belongs at the top of the file'),

@@ -17,9 +17,8 @@ from servers.scripted import reply
 from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
 
-from scheduler.channels.telegram_buttons import Press, Presses
+from scheduler.channels.telegram_buttons import Presses
 from scheduler.engine.button_poller import BotCall, ButtonPoller, call_bot
-from scheduler.engine.buttons import PressButton
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import ButtonPressed
 from scheduler.telemetry.event_log import EventLog
@@ -198,13 +197,6 @@ def forgeries(genuine: str) -> list[str]:
         f"{action}:{number}:{expires}:\N{FIRE}",
         genuine + ":",
     ]
-
-
-def test_the_data_of_a_button_is_no_link(chat: Chat) -> None:
-    """A link is not bound to a chat."""
-    press = Press("", "", "", "link", chat.phone.buttons()["Mute 2h"])
-    assert not chat.world.request(PressButton("phone", press, is_link=True)).is_done
-    assert (chat.results, muted(chat.world)) == (["forged"], None)
 
 
 def test_a_forged_button_has_no_effect_and_is_counted(chat: Chat) -> None:

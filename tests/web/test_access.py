@@ -80,8 +80,8 @@ TOKENS = {
 # Requests that concern the whole daemon, and so are refused for a token that is limited to some agents.
 WHOLE = {"/api/v1/config", "/api/v1/pause", "/api/v1/resume", "/api/v1/ping", "/-/reload"}
 WHOLE_PAGE = {"/page/doctor", "/page/changes/check", "/page/jobs/{name}"}
-# Requests without a caller: probes, the login, static files, and links whose code is the permission.
-OPEN = {"/metrics", "/healthz", "/readyz", "/act/{data}", "/page/login", "/page/logout", "/page/static/{digest}/{name}"}
+# Requests without a caller: probes, the login and static files.
+OPEN = {"/metrics", "/healthz", "/readyz", "/page/login", "/page/logout", "/page/static/{digest}/{name}"}
 OPEN |= {"/page/{rest:path}", MCP_PATH}
 # What a limited token may see of the whole daemon, beside its own agents.
 PARTS = {

@@ -11,7 +11,6 @@ from starlette.routing import Route
 from web_daemon import TOKENS, WebDaemon
 
 from heartbeatd.secret import Secret
-from scheduler.engine.buttons import LINK_PATH
 from scheduler.model.settings import Token
 from scheduler.web import callers
 from scheduler.web.routes import build_routes
@@ -27,8 +26,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
 
 
 def paths(daemon: WebDaemon) -> list[str]:
-    """Every route with existing names and ids in its variable parts, without signed links, which have tests of their own."""
-    return [_filled(route) for route in build_routes(daemon.app_state) if not route.path.startswith(LINK_PATH)]
+    """Every route with existing names and ids in its variable parts."""
+    return [_filled(route) for route in build_routes(daemon.app_state)]
 
 
 def read_paths(daemon: WebDaemon) -> set[str]:
@@ -311,7 +310,7 @@ def test_nonsense_is_answered_with_400_and_no_traceback(
 
 def test_the_sender_of_a_wrong_token_is_logged_once_in_ten_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with WebDaemon(tmp_path) as daemon:
-        for path in ("/api/v1/status", "/api/v1/status", "/act/code"):
+        for path in ("/api/v1/status", "/api/v1/status"):
             assert daemon.get(path, token="a-token-that-is-not-known").status >= 400
     lines = [record.fields for record in caplog.records if record.msg == "token_refused"]  # type: ignore[attr-defined]
     assert lines == [{"address": "127.0.0.1", "method": "GET", "path": "/api/v1/status"}]

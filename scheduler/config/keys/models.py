@@ -650,7 +650,6 @@ _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if 
 
 _NAMING_SENDER = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.names_sender)
 _WITH_BUTTONS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.has_buttons)
-_WITH_LINKS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.has_links)
 _SIGNED = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.is_signed)
 
 
@@ -707,11 +706,6 @@ class Channel(ConfigPart):
         False,
         f"For {_WITH_BUTTONS}: with `true`, messages have buttons to mute the agent for two hours, to acknowledge its conditions,"
         " and to run it again. The bot must not be used by another program.",
-    )
-    links: bool = key(
-        False,
-        f"For {_WITH_LINKS}: with `true`, the JSON has links with which a person can do the same as with `buttons`. This needs"
-        " `secret` and `server.public_url`.",
     )
 
 

@@ -162,6 +162,8 @@ def _explain_unknown_key(name: str, model: type[ConfigPart], steps: Steps) -> st
     """The error for an unknown key: with the closest key of its map, else with the maps that have a key of this name."""
     if model is models.Config and name == "shard":
         return f"shards no longer exist; remove this key; {INSTEAD_OF_SHARDS}"
+    if model is models.Channel and name == "links":
+        return "links no longer exist; remove this key; messages in Telegram can have buttons, and the HTTP API does the same"
     known = tuple(model.model_fields)
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"

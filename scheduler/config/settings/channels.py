@@ -23,7 +23,6 @@ FEATURES = (
     ("base_url", "has_base_url", "use base_url"),
     ("secret", "is_signed", "can be signed"),
     ("buttons", "has_buttons", "has buttons"),
-    ("links", "has_links", "has links"),
 )
 
 # Recipients as services write them; one of them must be valid in the URL.
@@ -43,8 +42,6 @@ def build_channels(
         channel = _build_channel(name, part, keys, used=name in used)
         if channel is not None:
             made[name] = replace(channel, host=host, public_url=public_url or "")
-        if channel and channel.links and not public_url:
-            keys.add_error('links need the address of the daemon; write server: {public_url: "https://..."}', "links")
         if channel and channel.needs_target and LAST_TARGET not in used:
             keys.add_warning(f"its URL contains {PLACEHOLDER}, so only `deliver: last` uses it, and no entry has that", "url")
     return made
@@ -96,7 +93,6 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
         signing_secret=secret,
         signature_header=part.signature_header,
         buttons=part.buttons and kind.has_buttons,
-        links=part.links and kind.has_links,
     )
 
 
@@ -116,8 +112,6 @@ def _check_other_keys(
         node.add_error(problem, "secret")
     elif kind.is_signed:
         node.warn_of_plain_secret(part.secret, "secret")
-    if part.links and kind.has_links and not part.secret:
-        node.add_error("links are signed; write a secret for this channel", "links")
     if part.allow_private and kind.own_connections and not kind.runs_program:
         problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
         node.add_error(f"{problem}; remove allow_private", "allow_private")
