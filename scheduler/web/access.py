@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 from heartbeatd.answers import SHARED, EntryBody, EntryPart, Problem, ResponseBody, SharedBody
-from heartbeatd.operations import Concern, Permission
+from heartbeatd.operations import Concern, Operation, Permission
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.keys.models import Agent
@@ -26,7 +26,7 @@ AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)
 HIDDEN_ERRORS = "the config has errors in parts that this token may not see; ask for a token without `agents:`, or read the log"
 
 
-def authorize(request: ApiRequest, may: Permission | None, concern: Concern, operation: Any = None) -> None:
+def authorize(request: ApiRequest, may: Permission | None, concern: Concern, operation: Operation | None = None) -> None:
     """Raises HttpError unless the caller has the permission, and may access what the request concerns. It reads the database.
 
     `operation` is needed for a request that names its agent or run itself (Concern.NAMED).
@@ -52,15 +52,16 @@ def check_access(caller: Caller, kind: Kind, name: str) -> None:
         raise HttpError(403, "forbidden", f"the token {caller.name!r} is only for the agents {allowed}")
 
 
-def _find_entry(request: ApiRequest, concern: Concern, operation: Any) -> Key:
+def _find_entry(request: ApiRequest, concern: Concern, operation: Operation | None) -> Key:
     """The entry that the request concerns. Raises HttpError if the path names a run, wake or message that does not exist."""
     if concern is Concern.AGENT:
         return Kind.HEARTBEAT, request.path["name"]
     if concern is Concern.JOB:
         return Kind.CRON, request.path["name"]
-    if concern is Concern.NAMED and operation.agent is not None:
-        return Kind.HEARTBEAT, operation.agent
-    number = operation.run if concern is Concern.NAMED else row_in_path(request, concern)
+    sent = operation.as_json() if operation is not None and concern is Concern.NAMED else {}
+    if "agent" in sent:
+        return Kind.HEARTBEAT, sent["agent"]
+    number = sent["run"] if concern is Concern.NAMED else row_in_path(request, concern)
     with open_reader(request.app_state) as db:
         if concern is Concern.MESSAGE:
             found = outbox.sender_of_message(db, number)
@@ -96,7 +97,7 @@ class _Field:
     """A field of an answer: whether every token may see it, and its value for the others."""
 
     is_shared: bool
-    empty: Any
+    empty: object
 
 
 @cache
@@ -106,7 +107,7 @@ def _fields(model: type[ResponseBody]) -> Mapping[str, _Field]:
     return {name: _read_field(hints[name]) for name in model.model_fields}
 
 
-def _read_field(hint: Any) -> _Field:
+def _read_field(hint: object) -> _Field:
     is_shared = get_origin(hint) is Annotated and SHARED in get_args(hint)[1:]
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
@@ -124,7 +125,7 @@ def _cut_model(value: AnAnswer, caller: Caller) -> AnAnswer:
     return type(value).model_construct(value.model_fields_set, **kept)
 
 
-def _cut_part(value: Any, caller: Caller) -> Any:
+def _cut_part(value: object, caller: Caller) -> object:
     if isinstance(value, list):
         return [_cut_part(each, caller) for each in value if not _is_foreign(each, caller)]
     if isinstance(value, dict):
@@ -134,7 +135,7 @@ def _cut_part(value: Any, caller: Caller) -> Any:
     return value
 
 
-def _is_foreign(value: Any, caller: Caller) -> bool:
+def _is_foreign(value: object, caller: Caller) -> bool:
     key = _name_of(value) if isinstance(value, ResponseBody) else None
     if key is None and isinstance(value, Problem):  # of a provider or a channel
         return not any(caller.may_access(Kind(each.kind), each.name) for each in value.affects)

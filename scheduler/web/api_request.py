@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -73,7 +72,7 @@ def parse_sent(operation: type[AnOperation], sent: Mapping[str, object], *, are_
         raise bad_request(str(error)) from None
 
 
-async def read_json_object(request: Request, largest: int) -> Mapping[str, Any]:
+async def read_json_object(request: Request, largest: int) -> Mapping[str, object]:
     """The JSON object in the body; an empty body is an empty object."""
     sent = await read_body_bytes(request, largest)
     try:

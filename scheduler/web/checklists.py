@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Any
 
 from heartbeat import checklist_file
 from heartbeat.checklist import has_work
@@ -110,7 +109,7 @@ def _folder_of(settings: Settings, steps: tuple[str, ...]) -> Path:
     return config_folder(settings.path)
 
 
-def _texts_in(node: Any, steps: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _texts_in(node: object, steps: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every text in the data of a config, with its path."""
     if isinstance(node, Mapping):
         for key, value in node.items():

@@ -7,8 +7,7 @@ permission. A token can be stolen, and with such keys it would be as powerful as
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 from heartbeatd.answers import ConfigEdited, ConfigFile, ConfigSuggestion, ConfigValue, EntryConfig
 from heartbeatd.questions import GetConfig, GetEntryConfig
@@ -30,7 +29,7 @@ from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.perform import handles, parse_hash, sender_of
 
-Changes = Mapping[str, Any]
+Changes = Mapping[str, object]
 
 TEXT_ONLY = (
     "over HTTP only a text with a line break can be set; write the name of a file in the config file, because such a file could"
@@ -156,9 +155,7 @@ def why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
 
 def _is_checklist_text(steps: tuple[str, ...], changes: Changes) -> bool:
     """Whether the checklist is removed, or set to a text. A name of a file would permit to read that file, and to replace it."""
-    found: Any = changes
-    for step in steps:
-        found = found[step]
+    found = value_at(changes, steps)
     return found is None or (isinstance(found, str) and "\n" in found)
 
 
@@ -169,14 +166,19 @@ def _why_not_removable(request: ApiRequest, changes: Changes) -> str | None:
     """
     _, declared = read_config(request)
     for steps in _changed_keys((), changes):
-        found: Any = declared
-        for step in steps:
-            found = found.get(step) if isinstance(found, Mapping) else None
+        found = value_at(declared, steps)
         if isinstance(found, Mapping) and not (steps[0] in ("agents", "cron") and len(steps) <= 2):
             inner = next(filter(_is_file_only, _changed_keys(steps, found)), None)
             if inner is not None:
                 return f"{dotted_path(steps)}: this would remove {dotted_path(inner)}, which cannot be changed over HTTP"
     return None
+
+
+def value_at(data: object, steps: Iterable[str]) -> object:
+    """The value at a path of keys; None if there is none."""
+    for step in steps:
+        data = data.get(step) if isinstance(data, Mapping) else None
+    return data
 
 
 def _is_file_only(steps: tuple[str, ...]) -> bool:
@@ -204,7 +206,7 @@ def _check_entry(request: ApiRequest, kind: Kind, name: str) -> None:
         raise not_found(f"{'agent' if kind is Kind.HEARTBEAT else 'job'} {name!r}")
 
 
-def _read_declared(request: ApiRequest) -> tuple[bytes, dict[str, Any]]:
+def _read_declared(request: ApiRequest) -> tuple[bytes, dict[str, object]]:
     """The file, and the data that it declares, with secrets masked. Raises as `read_config` does."""
     content, root = read_config(request)
     return content, mask_secrets(root)

@@ -20,10 +20,10 @@ SECOND_BODIES: dict[str, tuple[type[BaseModel], ...]] = {"wake_agent": (Alertman
 PATH_SCHEMAS = {"id": {"type": "integer", "minimum": 1}, "name": {"type": "string", "minLength": 1}}
 
 
-def build_document(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
+def build_document(endpoints: Iterable[Endpoint], version: str) -> dict[str, object]:
     """The OpenAPI document of these requests and of the event stream, as JSON data."""
     listed = tuple(endpoints)
-    paths: dict[str, dict[str, Any]] = {event_stream.PATH: {"get": _describe_events()}}
+    paths: dict[str, dict[str, object]] = {event_stream.PATH: {"get": _describe_events()}}
     for endpoint in listed:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _describe(endpoint)
     return {
@@ -35,23 +35,23 @@ def build_document(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any
     }
 
 
-def _describe(endpoint: Endpoint) -> dict[str, Any]:
-    described: dict[str, Any] = {
+def _describe(endpoint: Endpoint) -> dict[str, object]:
+    refused = {"422": {"description": "The config has errors.", "content": {JSON: {"schema": _one_of((ConfigErrors,))}}}}
+    if not endpoint.operation.may_be_refused_by_config:
+        refused = {}
+    described: dict[str, object] = {
         "operationId": endpoint.name,
         **_sentences(*endpoint.describes, endpoint.may),
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],
-        "responses": _responses(JSON, _one_of(endpoint.operation.answers())),
+        "responses": _responses(JSON, _one_of(endpoint.operation.answers())) | refused,
     }
-    if endpoint.operation.may_be_refused_by_config:
-        refused = {"description": "The config has errors.", "content": {JSON: {"schema": _one_of((ConfigErrors,))}}}
-        described["responses"]["422"] = refused
     if bodies := _bodies(endpoint):
         is_required = all(any(field.is_required() for field in body.model_fields.values()) for body in bodies)
         described["requestBody"] = {"required": is_required, "content": {JSON: {"schema": _one_of(bodies)}}}
     return described
 
 
-def _describe_events() -> dict[str, Any]:
+def _describe_events() -> dict[str, object]:
     summary, _, details = (event_stream.stream_events.__doc__ or "").partition(". ")
     return {
         "operationId": "stream_events",
@@ -73,12 +73,12 @@ def _bodies(endpoint: Endpoint) -> tuple[type[BaseModel], ...]:
     return (*SECOND_BODIES.get(endpoint.name, ()), endpoint.operation)
 
 
-def _path_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+def _path_parameters(endpoint: Endpoint) -> Iterator[dict[str, object]]:
     for name in re.findall(r"\{(\w+)\}", endpoint.path):
         yield {"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]}
 
 
-def _query_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+def _query_parameters(endpoint: Endpoint) -> Iterator[dict[str, object]]:
     """The keys of the query. A DELETE has the keys of its body there, because some clients cannot send a body with it."""
     if endpoint.method not in ("GET", "DELETE"):
         return
@@ -89,14 +89,14 @@ def _query_parameters(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
         yield {"name": name, "in": "query", "description": description, "required": required, "schema": described}
 
 
-def without_null(form: Mapping[str, Any]) -> dict[str, Any]:
+def without_null(form: Mapping[str, Any]) -> dict[str, object]:
     """The schema of a key that is left out instead of being null, as in a query."""
     plain = next((each for each in form.get("anyOf", ()) if each != {"type": "null"}), form)
     described = {"description": form["description"]} if "description" in form else {}
     return {key: value for key, value in plain.items() if key not in ("title", "default")} | described
 
 
-def _responses(media_type: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _responses(media_type: str, answer: dict[str, object]) -> dict[str, object]:
     error = {
         "description": "Rejected. `error.message` says what to do instead.",
         "content": {JSON: {"schema": _one_of((ErrorBody,))}},
@@ -105,17 +105,17 @@ def _responses(media_type: str, answer: dict[str, Any]) -> dict[str, Any]:
     return {"200": {"description": "Done.", "content": {media_type: {"schema": answer}}}, "4XX": error, "5XX": failed}
 
 
-def _one_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
-    references = [{"$ref": f"{REFERENCE}{model.__name__}"} for model in models]
+def _one_of(models: Iterable[type[BaseModel]]) -> dict[str, object]:
+    references: list[dict[str, object]] = [{"$ref": f"{REFERENCE}{model.__name__}"} for model in models]
     return references[0] if len(references) == 1 else {"anyOf": references}
 
 
-def _schemas(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def _schemas(endpoints: Iterable[Endpoint]) -> dict[str, object]:
     """The JSON schema of every model by its name. Those of answers allow further keys, which later versions may add."""
     models: set[type[BaseModel]] = {ErrorBody, ConfigErrors}
     for endpoint in endpoints:
         models.update(_bodies(endpoint), endpoint.operation.answers())
     ordered = sorted(models, key=lambda model: model.__name__)
     _, schema = models_json_schema([(model, "validation") for model in ordered], ref_template=REFERENCE + "{model}")
-    found: dict[str, Any] = schema["$defs"]
+    found: dict[str, object] = schema["$defs"]
     return found

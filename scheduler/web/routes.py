@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from anyio import to_thread
 from starlette.applications import Starlette
@@ -123,7 +122,7 @@ def _authorized(app_state: AppState, request: Request, endpoint: Endpoint) -> Ap
     return ApiRequest(app_state, caller, request.path_params, request.query_params, request.headers)
 
 
-def _with_version(endpoint: Endpoint, sent: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[str, Any]:
+def _with_version(endpoint: Endpoint, sent: Mapping[str, object], headers: Mapping[str, str]) -> Mapping[str, object]:
     """The body with the version that a header names. `If-None-Match: *`: there must not be a version yet."""
     if "hash" not in endpoint.operation.model_fields:
         return sent
@@ -144,7 +143,7 @@ def _stream_endpoint(app_state: AppState) -> HttpHandler:
 
 
 @cache
-def _openapi_document() -> dict[str, Any]:
+def _openapi_document() -> dict[str, object]:
     return openapi.build_document(ENDPOINTS.values(), __version__)
 
 

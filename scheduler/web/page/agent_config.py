@@ -7,10 +7,10 @@ value that its reader saw. Only fields that differ from it are changed, so an ol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_args
+from typing import get_args
 
 from starlette.concurrency import run_in_threadpool
 
@@ -214,16 +214,16 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
     return _Outcome(diff=ConfigDiff(tuple(found.diff), tuple(found.lines), own, others))
 
 
-def _lines_or_nothing(changes: Mapping[str, Any]) -> str:
+def _lines_or_nothing(changes: Mapping[str, object]) -> str:
     try:
         return config_editing.lines_to_write(changes)
     except HttpError:  # the message of the refusal is enough
         return ""
 
 
-def changes_of_form(sent: Form) -> dict[str, Any]:
+def changes_of_form(sent: Form) -> dict[str, object]:
     """The changed fields as a JSON merge patch of the agent. None removes a key."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     for key in all_keys():
         text, seen = _sent_text(sent, key), _sent_text(sent, SEEN + key)
         if key in sent and text != seen:
@@ -231,10 +231,10 @@ def changes_of_form(sent: Form) -> dict[str, Any]:
     return changes
 
 
-def _merge_change(changes: dict[str, Any], more: Mapping[str, Any]) -> None:
+def _merge_change(changes: dict[str, object], more: Mapping[str, object]) -> None:
     for key, value in more.items():
-        if isinstance(value, dict) and isinstance(changes.get(key), dict):
-            _merge_change(changes[key], value)
+        if isinstance(value, dict) and isinstance(inner := changes.get(key), dict):
+            _merge_change(inner, value)
         else:
             changes[key] = value
 
@@ -245,7 +245,7 @@ def _sent_text(sent: Form, name: str) -> str:
     return text if "\n" in text else text.strip()
 
 
-def parse_field(key: str, text: str) -> Any:
+def parse_field(key: str, text: str) -> object:
     """The value that the text of a field stands for; None for an empty field. The loader reports a wrong text."""
     form = form_of_key(key)
     if not text:
@@ -262,7 +262,7 @@ def parse_field(key: str, text: str) -> Any:
     return text
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> object:
     try:
         found = marked_yaml.parse_yaml(text, diagnostics := Diagnostics(""))
     except marked_yaml.UnreadableYaml:
@@ -270,13 +270,13 @@ def _parse_yaml(text: str) -> Any:
     return text if diagnostics.has_errors else _plain_data(found)
 
 
-def _plain_data(value: Any) -> Any:
+def _plain_data(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain_data(inner) for key, inner in value.items()}
     return [_plain_data(inner) for inner in value] if isinstance(value, list) else value
 
 
-def field_text(value: Any) -> str:
+def field_text(value: object) -> str:
     """A value of the file as a field shows it. `parse_field` reads it back."""
     if value is None:
         return ""
@@ -299,7 +299,7 @@ def sections_of_form() -> Mapping[str, tuple[str, ...]]:
     return {title: tuple(keys) for title, keys in found.items()}
 
 
-def _fields_of_key(key: str, form: Mapping[str, Any]) -> list[str]:
+def _fields_of_key(key: str, form: Mapping[str, object]) -> list[str]:
     """The key, or the keys of its map if none of them is required: the form has a field for each of them."""
     inner = model_of_form(form)
     return [key] if inner is None or "required" in inner else [f"{key}.{name}" for name in inner["properties"]]
@@ -378,9 +378,9 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPag
 
 
 def _build_field(
-    request: ApiRequest, key: str, declared: Mapping[str, Any], value: ConfigValue | None, sent: Form, outcome: _Outcome
+    request: ApiRequest, key: str, declared: Mapping[str, object], value: ConfigValue | None, sent: Form, outcome: _Outcome
 ) -> ConfigField:
-    in_file = field_text(_find_value(declared, key.split(".")))
+    in_file = field_text(config_editing.value_at(declared, key.split(".")))
     text, seen = (_sent_text(sent, key), _sent_text(sent, SEEN + key)) if key in sent else (in_file, in_file)
     is_moved = key in sent and seen != in_file
     if is_moved and text == seen:  # the reader has not touched this field
@@ -405,11 +405,3 @@ def _label_of_key(key: str) -> str:
     """The key without `heartbeat.`, unless the agent itself has a key of this name."""
     short = key.removeprefix("heartbeat.")
     return key if short in all_keys() else short
-
-
-def _find_value(declared: Any, steps: Sequence[str]) -> Any:
-    for step in steps:
-        if not isinstance(declared, Mapping):
-            return None
-        declared = declared.get(step)
-    return declared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import TimeStepTotals
@@ -37,7 +36,7 @@ def show_costs(request: PageRequest) -> Page:
     return Page("costs.html", context)
 
 
-def _prepare_step(step: TimeStepTotals, zone: ZoneInfo) -> dict[str, Any]:
+def _prepare_step(step: TimeStepTotals, zone: ZoneInfo) -> dict[str, object]:
     """A step with its label, and with the heights of its bars in the chart of runs: each bar is drawn over the one before it."""
     succeeded = step.runs - step.failed
     more = {"label": label_step(step, zone), "succeeded": succeeded, "without_alert": max(0, succeeded - step.alerts)}

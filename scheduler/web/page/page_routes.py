@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -106,7 +105,7 @@ def _handle_operation(endpoint: Endpoint) -> Handle:
     """Does what the API does for the same fields. A field `KEY:json` contains JSON; an empty field counts as not sent."""
 
     async def handle(form: FormRequest) -> Redirect:
-        sent = {key: value for key, value in form.fields.items() if value and not key.endswith(":json")}
+        sent: dict[str, object] = {key: value for key, value in form.fields.items() if value and not key.endswith(":json")}
         for key, value in form.fields.items():
             if key.endswith(":json") and value:
                 sent[key.removesuffix(":json")] = _parse_json(key, value)
@@ -117,7 +116,7 @@ def _handle_operation(endpoint: Endpoint) -> Handle:
     return handle
 
 
-def _parse_json(key: str, text: str) -> Any:
+def _parse_json(key: str, text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
@@ -44,11 +44,11 @@ class Page:
     """What a view shows: a template and the values in it."""
 
     template: str
-    context: Mapping[str, Any]
+    context: Mapping[str, object]
     status: int = 200
 
 
-def render_page(page: Page, shared: Mapping[str, Any]) -> Response:
+def render_page(page: Page, shared: Mapping[str, object]) -> Response:
     """The page as an answer. `shared` are the values that all templates have."""
     text = _environment().get_template(page.template).render({**shared, **page.context})
     return HTMLResponse(text, page.status, PAGE_HEADERS)

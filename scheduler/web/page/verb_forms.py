@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any, get_args
+from typing import get_args
 
 from heartbeatd.operations import Concern, Endpoint, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
@@ -40,7 +40,7 @@ class VerbForm:
         return [Input(key, str(field.title).rstrip("."), _kind_of(field.annotation)) for key, field in titled]
 
 
-def _kind_of(annotation: Any) -> str:
+def _kind_of(annotation: object) -> str:
     return next((KINDS[each] for each in (annotation, *get_args(annotation)) if each in KINDS), "text")
 
 

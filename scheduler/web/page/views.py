@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from anyio import to_thread
@@ -222,7 +222,7 @@ def redirect_response(redirect: Redirect) -> Response:
     return response
 
 
-def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[str, Any]:
+def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[str, object]:
     """The values that every template has."""
     kind, _, notice = cookie_parser(api.headers.get("cookie", "")).get(NOTICE_COOKIE, "").partition(":")
     return {
