@@ -33,18 +33,17 @@ from heartbeat.words import abbreviate_duration, list_names
 from heartbeatd.state_folder import read_state_path, read_state_server
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
-from scheduler.channels.telegram_buttons import Presses
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import button_poller, config_reload, deadman_switch, delivery, startup
-from scheduler.engine.button_poller import BotCall, ButtonPoller
+from scheduler.engine import config_reload, deadman_switch, delivery, message_buttons, startup
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
+from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
@@ -265,10 +264,7 @@ class Daemon:
         )
         pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, lambda _: "", _no_wakeup, self._workers)
         self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
-        bot_calls: LocalExecutor[BotCall, Presses] = LocalExecutor(
-            self._call_bot, lambda _: "", self._wakeup.notify, self._workers
-        )
-        self._buttons = ButtonPoller(bot_calls, inbox.submit)
+        self._buttons: Poller | None = None
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
         if after is not None and loaded is after.reloader.loaded:
             self.reloader.reload_state = after.reloader.reload_state
@@ -574,10 +570,17 @@ class Daemon:
         self._start_reload_thread()
         self._systemd.report_status(self._status_line())
         watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # only here: if this thread hangs, the pings must stop
-        is_listening = self._server is not None and not self.engine.stopping
-        poll_in = self._buttons.poll(time.monotonic(), self.engine.plan.settings.channels) if is_listening else None
-        waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in, poll_in)
+        waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in, self._poll_buttons())
         return min(wait for wait in waits if wait is not None)
+
+    def _poll_buttons(self) -> float | None:
+        """Ask for pressed buttons. Returns the seconds until the next call; None: no limit."""
+        channels = self.engine.plan.settings.channels
+        if self._server is None or self.engine.stopping:
+            return None
+        if self._buttons is None and (listener := message_buttons.listener_of(channels)) is not None:
+            self._buttons = listener.make_poller(self._http, self._workers, self._wakeup.notify, self.engine.inbox.submit)
+        return self._buttons.poll(time.monotonic(), channels) if self._buttons else None
 
     def _status_line(self) -> str:
         """The line that `systemctl status` shows: what is wrong, or how much there is to do."""
@@ -736,9 +739,6 @@ class Daemon:
 
     async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send_ping(ping, self._http)
-
-    async def _call_bot(self, call: BotCall, children: Children) -> Presses:  # starts no children
-        return await button_poller.call_bot(call, self._http)
 
     def _delivery_mark(self, outgoing: Delivery) -> str:
         return f"{self.instance}/outbox/{outgoing.message.id}"

@@ -26,7 +26,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button or a link of a message: its name for programs, its label, and the data that comes back, or the URL."""
+    """A button of a message: its name for programs, its label, and the data that comes back."""
 
     name: str
     label: str

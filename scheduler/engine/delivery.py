@@ -12,7 +12,7 @@ from heartbeat.runners import StartProcess
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import Button, DeliveryResult, Message
-from scheduler.engine import buttons
+from scheduler.engine import message_buttons
 from scheduler.engine.savepoints import run_for_message
 from scheduler.engine.tick import Tick
 from scheduler.model.outcome import Kind
@@ -55,7 +55,7 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
         outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         return None
     place = target_urls.channel_for_recipient(channel, message.recipient)
-    return Delivery(message, place, buttons.buttons_of(tick.tx, message, channel))
+    return Delivery(message, place, message_buttons.buttons_of(tick.tx, message, channel))
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:

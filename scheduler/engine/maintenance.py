@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import buttons, planning, wake_starts
+from scheduler.engine import message_buttons, planning, wake_starts
 from scheduler.engine.savepoints import run_for_entry
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
@@ -26,7 +26,6 @@ from scheduler.store import (
     runs,
     sessions,
     spend,
-    used_buttons,
 )
 from scheduler.store.transaction import Transaction
 
@@ -108,7 +107,8 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     outbox.expire_held_messages(tick.tx)
     outbox.delete_old_texts(tick.tx)
     sessions.delete_old_messages(tick.tx, tick.plan.settings.history.keep)
-    used_buttons.delete_old_uses(tick.tx, buttons.LIFETIME * 2)
+    if (listener := message_buttons.listener_of(tick.plan.settings.channels)) is not None:
+        listener.delete_old_uses(tick.tx)
     conditions.delete_old_conditions(tick.tx, tick.plan.settings.history.keep)
     problems.delete_old_problems(tick.tx, tick.plan.settings.history.keep)
     spend.delete_old_days(tick.tx)

@@ -37,6 +37,7 @@ def find_names(point: Point) -> tuple[str, ...]:
     return tuple(sorted(_find(point)))
 
 
+@cache
 def load(point: Point, name: str) -> Any:
     """Import the object that an extra has registered under a name. Raises MissingExtra."""
     if (missing := describe_missing(point, name)) is not None:

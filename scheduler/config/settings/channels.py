@@ -14,6 +14,7 @@ from scheduler.config.keys import models
 from scheduler.config.keys.value_types import DEFAULT_PREFIX
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
+from scheduler.system import extras
 
 LEAST_SECRET = 16  # characters
 LOG = Channel(LOG_CHANNEL, LOG_CHANNEL, None, allow_private=False, uncertain="resend")
@@ -112,6 +113,8 @@ def _check_other_keys(
         node.add_error(problem, "secret")
     elif kind.is_signed:
         node.warn_of_plain_secret(part.secret, "secret")
+    if part.buttons and kind.has_buttons and (missing := extras.describe_missing("listeners", "buttons")):
+        node.add_error(missing, "buttons")
     if part.allow_private and kind.own_connections and not kind.runs_program:
         problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
         node.add_error(f"{problem}; remove allow_private", "allow_private")

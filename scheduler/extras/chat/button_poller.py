@@ -10,13 +10,14 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from scheduler.channels import telegram_buttons
-from scheduler.channels.telegram_buttons import Bot, Press, Presses
-from scheduler.engine.buttons import PressButton
+from scheduler.extras.chat import telegram_buttons
+from scheduler.extras.chat.buttons import PressButton
+from scheduler.extras.chat.telegram_buttons import Bot, Press, Presses
 from scheduler.model.settings import Channel
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
-from scheduler.work.executor import Executor
+from scheduler.system.process import Children
+from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 
 FIRST_PAUSE = 5.0  # seconds after a poll that failed; doubled after each further one
 LONGEST_PAUSE = 300.0
@@ -97,6 +98,18 @@ class ButtonPoller:
     def _answer(self, bot: Bot, press: Press, answer: Future[Any]) -> None:
         if not answer.cancelled() and answer.exception() is None:
             self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=answer.result().text))
+
+
+def make_poller(
+    http: HttpClient, loop: WorkerLoop, notify: Callable[[], None], submit: Callable[[PressButton], Future[Any]]
+) -> ButtonPoller:
+    """The poller of a daemon. Its requests are sent in the thread of `loop`, and `notify` is called after each answer."""
+
+    async def call(task: BotCall, _: Children) -> Presses:  # starts no programs
+        return await call_bot(task, http)
+
+    calls: LocalExecutor[BotCall, Presses] = LocalExecutor(call, lambda _: "", notify, loop)
+    return ButtonPoller(calls, submit)
 
 
 async def call_bot(call: BotCall, http: HttpClient) -> Presses:

@@ -15,12 +15,16 @@ from run_async import with_http
 from servers import telegram
 from servers.scripted import reply
 from servers.telegram import Telegram, refusal
+from test_endless_answers import check_reader
 from world import MakeWorld, World, send_by_transport
 
-from scheduler.channels.telegram_buttons import Presses
-from scheduler.engine.button_poller import BotCall, ButtonPoller, call_bot
+from heartbeatd.secret import Secret
+from scheduler.extras.chat import telegram_buttons
+from scheduler.extras.chat.button_poller import BotCall, ButtonPoller, call_bot
+from scheduler.extras.chat.telegram_buttons import Presses
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import ButtonPressed
+from scheduler.net.http_client import MAX_BODY_START
 from scheduler.telemetry.event_log import EventLog
 from scheduler.work.executor import Done
 
@@ -321,3 +325,11 @@ def test_a_running_daemon_obeys_a_button(daemon: Begin, phone: Telegram) -> None
     assert 'heartbeatd_button_presses_total{channel="phone",result="forged"} 1\n' in page
     assert 'heartbeatd_muted{kind="heartbeat",name="ops"} 1\n' in page
     assert running.stop() == 0
+
+
+def test_an_endless_answer_of_telegram_is_not_read_to_its_end() -> None:
+    def poll_buttons(url: str) -> object:
+        bot = telegram_buttons.Bot(url, Secret("1:a"), allow_private=True)
+        return asyncio.run(with_http(lambda http: telegram_buttons.get_presses(bot, 0, http)))
+
+    check_reader("the buttons of Telegram", poll_buttons, MAX_BODY_START)

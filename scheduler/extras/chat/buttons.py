@@ -10,25 +10,25 @@ import base64
 import hashlib
 import hmac
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 
 from heartbeat.words import one_line
 from heartbeatd.operations import Concern
+from heartbeatd.secret import Secret
 from heartbeatd.verbs import VERB_ENDPOINTS, VERBS, Verb
 from scheduler.channels import target_urls, telegram
 from scheduler.channels.message import Button
-from scheduler.channels.telegram_buttons import Press
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import Tick
+from scheduler.extras.chat.telegram_buttons import Press
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import conditions, outbox, used_buttons
+from scheduler.store import conditions, outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -67,72 +67,39 @@ REFUSALS: dict[PressResult, str] = {
 
 def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
-    if not channel.buttons or message.part != message.parts or _signing_key(channel) is None:
+    if not channel.buttons or message.part != message.parts or channel.url is None:
         return ()
     has_conditions = bool(conditions.keys_of_message(tx.db, message.id))
     expires = to_millis(tx.now + LIFETIME) // 1000
-    return tuple(
-        Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, _button_data(channel, message, letter, expires))
-        for letter, verb in sorted(_verbs_of(message).items())
-        if verb.concern is not Concern.NAMED or has_conditions
-    )
+    made = []
+    for letter, verb in sorted(_verbs_of(message).items()):
+        if verb.concern is not Concern.NAMED or has_conditions:
+            data = f"{letter}:{message.id:x}:{expires:x}:{_code(channel.url, message, letter, expires)}"
+            made.append(Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, data))
+    return tuple(made)
 
 
-def _button_data(channel: Channel, message: OutboxMessage, action: str, expires: int) -> str:
-    return f"{action}:{message.id:x}:{expires:x}:{_code(channel, message, action, expires)}"
+def delete_old_uses(tx: Transaction) -> None:
+    """Forget the uses of buttons that have expired since."""
+    tx.db.execute("delete from used_button where used_at < ?", (to_millis(tx.now - 2 * LIFETIME),))
 
 
-def _code(channel: Channel, message: OutboxMessage, action: str, expires: int) -> str:
-    """The code that makes a button genuine. The key of the message is part of it, as numbers begin again in a new database."""
-    secret = _signing_key(channel)
-    assert secret is not None
-    key = hmac.digest(secret.encode(errors="surrogateescape"), PURPOSE, "sha256")
+def _code(url: Secret, message: OutboxMessage, action: str, expires: int) -> str:
+    """The code that makes a button genuine. Its key is derived from the token of the bot.
+
+    The key of the message is part of what is signed, as numbers begin again in a new database.
+    """
+    token = telegram.parse_token(url.reveal())
+    key = hmac.digest(token.encode(errors="surrogateescape"), PURPOSE, "sha256")
     signed = f"{action}:{message.id}:{expires}:{message.key}".encode()
     return base64.urlsafe_b64encode(hmac.new(key, signed, hashlib.sha256).digest()[:CODE_BYTES]).decode().rstrip("=")
 
 
-def _signing_key(channel: Channel) -> str | None:
-    """The secret from which the key of a channel's codes is derived: the bot's token."""
-    return telegram.parse_token(channel.url.reveal()) if channel.url else None
-
-
-@dataclass(frozen=True, slots=True)
-class GenuineButton:
-    """A button whose code is right: its message, its action, and when it expires, in seconds since 1970."""
-
-    message: OutboxMessage
-    action: str
-    expires: int
-
-
-def find_genuine(db: sqlite3.Connection, channels: Mapping[str, Channel], data: str) -> GenuineButton | None:
-    """The button with this data, if its code is right; otherwise None."""
-    try:
-        action, number, expires, code = data.split(":")
-        found = outbox.find_message(db, int(number, 16)) if action in CHAT_BUTTONS else None
-        until = int(expires, 16)
-    except (ValueError, OverflowError):
-        return None
-    channel = channels.get(found[0].channel) if found else None
-    if found is None or channel is None or not channel.buttons or _signing_key(channel) is None:
-        return None
-    is_genuine = hmac.compare_digest(_code(channel, found[0], action, until).encode(), code.encode(errors="replace"))
-    return GenuineButton(found[0], action, until) if is_genuine else None
-
-
-def why_over(db: sqlite3.Connection, button: GenuineButton, now: datetime) -> PressResult | None:
-    """Why a genuine button can no longer be used; None if it can."""
-    if from_millis(button.expires * 1000) < now:
-        return "expired"
-    return "replayed" if used_buttons.is_used(db, button.message.id, button.action) else None
-
-
 @dataclass(frozen=True, slots=True)
 class PressAnswer:
-    """The text for the person who has pressed a button, and whether its action was carried out."""
+    """The text for the person who has pressed a button."""
 
     text: str
-    is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,40 +112,51 @@ class PressButton:
     def apply(self, tick: Tick) -> PressAnswer:
         """A button that is forged, expired, used before or from another chat has no effect. Each press is counted."""
         action, _, _ = self.press.data.partition(":")
-        found = find_genuine(tick.tx.db, tick.plan.settings.channels, self.press.data)
-        if found is None:
-            self._report(tick.tx, action, "forged", None)
-            return PressAnswer(REFUSALS["forged"])
-        message = found.message
-        result = self._check(tick, message, action, found.expires)
-        if result is not None:
-            self._report(tick.tx, action, result, message)
-            return PressAnswer(REFUSALS[result])
+        message, refusal = self._check(tick)
+        if message is None or refusal is not None:
+            self._report(tick.tx, action, refusal or "forged", message)
+            return PressAnswer(REFUSALS[refusal or "forged"])
         try:
             text = self._act(tick, message, action)
         except Refused as refused:
             self._report(tick.tx, action, "failed", message)
             return PressAnswer(str(refused))
-        used_buttons.record_use(tick.tx, message.id, action)
+        tick.tx.db.execute(
+            "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
+            (message.id, action, to_millis(tick.now)),
+        )
         self._report(tick.tx, action, "applied", message)
-        return PressAnswer(text, is_done=True)
+        return PressAnswer(text)
 
-    def _check(self, tick: Tick, message: OutboxMessage, action: str, expires: int) -> PressResult | None:
-        """Why a genuine button must not be obeyed; None if it may be."""
-        if not self._is_from_its_chat(tick, message):
-            return "wrong_chat"
-        return why_over(tick.tx.db, GenuineButton(message, action, expires), tick.now)
-
-    def _is_from_its_chat(self, tick: Tick, message: OutboxMessage) -> bool:
-        """Whether the button was pressed in the chat that its message was sent to. A channel's chat may be known by its @name."""
-        channel = target_urls.channel_for_recipient(tick.plan.settings.channels[message.channel], message.recipient)
-        if channel.url is None:
-            return False
+    def _check(self, tick: Tick) -> tuple[OutboxMessage | None, PressResult | None]:
+        """The message of a button whose code is right, and why it must not be obeyed all the same; None if it may be."""
         try:
-            chat = telegram.parse_chat_url(channel.url.reveal()).chat
+            action, number, expires, code = self.press.data.split(":")
+            found = outbox.find_message(tick.tx.db, int(number, 16)) if action in CHAT_BUTTONS else None
+            until = int(expires, 16)
+        except (ValueError, OverflowError):
+            return None, "forged"
+        message = found[0] if found else None
+        channel = tick.plan.settings.channels.get(message.channel) if message else None
+        if message is None or channel is None or not channel.buttons or channel.url is None:
+            return None, "forged"
+        if not hmac.compare_digest(_code(channel.url, message, action, until).encode(), code.encode(errors="replace")):
+            return None, "forged"
+        if not self._is_from_its_chat(channel, message):
+            return message, "wrong_chat"
+        if from_millis(until * 1000) < tick.now:
+            return message, "expired"
+        query = "select 1 from used_button where outbox_id = ? and action = ?"
+        return message, "replayed" if tick.tx.db.execute(query, (message.id, action)).fetchone() else None
+
+    def _is_from_its_chat(self, channel: Channel, message: OutboxMessage) -> bool:
+        """Whether the button was pressed in the chat that its message was sent to. A channel's chat may be known by its @name."""
+        place = target_urls.channel_for_recipient(channel, message.recipient)
+        try:
+            chat = telegram.parse_chat_url(place.url.reveal()).chat if place.url else ""
         except ValueError:
             return False
-        return chat == self.press.chat or chat.casefold() == f"@{self.press.chat_name}".casefold()
+        return bool(chat) and (chat == self.press.chat or chat.casefold() == f"@{self.press.chat_name}".casefold())
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
         person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100], source=Trigger.API)

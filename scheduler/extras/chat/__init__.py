@@ -1,0 +1,1 @@
+"""Buttons below messages in chats."""
