@@ -55,7 +55,8 @@ def read_config_data(
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
     file, root = root, apply_overrides(root, environ, diagnostics)
-    diagnostics.default_paths = _find_default_paths(root)
+    paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
+    diagnostics.default_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
     merged = _merge_entries(_merge_entries(root, "agents", agent, inheritance.merge_agent), "cron", job, inheritance.merge_job)
     return ConfigData(file, root, agent, job, merged, _hash_config(content, environ))
@@ -145,42 +146,20 @@ def map_at(node: Any, *steps: str) -> MarkedMap:
     return node if isinstance(node, MarkedMap) else MarkedMap()
 
 
-def _find_default_paths(root: MarkedMap) -> dict[tuple[int, int], str]:
-    """The path of every value under `defaults`, by its position."""
-    homes: dict[tuple[int, int], str] = {}
-    if "defaults" in root:
-        _collect_default_paths(root["defaults"], ["defaults"], homes)
-    return homes
-
-
-def _collect_default_paths(
-    node: Any, steps: list[str | int], homes: dict[tuple[int, int], str], above: tuple[int, int] | None = None
-) -> None:
-    """Collect the positions of keys, and of values that are not maps: a map has the position of its first key.
-
-    A position that is known already was reached through another alias, with everything inside it.
-    """
-    for step, at, value in _iterate_children(node):
-        inner = [*steps, step]
-        place = (at.line, at.column)
-        moved = place == above  # the same alias under another key, so that the value around it has no position of its own
-        if place in homes and not moved and isinstance(value, MarkedMap | MarkedList):
-            continue
-        if moved:
-            homes[place] = marked_yaml.dotted_path(inner)
-        elif isinstance(step, str) or not isinstance(value, MarkedMap):
-            homes.setdefault(place, marked_yaml.dotted_path(inner))
-        if isinstance(node, MarkedMap) and not isinstance(value, MarkedMap):
-            mark = node.marks[str(step)][1]
-            homes.setdefault((mark.line, mark.column), marked_yaml.dotted_path(inner))
-        _collect_default_paths(value, inner, homes, place)
-
-
-def _iterate_children(node: Any) -> Iterator[tuple[str | int, Position, Any]]:
+def _find_default_paths(node: object, steps: marked_yaml.Steps, seen: set[int]) -> Iterator[tuple[tuple[int, int], str]]:
+    """The paths of the values below `steps`, by the positions of keys and values. What aliases share has its first path."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    children: list[tuple[str | int, tuple[Position, ...], Any]] = []
     if isinstance(node, MarkedMap):
-        yield from ((key, node.marks[key][0], value) for key, value in node.items())
-    if isinstance(node, MarkedList):
-        yield from ((index, node.marks[index], value) for index, value in enumerate(node))
+        children = [(key, node.marks[key], value) for key, value in node.items()]
+    elif isinstance(node, MarkedList):
+        children = [(index, (mark,), value) for index, (mark, value) in enumerate(zip(node.marks, node, strict=True))]
+    for step, marks, value in children:
+        for mark in marks[:-1] if isinstance(value, MarkedMap) else marks:  # a map has the position of its first key
+            yield (mark.line, mark.column), marked_yaml.dotted_path((*steps, step))
+        yield from _find_default_paths(value, (*steps, step), seen)
 
 
 def _hash_config(content: bytes, environ: Mapping[str, str]) -> str:
