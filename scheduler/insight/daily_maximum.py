@@ -91,7 +91,7 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             day = longest_day(beat.zone, now)
             # One slot of the previous day may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
-            most = budget.heartbeat_usage(beat, settings.prices, *_run_limits(settings, Kind.HEARTBEAT, beat.name))
+            most = budget.attempt_usage(beat, settings.prices, *_run_limits(settings, Kind.HEARTBEAT, beat.name))
             yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
 
 
@@ -101,7 +101,7 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
         if job.enabled:
             day = longest_day(job.zone, now)
             runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
-            most = budget.agent_usage(agent, settings.prices, *_run_limits(settings, Kind.CRON, name))
+            most = budget.attempt_usage(agent, settings.prices, *_run_limits(settings, Kind.CRON, name))
             yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * MAX_CRASHES, most)
 
 

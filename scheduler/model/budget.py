@@ -246,25 +246,15 @@ def highest_input_price(price: TokenPrices) -> float:
     return max(price.input, price.cache_read, price.cache_write)
 
 
-def heartbeat_usage(
-    beat: Heartbeat, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None = None
+def attempt_usage(
+    agent: Heartbeat | Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None
 ) -> AttemptUsage:
-    """The maximum usage of one attempt of a heartbeat: of the model that decides, if there is one, and of the agent."""
-    calls = [(beat.decide.model, beat.decide.runner)] if beat.decide else []
-    if isinstance(beat.runner, ModelRunner):
-        calls.append((beat.model or "", beat.runner))
+    """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, and of the model that decides."""
+    is_program = not isinstance(agent.runner, ModelRunner)
+    calls = [(agent.decide.model, agent.decide.runner)] if isinstance(agent, Heartbeat) and agent.decide else []
+    calls += [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
-    is_program = not isinstance(beat.runner, ModelRunner)
-    return AttemptUsage(questions, is_program, beat.prompt_limit.own, usd_per_run, tokens_per_run)
-
-
-def agent_usage(
-    agent: Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None = None
-) -> AttemptUsage:
-    """The maximum usage of one attempt of a job's prompt."""
-    calls = [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
-    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
-    return AttemptUsage(questions, not questions, agent.prompt_limit.own, usd_per_run, tokens_per_run)
+    return AttemptUsage(questions, is_program, agent.prompt_limit.own, usd_per_run, tokens_per_run)
 
 
 def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from zoneinfo import ZoneInfo
 
-from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
@@ -36,42 +35,26 @@ class Budgets:
         self._shared = shared
         self._prices = prices
 
-    def add_heartbeat(self, beat: Heartbeat, part: models.Budget | None, node: ConfigNode) -> None:
-        """Add the budget of an agent's heartbeat; without `part` it is unlimited."""
-        attempt = budget.heartbeat_usage(beat, self._prices.by_model, *_run_limits(part))
-        if beat.enabled and beat.runner is not NO_RUNNER:
-            self.add_entry((Kind.HEARTBEAT, beat.name), part, attempt, beat.zone, node, "heartbeat", "budget")
-
-    def add_job(self, job: Job, agent: Agent | None, part: models.Budget | None, node: ConfigNode) -> None:
-        """Add the budget of a job with a prompt; other jobs have no costs."""
-        if agent is None or not job.enabled or agent.runner is NO_RUNNER:
-            return
-        attempt = budget.agent_usage(agent, self._prices.by_model, *_run_limits(part))
-        self.add_entry((Kind.CRON, job.name), part, attempt, job.zone, node, "budget")
-
     def add_entry(
-        self,
-        key: tuple[Kind, str],
-        part: models.Budget | None,
-        attempt: AttemptUsage,
-        zone: ZoneInfo,
-        node: ConfigNode,
-        *inside: str,
+        self, kind: Kind, name: str, agent: Heartbeat | Agent, zone: ZoneInfo, part: models.Budget | None, node: ConfigNode
     ) -> None:
-        """Add the budget of an enabled entry for days of `zone`; `inside` are the steps to the budget in the node."""
-        bounds = EntryLimits(day_budget(part, zone) if part else None, self._shared, limit_prompt(attempt), key)
+        """Add the budget of an enabled entry for days of `zone`; without `part` it is unlimited.
+
+        `agent` is the heartbeat, or the agent that a job calls. `node` is the budget in the file.
+        """
+        if agent.runner is NO_RUNNER:
+            return
+        usd, tokens = (part.usd_per_run, part.tokens_per_run) if part else (None, None)
+        attempt = budget.attempt_usage(agent, self._prices.by_model, usd, tokens)
+        own = day_budget(part, zone) if part else None
+        bounds = EntryLimits(own, self._shared, limit_prompt(attempt), kind.label_of(name))
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
-            node.add_error(message, *inside, *filter(None, [at]))
+            node.add_error(message, *filter(None, [at]))
         for message, at in bounds.find_unreachable_limits():
-            node.add_warning(message, *inside, at)
+            node.add_warning(message, at)
         if bounds.has_limit:
-            self.allowances[key] = bounds.build_allowance()
-        self.unlimited[key[0]] += bool(attempt.model_calls and part and not bounds.has_day_limit)
-
-
-def _run_limits(part: models.Budget | None) -> tuple[float | None, int | None]:
-    """The limits of one attempt: `usd_per_run` and `tokens_per_run`."""
-    return (part.usd_per_run, part.tokens_per_run) if part else (None, None)
+            self.allowances[kind, name] = bounds.build_allowance()
+        self.unlimited[kind] += bool(attempt.model_calls and part and not bounds.has_day_limit)
 
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
@@ -111,12 +94,12 @@ def _longest_prompt(attempt: AttemptUsage) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EntryLimits:
-    """The budgets that apply to one entry, and the usage of one attempt. `shared` is the budget of all entries."""
+    """The budgets that apply to the entry `label`, and the usage of one attempt. `shared` is the budget of all entries."""
 
     own: Budget | None
     shared: Budget | None
     attempt: AttemptUsage
-    key: tuple[Kind, str]
+    label: str
 
     @property
     def has_day_limit(self) -> bool:
@@ -196,8 +179,7 @@ class EntryLimits:
     def _attempt_text(self) -> str:
         """One attempt, with its entry and its models: the limit may be written for many entries."""
         models = " and ".join(dict.fromkeys(json.dumps(question.model) for question in self.attempt.model_calls))
-        kind, name = self.key
-        return f"one attempt of {kind.label_of(name)}{f' with {models}' if models else ''}"
+        return f"one attempt of {self.label}{f' with {models}' if models else ''}"
 
     @property
     def _turns(self) -> int:

@@ -181,7 +181,9 @@ def _build_heartbeats(
         node = context.entry("agents", name)
         found[name] = agents.build_heartbeat(name, agent, node, runners)
         prompt_agents.add_agent(agent, found[name], node)
-        allowed.add_heartbeat(found[name], agent.heartbeat.budget, node)
+        if found[name].enabled:
+            part, keys = agent.heartbeat.budget, node.below("heartbeat", "budget")
+            allowed.add_entry(Kind.HEARTBEAT, name, found[name], found[name].zone, part, keys)
         silent += agents.logs_by_default(agent, context)
     if silent:
         context.top.add_warning(f"no deliver: is given for {format_count(silent, 'agent')}; messages go to the log", "agents")
@@ -196,7 +198,8 @@ def _build_jobs(
         node = context.entry("cron", name)
         agent = prompt_agents.find_agent(name, job, node)
         found[name] = jobs.build_job(name, job, node, heartbeats, agent)
-        allowed.add_job(found[name], agent, job.budget, node)
+        if agent and job.enabled:
+            allowed.add_entry(Kind.CRON, name, agent, found[name].zone, job.budget, node.below("budget"))
     return found
 
 
