@@ -261,12 +261,13 @@ class FrozenTime(SharedBody):
 
 
 class Override(EntryPart):
-    """An environment variable that sets a value of the config."""
+    """An environment variable that sets a value of the config. `says` is the same in words."""
 
     variable: str
     key: str
     in_file: str
     value: str
+    says: str
 
 
 class SpendToday(ResponseBody):
@@ -312,7 +313,10 @@ class RefusedConfig(ResponseBody):
 
 
 class ReloadEvent(ResponseBody):
+    """A reload, a rejected reload, or a start with another config. `says` is what it was, and by whom."""
+
     at: Time
+    says: str
     result: str
     by: str
     lines: list[str]
@@ -355,11 +359,13 @@ class QueueCounts(ResponseBody):
     retrying: int
 
 
-class WaitingWakes(EntryBody):
-    name: str
+class WaitingWakes(EntryName):
+    """The waiting wakes of an agent or a job, and what they wait for. `says` is the same in words."""
+
     waiting: int
-    waits_for: str | None = None
-    until: Time | None = None
+    waits_for: str | None
+    until: Time | None
+    says: str
 
 
 class ChannelBacklog(ResponseBody):
@@ -710,12 +716,21 @@ class PlanForecast(ResponseBody):
     clock_changes: Shared[list[ClockChange]]
 
 
+class Fact(EntryPart):
+    """A sentence about an agent or a job: what it is about, and a word for programs."""
+
+    label: str
+    code: str
+    says: str
+
+
 class Explanation(EntryState):
-    """What every explanation begins with. `pace` is the schedule."""
+    """What every explanation begins with. `pace` is the schedule, and `facts` are all sentences, in the order to read them."""
 
     zone: str
     asked_at: Time
     pace: Any
+    facts: list[Fact] = []
 
 
 class ExplainedCause(EntryPart):
@@ -787,52 +802,6 @@ class NextSlot(EntryPart):
     due_at: Time | None
 
 
-class HeldJobNotice(ResponseBody):
-    run: int | None
-    notice: str
-    channel: str
-    agents: list[str]
-    until: Time | None
-
-
-class ReportedCondition(ResponseBody):
-    agent: str
-    key: str
-    since: Time
-    says: str
-
-
-class WakeWaiting(EntryPart):
-    waits_for: str
-    until: Time | None
-    says: str
-
-
-class RejectedWakes(EntryBody):
-    named_by: ClassVar[str] = "agent"
-
-    agent: str
-    source: str
-    sender: str
-    count: int
-    reason: str
-    first_at: Time
-    at: Time
-    says: str
-
-
-class MessagesOfEntry(EntryPart):
-    channel: str
-    state: str
-    notice: bool
-    count: int
-    error: str | None
-    tries: int
-    oldest: Time
-    run: int | None
-    says: str
-
-
 class LoggedEvent(EntryBody):
     """Something that happened: what (`event`), to which agent or job, and how it ended (`result`)."""
 
@@ -846,17 +815,6 @@ class LoggedEvent(EntryBody):
     slots: int
     began_at: Time | None
     error: str | None
-
-
-class EntryChange(EntryPart):
-    at: Time
-    by: str
-    result: str
-    what: str
-    key: str | None
-    old: str | None
-    new: str | None
-    says: str
 
 
 class EntryOverview(EntryName):
@@ -884,22 +842,9 @@ class ExplanationNow(Explanation):
     last_slot: ExplainedSlot | None
     last_run: RunRecord | None
     answer: AnswerSent | None
-    quiet_because: list[QuietReason]
     conditions: list[ExplainedCondition]
-    overrides: list[Override]
-    skipped_since: list[CountedCause]
     now: Preconditions
     next: NextSlot
-    wakes_waiting: int
-    checklist_remarks: list[str]
-    held_back: list[HeldJobNotice]
-    reported_as: list[ReportedCondition]
-    wakes: WakeWaiting | None
-    wakes_rejected: list[RejectedWakes]
-    messages: list[MessagesOfEntry]
-    changes: list[EntryChange]
-    commands: list[str]
-    texts_told: int
     daemon: DaemonStateThen
 
 

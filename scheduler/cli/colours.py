@@ -39,7 +39,8 @@ MEANINGS: dict[str, Meaning] = {
     "silent": Meaning.WORRYING,
     "unusual": Meaning.WORRYING,
     "normal": Meaning.GOOD,
-    "done": Meaning.PLANNED,
+    **dict.fromkeys(("done", "muted", "awaits_results", "acknowledged", "known"), Meaning.PLANNED),
+    "down": Meaning.BAD,
 }
 
 

@@ -29,8 +29,6 @@ from scheduler.cli.output import (
     entry_label,
     format_elapsed,
     format_fact,
-    format_hold,
-    format_notice,
     format_reason,
     format_short_time,
     format_target,
@@ -42,7 +40,7 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.insight import problem_list
-from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS
+from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, hold_text, notice_text
 from scheduler.model.budget import describe_unknown
 from scheduler.model.condition import ReportKind
 from scheduler.model.expected_error import InputError
@@ -149,7 +147,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("error", run.error or ""),
         *(("delivery", each.says) for each in run.delivery.targets),
         ("repeats", ", ".join(f"run {run_id}" for run_id in run.repeats)),
-        *(("notice", format_notice(each, format_time)) for each in run.notices),
+        *(("notice", notice_text(each, format_time)) for each in run.notices),
         ("config", run.config_hash or ""),
     ]
 
@@ -334,5 +332,5 @@ def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
 def _message_details(each: QueuedMessage) -> list[str]:
     """Why it waits, its last error, and the beginning of its text."""
     words = f"“{each.begins.strip()}”"
-    held = format_hold(each.held_back_for) if each.held_back_for else None
+    held = hold_text(each.held_back_for) if each.held_back_for else None
     return [line for line in (held, each.error, words) if line]

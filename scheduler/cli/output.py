@@ -26,7 +26,7 @@ from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
-    from heartbeatd.answers import ConditionReport, ResponseBody, RunNotice
+    from heartbeatd.answers import ConditionReport, ResponseBody
 
 Row = TypeVar("Row")
 RowOf = TypeVar("RowOf", contravariant=True)
@@ -175,22 +175,6 @@ def wrap_text(text: str, indent: int) -> list[str]:
     return [line.replace(NO_BREAK, " ").replace(SECOND_HALF, "") for line in lines]
 
 
-def format_hold(agents: Sequence[str]) -> str:
-    """The text for a notification that is delayed, because these agents are to report the failure."""
-    named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
-    return f"delayed, because {named} to report it"
-
-
-def format_notice(notice: RunNotice, clock: Callable[[datetime | None], str]) -> str:
-    """A notification about a run: which, where, its state, and what happened to it if it was delayed. `clock` formats times."""
-    line = f"{notice.notice}: {notice.channel} {notice.state}"
-    held = notice.held_back
-    if held is None:
-        return line
-    waits = f"{format_hold(held.agents)}, until {clock(held.until)} at most" if held.agents else ""
-    return "; ".join(part for part in (line, waits, held.note) if part)
-
-
 def format_fact(word: str, value: str, meaning: Meaning | None = None) -> list[str]:
     """A value after its label, wrapped to several lines if necessary; no line for an empty value.
 
@@ -334,11 +318,6 @@ def describe_cost(cost: float | None, of_what: str, unpriced: int, untold_usd: f
     missing = f"; {format_count(unpriced, 'run')} had no price" if unpriced else ""
     missing += f"; usage worth up to {format_usd(untold_usd)} was not reported" if untold_usd else ""
     return f"{'not known' if cost is None else format_usd(cost)} {of_what}{missing}"
-
-
-def format_ending(clean: bool) -> str:
-    """How a daemon ended."""
-    return "stopped cleanly" if clean else "ended unexpectedly"
 
 
 def round_up_usd(amount: float) -> str:

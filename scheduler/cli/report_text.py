@@ -23,7 +23,6 @@ from scheduler.cli.output import (
     display_zone,
     elapsed_time,
     entry_label,
-    format_ending,
     format_list,
     format_table,
     format_time,
@@ -32,6 +31,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
+from scheduler.insight.reason_texts import ending_text
 from scheduler.insight.report_data import build_report, sum_costs
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
@@ -262,7 +262,7 @@ DOWNTIME_COLUMNS: list[Column[Sequence[Downtime]]] = [
     _text("DOWN FROM", lambda row: format_time(row.since)),
     _text("UNTIL", lambda row: format_time(row.until)),
     _text("FOR", lambda row: abbreviate_duration(_length(row))),
-    _text("CAUSE", lambda row: format_ending(row.clean)),
+    _text("CAUSE", lambda row: ending_text(row.clean)),
 ]
 
 

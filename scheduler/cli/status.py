@@ -32,8 +32,6 @@ from scheduler.cli.output import (
     display_zone,
     elapsed_time,
     entry_label,
-    format_ending,
-    format_hold,
     format_list,
     format_reason,
     format_short_time,
@@ -43,11 +41,9 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.cli.wake_progress import waiting_wakes_lines
-from scheduler.insight.reason_texts import SLEPT, trouble_word
+from scheduler.insight.reason_texts import SLEPT, ending_text, hold_text, trouble_word
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
-from scheduler.insight.wake_waits import WakeWait
 from scheduler.model.budget import describe_unknown
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.timestamps import iso_utc
@@ -115,7 +111,7 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
         yield from (f"  {problem}" for problem in refused.problems)
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:
-        yield f"override: {each.variable}: {each.key} {each.in_file} -> {each.value}"
+        yield f"override: {each.says}"
     if more := data.overrides[MAX_OVERRIDES:]:
         yield f"  and {format_count(len(more), 'more override')}"
     if data.deadman_problem:
@@ -136,9 +132,8 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
         yield "reload: manual; a changed file is applied by `heartbeatd reload`"
     last = reload.last
     if last and last.result != "refused":
-        verb = "reloaded" if last.result == "applied" else "changed before the start"
         lines = last.lines or ["nothing changed"]
-        yield f"config: {verb} {format_time(last.at)}" + (f" by {last.by}" if last.result == "applied" else "")
+        yield f"{last.says}, {format_time(last.at)}"
         yield from (f"  {line}" for line in lines[:MAX_CHANGES])
         if len(lines) > MAX_CHANGES:
             yield f"  and {len(lines) - MAX_CHANGES} more changes"
@@ -199,7 +194,7 @@ def _daemon_lines(
         ended = boot.ended_at or boot.last_tick_at or boot.started_at
         span = abbreviate_duration(elapsed_time(ended, now))
         clean = boot.ended_at is not None
-        was = f"daemon: down since {format_time(ended)} ({span}), {format_ending(clean)}"
+        was = f"daemon: down since {format_time(ended)} ({span}), {ending_text(clean)}"
         yield Fact(was, Meaning.WORRYING if clean else Meaning.BAD)
 
 
@@ -210,7 +205,7 @@ def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, 
     yield from _problem_lines(data)
     for down in data.downs[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(down.since, down.until or now))
-        yield f"  was down {format_time(down.since)} to {format_time(down.until)} ({span}), {format_ending(down.clean)}"
+        yield f"  was down {format_time(down.since)} to {format_time(down.until)} ({span}), {ending_text(down.clean)}"
 
     for frozen in data.frozen[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(frozen.since, frozen.until))
@@ -257,11 +252,11 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         _paused_lines,
         _muted_lines,
         _condition_lines,
-        partial(_waiting_lines, data),
         _busy_lines,
     ):  # lines of one kind are together
         for entry in data.entries:
             yield from tell(entry)
+    yield from (f"wakes: {entry_label(each.kind, each.name)}: {each.says}" for each in data.wakes)
 
 
 def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
@@ -276,7 +271,7 @@ def _failing_lines(entry: EntryStatus) -> Iterator[Fact]:
         name = entry_label(entry.kind, entry.name)
         report = f"reported {format_time(failing.told_at)}" if failing.told_at else "not reported yet"
         if failing.held_back_for:
-            report = format_hold(failing.held_back_for)
+            report = hold_text(failing.held_back_for)
         often = "once" if failing.times == 1 else f"{failing.times} times in a row"
         fault = f" ({failing.reason})" if failing.reason else ""
         yield Fact(
@@ -309,12 +304,6 @@ def _condition_lines(entry: EntryStatus) -> Iterator[Fact]:
     if count:
         name = entry_label(entry.kind, entry.name)
         yield Fact(f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", meaning_of(worst))
-
-
-def _waiting_lines(data: Status, entry: EntryStatus) -> Iterator[str]:
-    found = (each for each in data.wakes if each.name == entry.name and entry.kind == "heartbeat")
-    wait = next(found, None)
-    yield from waiting_wakes_lines(entry, WakeWait(wait.waits_for) if wait and wait.waits_for else None)
 
 
 def _busy_lines(entry: EntryStatus) -> Iterator[str]:

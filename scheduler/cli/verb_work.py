@@ -16,16 +16,16 @@ from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import utc_now, wrap_text
-from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed, waiting_wakes_lines
+from scheduler.cli.output import format_time, utc_now
+from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
 from scheduler.engine.inbox import Refused
-from scheduler.insight.status_data import read_entries
+from scheduler.insight.wake_waits import explain_waiting
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
-from scheduler.store import run_history
+from scheduler.store import run_history, wakes
 from scheduler.store.conditions import list_conditions
 from scheduler.store.database import parse_row_id
 from scheduler.store.outbox import MOVABLE, list_messages
@@ -85,13 +85,12 @@ def cancel(make: Callable[..., Verb[CancelledRun]], run: int, path: Path) -> Non
 
 
 def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
-    """Print how many wakes still wait: the cancelled run did not deliver them to the agent."""
+    """Print what wakes still wait for: the cancelled run did not deliver them to the agent."""
     with daemon_files.open_for_reading(files) as db:
         run = run_history.get_run(db, run_id) if db else None
-        found = read_entries(db, utc_now(), kind=Kind(run.kind), name=run.name) if db and run else []
-    for entry in found:
-        for fact in waiting_wakes_lines(entry):
-            click.echo("\n".join(wrap_text(fact, 2)))
+        key = (Kind(run.kind), run.name) if run else None
+        if db and key and (number := wakes.count_waiting_wakes(db, *key)):
+            click.echo(f"{key[0].label_of(key[1])}: {explain_waiting(db, key, number, utc_now(), format_time).says}")
 
 
 def send_for_conditions(make: Make, agent: str, key: str | None, path: Path) -> None:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from heartbeat.words import escape_control
-from heartbeatd.answers import EntryStatus, RunRecord
+from heartbeatd.answers import RunRecord
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles
-from scheduler.cli.output import display_zone, entry_label, format_time, utc_now
+from scheduler.cli.output import format_time, utc_now
 from scheduler.insight import wake_waits
-from scheduler.insight.wake_waits import ANOTHER_WAKE, NEXT_SLOT, STARTING, WakeWait
-from scheduler.model.outcome import Reason
+from scheduler.insight.wake_waits import WakeWait
 from scheduler.store import run_history, wakes
 
 POLL_INTERVAL = 0.1  # seconds
 REFUSAL_TIMEOUT = 0.5  # seconds in which most runs that are skipped have ended
 SUCCESSFUL_OUTCOMES = ("ok", "alert", "async")
-SELF_EXPLANATORY = (
-    STARTING,
-    NEXT_SLOT,
-    ANOTHER_WAKE,
-    Reason.CANCELLED,
-)  # reasons that are not printed: the time of the next run is enough
 
 
 def newest_run_id(path: Path) -> int:
@@ -53,9 +45,9 @@ def wait_for_run(path: Path, wake_id: int, before: int) -> int:
         if up is None:
             raise click.ClickException(f"the daemon is not running; wake {wake_id} is kept for its next start")
         if wait is not None and wait.was_refused:
-            raise click.ClickException(f"wake {wake_id} {wait.describe(display_zone())}")
+            raise click.ClickException(f"wake {wake_id} {wait.describe(format_time)}")
         if wait is not None and not wait.is_starting and wait.reason != printed_reason:
-            click.echo(f"wake {wake_id} {wait.describe(display_zone())}", err=True)
+            click.echo(f"wake {wake_id} {wait.describe(format_time)}", err=True)
             printed_reason = wait.reason
         time.sleep(POLL_INTERVAL)
 
@@ -68,7 +60,7 @@ def print_wait(path: Path, wake_id: int) -> None:
     files, deadline = daemon_files.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
     while (wait := _find_wait(files, wake_id)) is not None:
         if not wait.is_starting:
-            click.echo(wait.describe(display_zone()))
+            click.echo(wait.describe(format_time))
             return
         if daemon_files.find_running_daemon(files) is None or time.monotonic() >= deadline:
             return
@@ -112,25 +104,5 @@ def _print_run(run: RunRecord, wait: WakeWait | None) -> int:
         if text:
             click.echo(escape_control(text))
     if wait is not None:
-        click.echo(f"the wake {wait.describe(display_zone())}", err=True)
+        click.echo(f"the wake {wait.describe(format_time)}", err=True)
     return 0 if run.outcome in SUCCESSFUL_OUTCOMES else 1
-
-
-def waiting_wakes_lines(entry: EntryStatus, wait: WakeWait | None = None) -> Iterator[str]:
-    """A line about the waiting wakes of an entry, if there are any. `wait` is what they wait for."""
-    if count := entry.wakes_waiting:
-        name = entry_label(entry.kind, entry.name)
-        why = f": {wait.text}" if wait is not None and wait.reason not in SELF_EXPLANATORY else ""
-        waits = "waits" if count == 1 else "wait"
-        yield f"wakes: {count} {waits} for the next run of {name}{_next_run_text(entry)}{why}"
-
-
-def _next_run_text(entry: EntryStatus) -> str:
-    last = entry.last_run
-    if entry.state == "paused":
-        return ", once it is resumed"
-    if entry.next_due:
-        return f", {format_time(entry.next_due)}"
-    if last and last.state != "closed":
-        return ""  # the end of that run decides
-    return f"; none is planned, and `heartbeatd wake {entry.name}` starts one"

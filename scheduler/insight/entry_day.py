@@ -6,6 +6,7 @@ The runs of the day are counted by cause. Details are read only if they explain 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Literal, get_args
@@ -14,9 +15,9 @@ from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
-from heartbeatd.answers import EntryOverview, QuietReason, RunRecord
-from scheduler.insight import entry_states, obstacles, reason_texts, schedule_texts, wake_waits
-from scheduler.insight.reason_texts import REASON_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS
+from heartbeatd.answers import EntryOverview, RunRecord
+from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
+from scheduler.insight.reason_texts import REASON_TEXTS, SUPPRESSION_TEXTS
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
 from scheduler.insight.slot_history import TRIGGERS_WITHOUT_SLOT
 from scheduler.model import entry_schedule, local_days
@@ -489,11 +490,12 @@ class _EntryDay(ExplainedEntry):
 
     def _waiting_wakes(self) -> EntryOverview | None:
         number = self.records.waiting_wakes.get(self.row.name, 0) if self.row.kind is Kind.HEARTBEAT else 0
-        wait = wake_waits.next_wait(self.records.db, self.row.kind, self.row.name, self.records.now) if number else None
-        if wait is None or not self.records.is_today or wait.reason in QUIET_WAITS:
+        if not number or not self.records.is_today:
             return None
-        says = reason_texts.waiting_wakes_text(number, wait.text, wait.until, self.times.at)
-        return self._overview("unusual", "wakes_wait", says, self._explain_command(), wait.run_id)
+        found = wake_waits.explain_waiting(self.db, self.key, number, self.now, self.times.exactly)
+        if found.waits_for in QUIET_WAITS:
+            return None
+        return self._overview("unusual", "wakes_wait", found.says, self._explain_command())
 
     def _rejected_wakes(self) -> EntryOverview | None:
         """Wakes that reached no agent: those of a job, or those of people and programs to an agent."""
@@ -502,9 +504,9 @@ class _EntryDay(ExplainedEntry):
             return None
         last = found[-1]
         number = sum(each.count for each in found if (each.agent, each.why) == (last.agent, last.why))
-        whose = f"of agent/{last.agent}" if last.source == Trigger.CRON else f"by {last.sender or last.source}"
-        says = reason_texts.rejected_wakes_text(number, whose, last.first_at, REJECTED_WAKE_TEXTS[last.why], self.times.at)
-        command = f"heartbeatd explain agent/{last.agent}" if last.source == Trigger.CRON else self._explain_command()
+        of_job = last.source == Trigger.CRON
+        says = reason_texts.rejected_wakes_text(replace(last, count=number), self.times.at, of_job=of_job)
+        command = f"heartbeatd explain agent/{last.agent}" if of_job else self._explain_command()
         return self._overview("unusual", "wake_rejected", says, command)
 
     def _something_skipped(self) -> EntryOverview | None:
@@ -553,8 +555,8 @@ class _EntryDay(ExplainedEntry):
 
     def _override_text(self) -> str:
         """The environment variables that set values of the entry, with the values of the file."""
-        found = [each for each in self.records.overrides if each.concerns(self.label)]
-        return "".join(f"; by {each.variable} (file: {squeeze(each.in_file, MAX_ERROR)})" for each in found[:MAX_CHANGES])
+        shown = self.overrides[:MAX_CHANGES]
+        return "".join(f"; by {each.variable} (file: {squeeze(each.in_file, MAX_ERROR)})" for each in shown)
 
     def _nothing_sent(self) -> EntryOverview | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
@@ -571,17 +573,8 @@ class _EntryDay(ExplainedEntry):
         status: Status = "unusual" if most.suppression in HIDDEN else "quiet"
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
 
-    @cached_property
-    def _quiet_reasons(self) -> list[QuietReason]:
-        """Why it is quiet now; empty for a period that has passed."""
-        records, row = self.records, self.row
-        is_possible = row.is_muted(records.now) or row.conditions or self.key in records.awaiting
-        if not records.is_today or not is_possible:
-            return []
-        return obstacles.quiet_reasons(records.db, row, self.spec, records.now, self.times)
-
     def _reason_texts(self, *codes: str) -> str:
-        return "; ".join(each.says for each in self._quiet_reasons if each.code in codes)
+        return "; ".join(each.says for each in self.quiet_reasons if each.code in codes)
 
     def _muted(self) -> EntryOverview | None:
         text = self._reason_texts(Suppression.MUTED)
@@ -600,12 +593,12 @@ class _EntryDay(ExplainedEntry):
 
     def _awaited_results(self) -> EntryOverview | None:
         """Several runs wait for their result. One is normal for an agent that answers later."""
-        found = next((each for each in self._quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
+        found = next((each for each in self.quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
         return self._overview("unusual", found.code, found.says, self._explain_command()) if found else None
 
     def _known_conditions(self) -> EntryOverview | None:
         """It ran, and what it has found is known or acknowledged."""
-        known = [each for each in self._quiet_reasons if each.code in ("acknowledged", "known")]
+        known = [each for each in self.quiet_reasons if each.code in ("acknowledged", "known")]
         if not known:
             return None
         says = f"{self._normal_text()}; {self._reason_texts('acknowledged', 'known')}"
@@ -644,7 +637,7 @@ class _EntryDay(ExplainedEntry):
         return f"{held[-1].id} holds it over HTTP" if held else ""
 
 
-QUIET_WAITS = (wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
+QUIET_WAITS = (None, wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
 OUTCOME_VERBS = {Outcome.FAILED.value: "failed", Outcome.TIMEOUT.value: "timed out", Outcome.ABANDONED.value: "was interrupted"}
 HIDDEN = (Suppression.NOT_SHOWN, Suppression.MUTED)
 UNTOLD_REASONS = (Failure.EXIT, Failure.TIMEOUT)  # the error is more precise

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
-from heartbeat.words import shorten
+from heartbeat.words import abbreviate_duration, format_count, shorten, squeeze
 from heartbeatd.answers import (
     AnswerSent,
     ConditionClosing,
     CountedCause,
-    EntryChange,
+    DaemonStateThen,
     ExplainedCondition,
     ExplainedEvent,
     ExplainedSlot,
@@ -20,32 +20,28 @@ from heartbeatd.answers import (
     ExplanationAt,
     ExplanationNow,
     ExplanationOn,
-    HeldJobNotice,
-    MessagesOfEntry,
+    Fact,
     NextSlot,
-    Override,
     Overview,
     PresentProblem,
-    RejectedWakes,
-    ReportedCondition,
     RunRecord,
     SlotStretch,
     StatusCounts,
-    WakeWaiting,
 )
 from scheduler.engine import condition_updates
-from scheduler.insight import entry_states, obstacles, reload_history, slot_history, wake_waits
+from scheduler.insight import entry_states, obstacles, reason_texts, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
 from scheduler.insight.entry_day import STATUSES, existed, explain_day
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import EFFECT_TEXTS, REJECTED_WAKE_TEXTS, SUPPRESSION_TEXTS, Level, SlotCause
+from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, Level, SlotCause
 from scheduler.insight.records import ExplainedEntry, Records
+from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.condition import Condition
 from scheduler.model.entry import Key
 from scheduler.model.local_days import LocalDay
-from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Trigger
+from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import conditions, outbox, rejected_wakes, run_history, runs, wakes
 
@@ -54,8 +50,12 @@ SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800)) 
 MAX_FINDINGS_SHOWN = 5  # of the last answer
 MAX_KEY_SHOWN = 30  # characters of the key of a finding
 
-RECENT_MESSAGES = timedelta(days=1)
+RECENT = timedelta(days=1)  # messages and rejected wakes
 RECENT_CHANGES = timedelta(days=7)
+MAX_CHANGES = 3  # changes of the config
+MAX_CONDITIONS = 10  # that are facts; `conditions` has all of them
+MAX_KEY = 40  # characters of the key of a condition
+MAX_ERROR = 200  # characters of the error of a channel
 
 
 def explain_all(records: Records) -> Overview:
@@ -72,7 +72,7 @@ def explain_all(records: Records) -> Overview:
         counts=StatusCounts(**{status: sum(each.status == status for each in found) for status in STATUSES}),
         problems=[PresentProblem(what=what, says=says) for what, says in problems],
         entries=found,
-        overrides=[Override(**asdict(each)) for each in records.overrides],
+        overrides=reload_history.describe_overrides(records.overrides),
         changes=reload_history.config_changes_between(records.db, period.begin, period.until),
         events=records.events(),
     )
@@ -96,49 +96,116 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
     db, row, now, records = explained.db, explained.row, explained.now, explained.records
     last_id = run_history.last_real_run(db, *explained.key)
     last_run = None if last_id is None else run_history.get_run(db, last_id)
-    recent = outbox.messages_by_entry(db, now - RECENT_MESSAGES, now + MILLISECOND, explained.key)
-    messages = [
-        MessagesOfEntry(
-            channel=each.channel,
-            state=each.state,
-            notice=each.is_notice,
-            count=each.count,
-            error=each.error,
-            tries=each.tries,
-            oldest=each.oldest,
-            run=each.last_run,
-            says=each.text,
-        )
-        for each in recent.get(explained.key, ())
-    ]
-    wait = wake_waits.next_wait(db, *explained.key, now)
-    return ExplanationNow(
+    found = ExplanationNow(
         **dict(_header(explained)),
         why=explain_day(records, row),
         last_slot=_explain_slot(explained, _latest_slot_until(explained, now)),
         last_run=last_run,
         answer=_explain_answer(last_run) if last_run else None,
-        quiet_because=obstacles.quiet_reasons(db, row, explained.spec, now, explained.times),
         conditions=_explain_conditions(explained),
-        skipped_since=[
-            _count_cause(SlotCause(reason), slots)
-            for reason, slots in run_history.skipped_since(db, *explained.key, last_id or 0).items()
-        ],
         now=obstacles.check_preconditions(db, records.plan, row, records.lanes, now),
         next=NextSlot(slot=row.slot, due_at=row.due_at),
-        wakes_waiting=wakes.count_waiting_wakes(db, *explained.key),
-        checklist_remarks=list(explained.entry.checklist_remarks()) if explained.entry else [],
-        held_back=_held_notices(explained),
-        reported_as=_conditions_of_job(explained),
-        wakes=WakeWaiting(waits_for=wait.reason, until=wait.until, says=wait.text) if wait else None,
-        wakes_rejected=_rejected_wakes(explained),
-        messages=messages,
-        changes=_changes_between(explained, now - RECENT_CHANGES, now),
-        overrides=[Override(**asdict(each)) for each in records.overrides if each.concerns(explained.label)],
-        commands=_next_commands(explained, last_run, messages),
-        texts_told=outbox.count_recent_texts(db, *explained.key, now),
         daemon=daemon_state_at(db, now, running=records.daemon.is_running),
     )
+    found.facts = _without_empty(_facts_of_now(explained, found))
+    return found
+
+
+def _facts_of_now(explained: ExplainedEntry, found: ExplanationNow) -> Iterator[Fact]:
+    """All that is known, in the order in which it is printed. A fact without a text is left out."""
+    db, run, at = explained.db, found.last_run, explained.times.at
+    yield _slot_fact("last slot", explained, found.last_slot)
+    yield _run_fact("last run", explained, run)
+    yield from _delayed_notices(explained, run)
+    yield from _conditions_of_job(explained)
+    yield from (_fact("left out", "left_out", f"{each}, intended for the prompt") for each in (run.left_out if run else ()))
+    if found.answer:
+        yield _fact("answer", "sent" if found.answer.sent else "not_sent", found.answer.says)
+    yield from (_fact("quiet", each.code, each.says) for each in explained.quiet_reasons)
+    yield from _condition_facts(explained, found.conditions)
+    skipped = run_history.skipped_since(db, *explained.key, run.id if run else 0)
+    yield _count_fact("since then", [(SlotCause(reason), slots) for reason, slots in skipped.items()], "slot")
+    if number := wakes.count_waiting_wakes(db, *explained.key):
+        waiting = wake_waits.explain_waiting(db, explained.key, number, explained.now, explained.times.exactly)
+        yield _fact("wakes", waiting.waits_for or "taken", waiting.says)
+    of_job, last_day = explained.row.kind is Kind.CRON, (explained.now - RECENT, explained.now + MILLISECOND)
+    for rejected in rejected_wakes.rejected_wakes_between(db, *last_day):
+        if (rejected.source == Trigger.CRON and rejected.sender if of_job else rejected.agent) == explained.row.name:
+            yield _fact("rejected", rejected.why, reason_texts.rejected_wakes_text(rejected, at, of_job=of_job))
+    for remark in explained.entry.checklist_remarks() if explained.entry else ():
+        yield _fact("checklist", "checklist", remark)
+    if told := outbox.count_recent_texts(db, *explained.key, explained.now):
+        yield _fact("sent", "sent", f"{format_count(told, 'alert')} that would be a duplicate now")
+    undelivered = False
+    for each in outbox.messages_by_entry(db, *last_day, explained.key).get(explained.key, ()):
+        since = "" if each.state is DeliveryState.DELIVERED else f", since {at(each.oldest)}"
+        undelivered = undelivered or each.state in outbox.UNDELIVERED
+        yield _fact("messages", each.state, squeeze(each.text, MAX_ERROR) + since)
+    for change in _changes_between(explained, explained.now - RECENT_CHANGES, explained.now)[-MAX_CHANGES:]:
+        yield _fact("changed", change.what, f"{at(change.at)} by {change.by}: {change.says}")
+    yield from (_fact("override", each.key, each.says) for each in reload_history.describe_overrides(explained.overrides))
+    yield _daemon_fact(found.daemon, at)
+    yield _next_fact(explained, found.next.due_at)
+    yield _now_fact(found)
+    yield _fact("more", "commands", ", ".join(f"`{each}`" for each in _next_commands(explained, run, undelivered=undelivered)))
+
+
+def _fact(label: str, code: str, says: str) -> Fact:
+    return Fact(label=label, code=code, says=says)
+
+
+def _slot_fact(label: str, explained: ExplainedEntry, slot: ExplainedSlot | None) -> Fact:
+    if slot is None:
+        return _fact(label, "none", "none")
+    run = slot.run
+    error = f": {run.error}" if run and run.outcome == Outcome.SKIPPED and run.error else ""
+    when = f"{explained.times.exactly(slot.slot)}: " if slot.slot else ""
+    return _fact(label, slot.cause, f"{when}{slot.says}{error}" + (f" (run {run.id})" if run else ""))
+
+
+def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> Fact:
+    if run is None or run.started_at is None:
+        return _fact(label, "none", "")
+    outcome, why = run.outcome or run.state, run.reason or run.suppression
+    parts = [f"{run.id}", explained.times.exactly(run.started_at), f"{outcome} {why or ''}".strip()]
+    parts[-1] += f" on {run.worker}" if run.worker else ""
+    if run.finished_at:
+        parts.append(f"took {(run.finished_at - run.started_at).total_seconds():.1f}s")
+    code = str(why) if outcome == Outcome.SKIPPED else outcome
+    return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""))
+
+
+def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], noun: str, more: str = "") -> Fact:
+    """How many slots or runs there were in all, and with each cause."""
+    whole = sum(count for _, count in counts)
+    says = f"{format_count(whole, noun)}{more}: " + "; ".join(f"{count} {cause.text}" for cause, count in counts)
+    return _fact(label, noun, says if counts else "")
+
+
+def _daemon_fact(daemon: DaemonStateThen, at: Clock) -> Fact:
+    if daemon.since is None:
+        return _fact("daemon", daemon.state, "had not run yet")
+    span = f"{daemon.state} from {at(daemon.since)}" + (f" to {at(daemon.until)}" if daemon.until else " on")
+    how = f"pid {daemon.pid}" if daemon.state == "up" else reason_texts.ending_text(bool(daemon.clean))
+    is_up = daemon.state == "up" and daemon.until is None
+    return _fact("daemon", "up" if is_up else "down", f"{span}, {how}")
+
+
+def _next_fact(explained: ExplainedEntry, due: datetime | None) -> Fact:
+    if due is None:
+        return _fact("next", "none", "nothing is planned")
+    ahead = due - explained.now
+    is_ahead = ahead > timedelta()
+    when = f"in {abbreviate_duration(ahead)}" if is_ahead else "overdue"
+    return _fact("next", "ahead" if is_ahead else "overdue", f"{explained.times.exactly(due)}, {when}")
+
+
+def _now_fact(found: ExplanationNow) -> Fact:
+    """Whether the entry would run now. Nothing runs while the daemon is down, whatever the checks would find."""
+    limitation = "" if found.now.complete else " (only the checks that need no config were made)"
+    is_up = found.daemon.state == "up" and found.daemon.until is None
+    says = found.now.says + limitation + ("" if is_up else "; the daemon is not running")
+    return _fact("now", found.now.reason or "none", says)
 
 
 def _changes_between(explained: ExplainedEntry, begin: datetime, end: datetime) -> list[EntryChange]:
@@ -146,17 +213,15 @@ def _changes_between(explained: ExplainedEntry, begin: datetime, end: datetime) 
     return reload_history.changes_of_entry(explained.db, *explained.key, begin, end, explained.records.agents)
 
 
-def _next_commands(explained: ExplainedEntry, last_run: RunRecord | None, messages: list[MessagesOfEntry]) -> list[str]:
+def _next_commands(explained: ExplainedEntry, last_run: RunRecord | None, *, undelivered: bool) -> Iterator[str]:
     """The commands that show more."""
-    name = explained.label
-    found = [f"heartbeatd explain {name} --on today"]
+    yield f"heartbeatd explain {explained.label} --on today"
     if last_run is not None:
-        found.append(f"heartbeatd show {last_run.id}")
-    if any(each.state in outbox.UNDELIVERED for each in messages):
-        found.append("heartbeatd outbox")
+        yield f"heartbeatd show {last_run.id}"
+    if undelivered:
+        yield "heartbeatd outbox"
     if explained.row.paused:
-        found.append(f"heartbeatd resume {name}")
-    return found
+        yield f"heartbeatd resume {explained.label}"
 
 
 def _explain_answer(run: RunRecord) -> AnswerSent | None:
@@ -205,41 +270,74 @@ def _explain_closing(explained: ExplainedEntry, condition: Condition) -> Conditi
     return ConditionClosing(answers=left, needs_other_precheck=bool(condition.lines), needs_wake_by=senders, says=says)
 
 
+def _condition_facts(explained: ExplainedEntry, found: list[ExplainedCondition]) -> Iterator[Fact]:
+    """The open conditions: since when, where each was reported, and what would close it."""
+    at = explained.times.at
+    for each in found[:MAX_CONDITIONS]:
+        reports = ", ".join(
+            f"reported {at(report.reported_at)} to {f'{report.channel}:{report.target}' if report.target else report.channel}"
+            if report.reported_at
+            else report.says
+            for report in each.reports
+        )
+        by = f", acknowledged by {each.acknowledged_by}" if each.acknowledged_at else ""
+        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) since {at(each.opened_at)}, {reports or 'not reported yet'}{by}"
+        yield _fact("open", each.severity, f"{known}. It {each.closes.says}")
+    if left_out := len(found[MAX_CONDITIONS:]):
+        yield _fact("open", "more", f"and {left_out} more: `heartbeatd conditions {explained.row.name}`")
+
+
 def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
     """What happened, or will happen, to the latest slot at or before a time."""
-    return ExplanationAt(
-        **dict(_header(explained)),
-        at=instant,
-        slot=_explain_slot(explained, _latest_slot_until(explained, instant)),
-        following=_explain_slot(explained, _first_slot_after(explained, instant)),
-        daemon=daemon_state_at(explained.db, instant, running=explained.records.daemon.is_running),
+    slot = _explain_slot(explained, _latest_slot_until(explained, instant))
+    following = _explain_slot(explained, _first_slot_after(explained, instant))
+    daemon = daemon_state_at(explained.db, instant, running=explained.records.daemon.is_running)
+    facts = (
+        _fact("at", "at", explained.times.exactly(instant)),
+        _slot_fact("slot", explained, slot),
+        _run_fact("run", explained, slot.run if slot else None),
+        _daemon_fact(daemon, explained.times.exactly),
+        _slot_fact("following", explained, following),
     )
+    return ExplanationAt(**dict(_header(explained, facts)), at=instant, slot=slot, following=following, daemon=daemon)
 
 
 def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     """What happened to every slot of a time (grouped), which other runs there were, and events of daemon and clocks."""
-    records, found = replace(explained.records, period=period), explained.load_history(period.begin, period.end)
-    stretches = slot_history.group_results(slot_history.slot_results(found.record, period.begin, period.end))
+    records, history = replace(explained.records, period=period), explained.load_history(period.begin, period.end)
+    stretches = slot_history.group_results(slot_history.slot_results(history.record, period.begin, period.end))
+    totals = [(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots]
+    beside = Counter(run.cause for run in history.other_runs).most_common()
     events = events_of_period(explained.db, explained.zone, period, running=explained.records.daemon.is_running)
     events += [
         ExplainedEvent(at=each.at, what="config_changed", says=f"by {each.by}: {each.says}")
         for each in _changes_between(explained, period.begin, period.end)
     ]
+    events.sort(key=lambda event: event.at)
+    facts = (
+        _count_fact("in all", totals, "slot"),
+        _count_fact("unplanned", beside, "run", " without a slot"),
+        *(_fact(f"{each.at.astimezone(explained.zone):%H:%M:%S}", each.what, each.says) for each in events),
+    )
     return ExplanationOn(
-        **dict(_header(explained)),
+        **dict(_header(explained, facts)),
         why=explain_day(records, explained.row) if period.begin <= explained.now else None,
         day=period.day,
         from_=period.begin,
         until=period.end,
         slots=sum(stretch.slot_count for stretch in stretches),
         stretches=[_explain_group(stretch) for stretch in stretches],
-        totals=[_count_cause(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots],
-        beside=[_count_cause(cause, runs) for cause, runs in Counter(run.cause for run in found.other_runs).most_common()],
-        events=sorted(events, key=lambda event: event.at),
+        totals=[_count_cause(cause, slots) for cause, slots in totals],
+        beside=[_count_cause(cause, runs) for cause, runs in beside],
+        events=events,
     )
 
 
-def _header(explained: ExplainedEntry) -> Explanation:
+def _without_empty(facts: Iterable[Fact]) -> list[Fact]:
+    return [each for each in facts if each.says]
+
+
+def _header(explained: ExplainedEntry, facts: Iterable[Fact] = ()) -> Explanation:
     """What every explanation begins with."""
     is_open = runs.find_open_run(explained.db, *explained.key) is not None
     return Explanation(
@@ -247,6 +345,7 @@ def _header(explained: ExplainedEntry) -> Explanation:
         zone=explained.zone.key,
         asked_at=explained.now,
         pace=entry_schedule.schedule_parts(explained.row.schedule_text),
+        facts=_without_empty(facts),
     )
 
 
@@ -289,56 +388,29 @@ def _explain_group(stretch: SlotGroup) -> SlotStretch:
     )
 
 
-def _rejected_wakes(explained: ExplainedEntry) -> list[RejectedWakes]:
-    """The wakes of the last day that were rejected: those by the job, or those of the agent."""
-    is_job = explained.row.kind is Kind.CRON
-    found = rejected_wakes.rejected_wakes_between(explained.db, explained.now - RECENT_MESSAGES, explained.now + MILLISECOND)
-    return [
-        RejectedWakes(
-            agent=each.agent,
-            source=each.source,
-            sender=each.sender,
-            count=each.count,
-            reason=each.why,
-            first_at=each.first_at,
-            at=each.at,
-            says=REJECTED_WAKE_TEXTS[each.why],
-        )
-        for each in found
-        if (each.source == Trigger.CRON and each.sender if is_job else each.agent) == explained.row.name
-    ]
+def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> Iterator[Fact]:
+    """The notifications of a job that are delayed, because agents are to report the failure, and what became of those of its
+    last run.
+    """
+    for notice in last_run.notices if last_run else ():
+        if notice.held_back:
+            yield _fact("notice", notice.state, reason_texts.notice_text(notice, explained.times.at))
+    for held in outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else ():
+        if held.run_id != (last_run and last_run.id):
+            waits = f"{reason_texts.hold_text(held.hold.agents)}, until {explained.times.at(held.hold.until)} at most"
+            yield _fact("notice", "delayed", f"{held.notice} (run {held.run_id}): {held.target.channel} {waits}")
 
 
-def _held_notices(explained: ExplainedEntry) -> list[HeldJobNotice]:
-    """The notifications of a job that are delayed, because agents are to report the failure; empty for an agent."""
-    found = outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else []
-    return [
-        HeldJobNotice(
-            run=each.run_id,
-            notice=each.notice,
-            channel=each.target.channel,
-            agents=list(each.hold.agents),
-            until=each.hold.until,
-        )
-        for each in found
-    ]
-
-
-def _conditions_of_job(explained: ExplainedEntry) -> list[ReportedCondition]:
-    """The open conditions by which agents have reported the failure of a job; empty for an agent."""
+def _conditions_of_job(explained: ExplainedEntry) -> Iterator[Fact]:
+    """The open conditions by which agents have reported the failure of a job; none for an agent."""
     job = explained.row.name
     agents = conditions.agents_with_conditions_of_job(explained.db, job) if explained.row.kind is Kind.CRON else []
-    return [
-        ReportedCondition(
-            agent=agent,
-            key=condition.label,
-            since=condition.opened_at,
-            says="; ".join(report.says for report in condition.reports.values()) or "no recipient was notified",
-        )
-        for agent in agents
-        for condition in conditions.open_conditions_of(explained.db, agent)
-        if job in condition.jobs
-    ]
+    for agent in agents:
+        for each in conditions.open_conditions_of(explained.db, agent):
+            if job in each.jobs:
+                reports = "; ".join(report.says for report in each.reports.values()) or "no recipient was notified"
+                since = explained.times.at(each.opened_at)
+                yield _fact("known", each.severity, f"agent {agent} has the condition {each.label} since {since}: {reports}")
 
 
 MAX_MARKS = 300  # more slots than this are drawn as groups

@@ -11,7 +11,6 @@ from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
 from heartbeatd.answers import BudgetUsage, EntryOverview, EntryStatus
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import find_entry
-from scheduler.insight.obstacles import quiet_reasons
 from scheduler.insight.reason_texts import Level, trouble_word
 from scheduler.insight.records import Records
 from scheduler.insight.slot_history import cause_of_run
@@ -88,13 +87,12 @@ def read_card(records: Records, state: AgentState) -> AgentCard:
     db, now, heartbeat = records.db, records.now, explained.spec
     today = local_days.whole_day(now.astimezone(explained.zone).date(), explained.zone)
     why = explain_day(explained.records, explained.row)
-    quiet = quiet_reasons(db, explained.row, heartbeat, now, explained.times)
     return AgentCard(
         state,
         why,
         _model_of(heartbeat),
         heartbeat.deliver if heartbeat else (),
-        tuple(each.says for each in quiet if each.says not in why.says),
+        tuple(each.says for each in explained.quiet_reasons if each.says not in why.says),
         fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
         _latest_levels(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
         fleet_records.cost_since(db, state.name, today.begins),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from heartbeat.words import format_count
+from heartbeatd.answers import RunNotice
 from scheduler.model.condition import Effect, EndedBy
 from scheduler.model.outcome import ANSWERED, FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
+from scheduler.store.rejected_wakes import RejectedWakes
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"
@@ -221,15 +223,31 @@ def trouble_word(reason: str | None) -> str:
 Clock = Callable[[datetime], str]  # shows a time as its reader expects it
 
 
-def waiting_wakes_text(count: int, reason: str, until: datetime | None, at: Clock) -> str:
-    """How many wakes wait, until when, and for what."""
-    return f"{format_count(count, 'wake')} {'waits' if count == 1 else 'wait'}{f' until {at(until)}' if until else ''}: {reason}"
+def rejected_wakes_text(rejected: RejectedWakes, at: Clock, *, of_job: bool) -> str:
+    """How many wakes were rejected, since when and why. `of_job`: the reader asks for the job that sent them."""
+    sender = f"{rejected.sender} ({rejected.source})" if rejected.sender else rejected.source
+    whose = f"of agent/{rejected.agent}" if of_job else f"by {sender}"
+    since = at(rejected.first_at)
+    when = f"was rejected at {since}" if rejected.count == 1 else f"were rejected since {since}"
+    return f"{format_count(rejected.count, 'wake')} {whose} {when}: {REJECTED_WAKE_TEXTS[rejected.why]}"
 
 
-def rejected_wakes_text(count: int, whose: str, since: datetime, reason: str, at: Clock) -> str:
-    """How many wakes were rejected, since when and why. `whose`: of agent/NAME, or by SENDER."""
-    when = f"was rejected at {at(since)}" if count == 1 else f"were rejected since {at(since)}"
-    return f"{format_count(count, 'wake')} {whose} {when}: {reason}"
+def hold_text(agents: Sequence[str]) -> str:
+    """Why a notification is delayed."""
+    named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
+    return f"delayed, because {named} to report it"
+
+
+def notice_text(notice: RunNotice, at: Clock) -> str:
+    """A notification about a run: which, where, its state, and what happened to it if it was delayed."""
+    line, held = f"{notice.notice}: {notice.channel} {notice.state}", notice.held_back
+    waits = f"{hold_text(held.agents)}, until {at(held.until)} at most" if held and held.agents and held.until else ""
+    return "; ".join(filter(None, (line, waits, held.note if held else "")))
+
+
+def ending_text(clean: bool) -> str:
+    """How a daemon ended."""
+    return "stopped cleanly" if clean else "ended unexpectedly"
 
 
 def clock_change_text(change: ClockChange) -> str:

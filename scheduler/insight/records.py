@@ -11,9 +11,9 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat
-from heartbeatd.answers import ExplainedEvent, LaneHolder
+from heartbeatd.answers import ExplainedEvent, LaneHolder, QuietReason
 from scheduler.engine import plan_sync
-from scheduler.insight import slot_history
+from scheduler.insight import obstacles, slot_history
 from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
 from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
@@ -242,6 +242,20 @@ class ExplainedEntry:
     def times(self) -> TimeFormat:
         """How its times are shown in sentences."""
         return self.records.times(self.zone)
+
+    @cached_property
+    def quiet_reasons(self) -> list[QuietReason]:
+        """Why it is quiet now, the strongest reason first; empty for a period that has passed."""
+        records, row = self.records, self.row
+        is_possible = row.is_muted(records.now) or row.conditions or self.key in records.awaiting
+        if not records.is_today or not is_possible:  # without these queries, ten thousand entries take seconds
+            return []
+        return obstacles.quiet_reasons(records.db, row, self.spec, records.now, self.times)
+
+    @property
+    def overrides(self) -> list[Override]:
+        """The environment variables that set its values."""
+        return [each for each in self.records.overrides if each.concerns(self.label)]
 
     def load_history(self, begin: datetime, end: datetime) -> LoadedHistory:
         """What is on record about its slots and other runs in [begin, end)."""

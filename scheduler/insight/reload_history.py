@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from heartbeatd.answers import EntryChange, ReloadEvent, ReloadStatus
-from scheduler.model.config_changes import RecordedConfigEvent
+from heartbeatd import answers
+from heartbeatd.answers import ReloadEvent, ReloadStatus
+from scheduler.model.config_changes import Override, RecordedConfigEvent
 from scheduler.model.outcome import Kind
 from scheduler.store import config_history
 
@@ -23,10 +25,33 @@ def config_changes_between(db: sqlite3.Connection, begin: datetime, end: datetim
     return [_read_event(event) for event in config_history.config_events(db, begin, end)]
 
 
+def describe_overrides(found: Iterable[Override]) -> list[answers.Override]:
+    """The environment variables that set values of the config, in words too."""
+    texts = ((each, f"{each.key} {each.in_file} -> {each.value} by {each.variable}") for each in found)
+    return [answers.Override(**asdict(each), says=says) for each, says in texts]
+
+
+EVENT_TEXTS = {"applied": "config reloaded", "refused": "config rejected"}
+
+
 def _read_event(recorded: RecordedConfigEvent) -> ReloadEvent:
     event = recorded.event
     problems = event.problem.splitlines() if event.problem else []
-    return ReloadEvent(at=recorded.at, result=event.result, by=event.by, lines=list(event.diff.lines()), problems=problems)
+    says = f"{EVENT_TEXTS.get(event.result, 'config changed before the start')}, by {event.by}"
+    return ReloadEvent(
+        at=recorded.at, says=says, result=event.result, by=event.by, lines=list(event.diff.lines()), problems=problems
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """What a reload has changed for one entry: `changed`, `added`, `removed`, or `refused`."""
+
+    at: datetime
+    by: str  # file watch, SIGHUP, command, token NAME, start
+    result: str
+    what: str
+    says: str
 
 
 def changes_of_entry(
@@ -34,44 +59,21 @@ def changes_of_entry(
 ) -> list[EntryChange]:
     """What reloads in [begin, end) have changed for one entry, the oldest first, one item for each key.
 
-    Each item has `at`, `by` (file watch, SIGHUP, command, token NAME, start), `result`, `what`, `key`, `old` and `new`. `what` is
-    `changed`, `added`, `removed`, or `refused` (`new` has the errors). Keys of `defaults` are listed as the keys of the entry
-    that they change. `agents` are those that the reader may see (None: all).
+    Keys of `defaults` are listed as the keys of the entry that they change. `agents`: what the reader may see (None: everything).
     """
-    label = kind.label_of(name)
-    visible = (each.of_agents(agents) for each in config_history.config_events(db, begin, end))
+    label, found = kind.label_of(name), config_history.config_events(db, begin, end)
+    visible = [own for each in found if (own := each.of_agents(agents)) is not None]
     return [
-        EntryChange(
-            at=recorded.at,
-            by=recorded.event.by,
-            result=recorded.event.result,
-            what=what,
-            key=key,
-            old=old,
-            new=new,
-            says=_change_text(what, key, old, new),
-        )
-        for recorded in visible
-        if recorded is not None
-        for what, key, old, new in _changes_of_label(recorded, label)
+        EntryChange(own.at, own.event.by, own.event.result, what, says)
+        for own in visible
+        for what, says in _changes_of_label(own, label)
     ]
 
 
-Change = tuple[str, str | None, str | None, str | None]  # what, key, old and new value
-
-
-def _changes_of_label(recorded: RecordedConfigEvent, label: str) -> Iterator[Change]:
+def _changes_of_label(recorded: RecordedConfigEvent, label: str) -> Iterator[tuple[str, str]]:
     problem, diff = recorded.event.problem, recorded.event.diff.of_entries([label])
     if problem is not None:
-        yield "refused", None, None, problem
-    yield from (("added", None, None, None) for _ in diff.added)
-    yield from (("removed", None, None, None) for _ in diff.removed)
-    yield from (("changed", change.key, change.old, change.new) for change in diff.changes)
-
-
-def _change_text(what: str, key: str | None, old: str | None, new: str | None) -> str:
-    if what == "changed":
-        return f"{key} {old} -> {new}"
-    if what == "refused" and new:
-        return f"the config was rejected: {new.splitlines()[0]}"
-    return what
+        yield "refused", f"the config was rejected: {problem.splitlines()[0]}" if problem else "refused"
+    yield from (("added", "added") for _ in diff.added)
+    yield from (("removed", "removed") for _ in diff.removed)
+    yield from (("changed", f"{change.key} {change.old} -> {change.new}") for change in diff.changes)

@@ -40,10 +40,17 @@ class TimeFormat:
 
         The offset follows if readers would expect another zone, and in the hour that a clock change repeats.
         """
+        return self._at(instant, "%H:%M")
+
+    def exactly(self, instant: datetime) -> str:
+        """As `at`, with the seconds: 08:05:17."""
+        return self._at(instant, "%H:%M:%S" if instant.second else "%H:%M")
+
+    def _at(self, instant: datetime, form: str) -> str:
         local = instant.astimezone(self.zone)
         day = "" if self.begin <= instant < self.end else f"{local:%a %Y-%m-%d} "
         differs = local.utcoffset() != instant.astimezone(self.around).utcoffset()
-        return f"{day}{local:%H:%M}" + (f" (UTC{offset_text(local)})" if differs or is_repeated(local) else "")
+        return f"{day}{local:{form}}" + (f" (UTC{offset_text(local)})" if differs or is_repeated(local) else "")
 
 
 def schedule_text(text: str) -> str:

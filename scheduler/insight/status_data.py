@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -27,7 +26,6 @@ from heartbeatd.answers import (
     FrozenTime,
     LastRun,
     OutageStatus,
-    Override,
     QueueCounts,
     RefusedConfig,
     SpendToday,
@@ -74,21 +72,25 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started.
     """
-    boot, listed = boots.latest_boot(db), read_entries(db, now, zone)
+    boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
     return Status(
         daemon=_read_boot(boot) if boot else None,
         downs=[Downtime(since=down.since, until=down.until, clean=down.clean) for down in boots.latest_downtimes(db)],
         frozen=_frozen_times(db, now),
         config_hash=boot["config_hash"] if boot else None,
         reload=reload_history.reload_status(db),
-        overrides=[Override(**asdict(each)) for each in config_history.overrides_in_force(db)],
+        overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
         flapping=_unstable_entries(db, now),
         spend=_spend_today(db, now, zone),
         budgets=list(_budgets_in_force(db, now)),
         budget=_budget_usage(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
         entries=listed,
         queue=_count_queue(db, listed, now),
-        wakes=wake_waits.waits_by_agent(db, now),
+        wakes=[
+            wake_waits.explain_waiting(db, (Kind(each.kind), each.name), each.wakes_waiting, now, times.exactly)
+            for each in listed
+            if each.wakes_waiting
+        ],
         reserve_bytes=reserve_bytes,
         **read_problems(db, now),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
-from zoneinfo import ZoneInfo
 
+from heartbeat.words import format_count
 from heartbeatd.answers import WaitingWakes
-from scheduler.insight.reason_texts import SlotCause
+from scheduler.insight.reason_texts import Clock, SlotCause
+from scheduler.model.entry import Key
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
 from scheduler.model.timestamps import from_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
@@ -55,16 +55,16 @@ class WakeWait:
             return SlotCause(self.reason).text_for_now
         return f"its run failed ({self.reason}) and will be retried"
 
-    def describe(self, zone: ZoneInfo | None) -> str:
-        """A sentence for people without its subject, with the time in their zone."""
-        until = f" until {local_text(self.until, zone)}" if self.until else ""
-        return f"waits{until}: {self.text}"
+    def describe(self, at: Clock, count: int = 1) -> str:
+        """A sentence for people without its subject, which is one wake or `count` wakes."""
+        until = f" until {at(self.until)}" if self.until else ""
+        return f"{'waits' if count == 1 else 'wait'}{until}: {self.text}"
 
 
 WAIT_TEXTS = {
     STARTING: "its run is starting",
     NEXT_SLOT: "it is delivered with the next scheduled run",
-    ANOTHER_WAKE: "no run is planned; another wake will start one",
+    ANOTHER_WAKE: "no run is planned; another wake starts one",
     OTHER_JOBS: "other jobs that may wake the agent are still running",
     WAITS_FOR_GAP: "the minimum time after the last woken run (limits.wake_gap)",
     WAITS_FOR_FLOOD: "wakes have started too many runs (limits.wake_flood)",
@@ -88,15 +88,17 @@ def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> W
     return _wait_of_row(db, row, entries.find_entry(db, kind, name), now) if row else None
 
 
-def waits_by_agent(db: sqlite3.Connection, now: datetime) -> list[WaitingWakes]:
-    """The number of waiting wakes of each agent and what they wait for."""
-    found = []
-    for name, number in wakes.count_waiting_by_agent(db).items():
-        waiting = WaitingWakes(name=name, waiting=number)
-        if wait := next_wait(db, Kind.HEARTBEAT, name, now):
-            waiting.waits_for, waiting.until = wait.reason, wait.until
-        found.append(waiting)
-    return found
+def explain_waiting(db: sqlite3.Connection, key: Key, number: int, now: datetime, at: Clock) -> WaitingWakes:
+    """What the `number` waiting wakes of an entry wait for."""
+    wait, wakes_wait = next_wait(db, *key, now), format_count(number, "wake")
+    return WaitingWakes(
+        kind=key[0].value,
+        name=key[1],
+        waiting=number,
+        waits_for=wait.reason if wait else None,
+        until=wait.until if wait else None,
+        says=f"{wakes_wait} {wait.describe(at, number)}" if wait else f"{wakes_wait} taken",
+    )
 
 
 def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow | None, now: datetime) -> WakeWait:
@@ -130,7 +132,7 @@ def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
     """The wake starts no run by itself; the next slot delivers it."""
     until = _next_due_time(entry_row)
     if until is None:
-        return WakeWait(reason or ANOTHER_WAKE)
+        return WakeWait(ANOTHER_WAKE if reason in (None, Reason.CANCELLED) else reason)
     return WakeWait(reason or NEXT_SLOT, until)
 
 

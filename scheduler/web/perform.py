@@ -22,6 +22,7 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.effects import EFFECTS, Sender, VerbRequest
 from scheduler.engine.inbox import Request
 from scheduler.insight import wake_waits
+from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.web.access import authorize, cut, cut_errors, row_in_path
 from scheduler.web.api_request import ApiRequest
@@ -83,7 +84,8 @@ def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
         wait = wake_waits.wait_of_wake(db, answer.wake, request.app_state.clock())
     if wait is None or wait.is_starting:
         return answer
-    says = f"{answer.says}; it {wait.describe(request.app_state.settings().zone)}"
+    zone = request.app_state.settings().zone
+    says = f"{answer.says}; it {wait.describe(lambda instant: local_text(instant, zone))}"
     return WakeAccepted(wake=answer.wake, waits_for=wait.reason, until=wait.until, says=says)
 
 

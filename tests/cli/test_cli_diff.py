@@ -186,7 +186,7 @@ def test_a_change_while_the_daemon_was_down_is_shown_by_status(config: Path, dae
         assert 'change="37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00' in line
         assert stop(again) == 0
     shown = call(config, "status").stdout
-    assert "config: changed before the start " in shown
+    assert "config changed before the start, by start, " in shown
     assert "37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00" in shown
 
 

@@ -92,7 +92,7 @@ def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     assert capsys.readouterr().out == "wake 1 for agent/ops is queued\nwaits: the agent is paused\n"
     assert call(config, "status") == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "wakes: 1 waits for the next run of agent/ops, once it is resumed: the agent is paused" in output
+    assert "wakes: agent/ops: 1 wake waits: the agent is paused" in output
     assert call(config, "explain", "ops") == 0
     assert "1 wake waits: the agent is paused\n" in capsys.readouterr().out
 
@@ -632,8 +632,8 @@ def test_a_cancel_request_is_sent_to_a_running_daemon(config: Path, daemon: Daem
 @pytest.mark.parametrize(
     ("interval", "output"),
     [
-        ("none", "; none is planned, and\n  `heartbeatd wake ops` starts one\n"),
-        ("30m", ", 2026-03-02 08:01:59\n"),
+        ("none", "1 wake waits: no run is planned; another wake starts one"),
+        ("30m", "1 wake waits until {}: its run was cancelled"),
     ],
 )
 def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
@@ -650,6 +650,6 @@ def test_cancel_prints_when_the_wakes_of_the_run_will_be_delivered(
     daemon.answers["/api/v1/runs/1/cancel"] = (200, {"run": 1, "ended": True, "says": "run 1 is cancelled"})
     capsys.readouterr()
     assert call(config, "cancel", "1") == 0
-    assert capsys.readouterr().out == f"run 1 is cancelled\nwakes: 1 waits for the next run of agent/ops{output}"
+    assert capsys.readouterr().out == f"run 1 is cancelled\nagent/ops: {output.format('2026-03-02 08:01:59')}\n"
     assert main(["status", "-c", str(config)]) == 0
-    assert f"\nwakes: 1 waits for the next run of agent/ops{output}" in capsys.readouterr().out
+    assert f"wakes: agent/ops: {output.format('Mon 2026-03-02 08:01:59')}" in " ".join(capsys.readouterr().out.split())

@@ -621,9 +621,9 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     scripts = {"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)}
     world = make_world("timezone: UTC\n" + config(), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 05:00")
-    job_run, until = str(world.records("nightly-backup")[-1]["id"]), "2026-03-02 08:45:00"
+    job_run, until = str(world.records("nightly-backup")[-1]["id"]), "Mon 2026-03-02 08:45"
     awaited = "opened p1: phone pending; delayed, because agent ops is to report it, until"
-    assert f"notice {awaited} {until} UTC at most" in printed(capsys, world, "explain", "nightly-backup")
+    assert f"notice {awaited} {until} at most" in printed(capsys, world, "explain", "nightly-backup")
     assert f"notice {awaited}" in printed(capsys, world, "show", job_run)
     assert "since 2026-03-02 03:00:00, delayed, because agent ops is to report it" in printed(capsys, world, "status")
     assert "delayed, because agent ops is to report it" in printed(capsys, world, "outbox")
@@ -632,7 +632,7 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
     explained = printed(capsys, world, "explain", "nightly-backup")
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in explained
-    assert "known agent ops has the condition job:nightly-backup since 2026-03-02 08:00:00 UTC: delivered to phone" in explained
+    assert "known agent ops has the condition job:nightly-backup since Mon 2026-03-02 08:00: delivered to phone" in explained
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in printed(
         capsys, world, "show", job_run
     )

@@ -387,7 +387,7 @@ def test_a_rename_by_an_edit_is_shown_as_a_removed_and_an_added_agent(plant: Pla
     for name, what in (("ops", "removed"), ("operations", "added")):
         assert f"by token chat: {what}" in " ".join(" ".join(say(world, name)).split())
     shown = status_lines(world)
-    place = shown.index(f"config: reloaded {TODAY} 08:00:00 by token chat")
+    place = shown.index(f"config reloaded, by token chat, {TODAY} 08:00:00")
     assert shown[place + 1 : place + 3] == ["  added agent/operations", "  removed agent/ops"]
 
 

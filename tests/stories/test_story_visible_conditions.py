@@ -147,7 +147,7 @@ def test_explain_says_why_the_last_answer_was_or_was_not_sent(
 def test_explain_shows_what_would_close_each_open_condition(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits", "[disk!] full"))
     world.run(minutes=31)
-    eight, rule = "2026-03-02 08:00:00 UTC", "It closes when the agent reports its end, or after"
+    eight, rule = "Mon 2026-03-02 08:00", "It closes when the agent reports its end, or after"
     assert facts(printed(world, "explain", "ops"), "open") == [
         f"disk (critical) since {eight}, reported {eight} to phone. {rule} 2 answers in a row without it",
         f"mail (warning) since {eight}, reported {eight} to phone. {rule} one answer without it",
@@ -186,8 +186,8 @@ def test_long_and_many_keys_fit_into_eighty_columns(make_world: MakeWorld, print
     (run,) = world.records("ops")
     assert len(facts(printed(world, "show", str(run["id"])), "finding")) == 30
     lines = printed(world, "explain", "ops")
-    assert len(facts(lines, "open")) == 10
-    assert "           and 20 more: `heartbeatd conditions ops`" in lines
+    *shown, more = facts(lines, "open")
+    assert (len(shown), more) == (10, "and 20 more: `heartbeatd conditions ops`")
 
 
 def test_the_report_counts_conditions_by_agent(make_world: MakeWorld, printed: Print) -> None:

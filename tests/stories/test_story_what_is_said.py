@@ -242,8 +242,8 @@ def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
                 daemon.ask(request).result(20)
             user = PageUser(daemon)
             user.log_in(daemon.token)
-            explained = daemon.get("/api/v1/explain/ops", daemon.token).data["quiet_because"]
-            assert [each["says"] for each in explained] == [says]
+            facts = daemon.get("/api/v1/explain/ops", daemon.token).data["facts"]
+            assert [each["says"] for each in facts if each["label"] == "quiet"] == [says]
             assert says in daemon.get("/api/v1/explain", daemon.token).data["entries"][0]["says"]
             assert says in user.get("/").text
             assert says in user.get("/page/agents/ops").text

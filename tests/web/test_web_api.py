@@ -203,7 +203,14 @@ def test_the_answer_to_a_delayed_wake_names_its_obstacle(daemon: WebDaemon) -> N
     progress = daemon.get("/api/v1/wakes/2", CHIEF).data
     assert (progress["state"], progress["waits_for"], progress["until"]) == ("waiting", "wake_gap", "2026-03-02T08:00:30Z")
     assert daemon.get("/api/v1/status", CHIEF).data["wakes"] == [
-        {"name": "ops", "waiting": 1, "waits_for": "wake_gap", "until": "2026-03-02T08:00:30Z"}
+        {
+            "kind": "heartbeat",
+            "name": "ops",
+            "waiting": 1,
+            "waits_for": "wake_gap",
+            "until": "2026-03-02T08:00:30Z",
+            "says": f"1 wake {gap.replace('2026-03-02 ', '')}",
+        }
     ]
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     assert daemon.post(wake, {"text": "three"}, CHIEF).data == {

@@ -10,7 +10,6 @@ from heartbeatd.answers import ConfigValue, EntryStatus
 from heartbeatd.questions import GetEntryConfig, ListJobs
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.insight import explanation, forecast, schedule_texts, status_data
-from scheduler.insight.entry_day import explain_day
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import MICROSECOND, due_times
 from scheduler.model.outcome import Kind
@@ -83,7 +82,7 @@ def show_job(request: PageRequest) -> Page:
     zone = foreseen.course.zone if foreseen else entry_schedule.schedule_zone(row.schedule_text) or request.settings.zone
     context = {
         "entry": found[0],
-        "why": explain_day(explained.records, row),
+        "explained": explanation.explain_now(explained),
         "job": job,
         "schedule": _describe_schedule(request, name, row.schedule_text),
         "expression": entry_schedule.schedule_parts(row.schedule_text).get("schedule"),
