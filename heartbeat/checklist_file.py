@@ -20,7 +20,7 @@ MAX_BYTES = 64 * 1024
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TEMPLATE = """\
+CHECKLIST_TEMPLATE = """\
 # Heartbeat checklist
 
 <!-- One line for each thing to check, for example:
@@ -35,7 +35,6 @@ While there are only headings, comments and empty boxes here, runs are skipped. 
 """
 NEW_FILE_MODE = 0o644  # reduced by the umask
 
-_DRAFT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _write_lock = threading.Lock()
 
 
@@ -86,7 +85,7 @@ class CannotWrite(Exception):
 def read_checklist(root: Path, name: str) -> ReadResult:
     """Read the checklist `name` below `root`, by the rules of `read_file`, but without replacing invalid bytes."""
     try:
-        with open_folder(root, name) as (folder, last):
+        with _open_folder(root, name) as (folder, last):
             return _read_version(folder, last)[0]
     except FileNotFoundError:
         return FileProblem.MISSING
@@ -106,7 +105,7 @@ def write_checklist(root: Path, name: str, text: str, expected: str | None) -> C
     if len(data) > MAX_BYTES:
         raise CannotWrite(f"it is larger than {MAX_BYTES // 1024} KiB")
     try:
-        with _write_lock, open_folder(root, name) as (folder, last):
+        with _write_lock, _open_folder(root, name) as (folder, last):
             _replace_file(folder, last, data, expected)
     except FileNotFoundError:
         raise CannotWrite("its folder does not exist") from None
@@ -136,7 +135,7 @@ def _replace_file(folder: int, last: str, data: bytes, expected: str | None) -> 
 
 def _write_draft(folder: int, draft: str, data: bytes, status: os.stat_result | None) -> None:
     """Write the new content to a draft file and sync it to disk."""
-    file = os.open(draft, _DRAFT_FLAGS, NEW_FILE_MODE, dir_fd=folder)
+    file = os.open(draft, _CREATE_FLAGS, NEW_FILE_MODE, dir_fd=folder)
     with os.fdopen(file, "wb") as opened:
         if status is not None:
             with suppress(PermissionError):
@@ -156,12 +155,8 @@ def _current_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result
 
 
 def _read_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result]:
-    file = open_file_in(folder, last)
-    try:
-        held = read_bytes(file)
-        return held if isinstance(held, FileProblem) else _make_version(held), os.fstat(file)
-    finally:
-        os.close(file)
+    held, status = _read_bytes(folder, last)
+    return held if isinstance(held, FileProblem) else _make_version(held), status
 
 
 def _make_version(data: bytes) -> ChecklistVersion | NotUtf8:
@@ -180,20 +175,15 @@ def read_file(root: Path, name: str) -> str | FileProblem:
     /proc. A hard link is read. Never waits for a writer. Raises OSError only if no more files can be opened.
     """
     try:
-        file = _open_file(root, name, _READ_FLAGS)
+        with _open_folder(root, name) as (folder, last):
+            held, _ = _read_bytes(folder, last)
     except FileNotFoundError:
         return FileProblem.MISSING
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         return FileProblem.UNREADABLE
-    try:
-        held = read_bytes(file)
-        return held if isinstance(held, FileProblem) else decode_text(held)
-    except OSError:
-        return FileProblem.UNREADABLE
-    finally:
-        os.close(file)
+    return held if isinstance(held, FileProblem) else held.decode("utf-8-sig", errors="replace")
 
 
 def why_unreadable(root: Path, name: str) -> str:
@@ -201,12 +191,12 @@ def why_unreadable(root: Path, name: str) -> str:
     if root.exists() and not root.is_dir():
         return f"{root} is a file and not a folder"
     try:
-        file = _open_file(root, name, _READ_FLAGS)
+        with _open_folder(root, name) as (folder, last):
+            _read_bytes(folder, last)
     except OSError as error:
         return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or type(error).__name__
     except ValueError:
         return "its name leads out of the workspace"
-    os.close(file)
     return "it is no regular file"
 
 
@@ -217,27 +207,22 @@ def create_checklist(root: Path, name: str) -> bool:
     ValueError for a name that leads outside.
     """
     root.mkdir(parents=True, exist_ok=True)
-    with open_folder(root, name, make=True) as (folder, last):
+    with _open_folder(root, name, make=True) as (folder, last):
         try:
             file = os.open(last, _CREATE_FLAGS, 0o644, dir_fd=folder)
         except FileExistsError:
             return False
         try:
             with os.fdopen(file, "wb") as opened:
-                opened.write(checklist_template().encode())
+                opened.write(CHECKLIST_TEMPLATE.encode())
         except OSError:
             os.unlink(last, dir_fd=folder)  # half a template could look like work
             raise
     return True
 
 
-def checklist_template() -> str:
-    """The content of a new checklist. It has no work."""
-    return _TEMPLATE
-
-
 @contextmanager
-def open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+def _open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
     """Open the folder of a file below `root`. Returns its descriptor and the file's name in it. Raises OSError, and ValueError
     for a name that leads outside.
 
@@ -261,35 +246,19 @@ def open_folder(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[
         os.close(folder)
 
 
-def _open_file(root: Path, name: str, flags: int) -> int:
-    with open_folder(root, name) as (folder, last):
-        return os.open(last, flags, 0o644, dir_fd=folder)
-
-
-def open_file_in(folder: int, last: str) -> int:
-    """Open a file of an opened folder for reading, as `read_file` does: follows no link and never waits. Raises OSError."""
-    return os.open(last, _READ_FLAGS, dir_fd=folder)
-
-
-def read_bytes(file: int) -> bytes | FileProblem:
-    """The content of an opened regular file, at most `MAX_BYTES`."""
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        return FileProblem.UNREADABLE
-    if os.fstat(file).st_size > MAX_BYTES:
-        return FileProblem.TOO_LARGE
-    data = _read_up_to(file, MAX_BYTES + 1)
-    if data and os.fstat(file).st_size == 0:
-        return FileProblem.UNREADABLE
-    return FileProblem.TOO_LARGE if len(data) > MAX_BYTES else data
-
-
-def decode_text(data: bytes) -> str:
-    """The text of a file's bytes. Invalid UTF-8 is replaced."""
-    return data.decode("utf-8-sig", errors="replace")
-
-
-def _read_up_to(file: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := os.read(file, size - len(data))):
-        data += more
-    return data
+def _read_bytes(folder: int, last: str) -> tuple[bytes | FileProblem, os.stat_result]:
+    """The content of a regular file in an opened folder, at most `MAX_BYTES`, with its mode and owner. Follows no link and never
+    waits. Raises OSError.
+    """
+    file = os.open(last, _READ_FLAGS, dir_fd=folder)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return FileProblem.UNREADABLE, status
+        with open(file, "rb", closefd=False) as opened:
+            data = opened.read(MAX_BYTES + 1)
+        if data and os.fstat(file).st_size == 0:  # such as the files in /proc
+            return FileProblem.UNREADABLE, status
+        return FileProblem.TOO_LARGE if len(data) > MAX_BYTES else data, status
+    finally:
+        os.close(file)

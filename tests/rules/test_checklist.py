@@ -17,7 +17,7 @@ import pytest
 from loops import loop_over
 
 from heartbeat.checklist import has_work, open_tasks
-from heartbeat.checklist_file import MAX_BYTES, FileProblem, checklist_template, create_checklist, read_file
+from heartbeat.checklist_file import CHECKLIST_TEMPLATE, MAX_BYTES, FileProblem, create_checklist, read_file
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_every_file_is_closed_again(root: Path) -> None:
 
 def test_the_template_is_written_if_there_is_no_file(root: Path) -> None:
     assert create_checklist(root, "HEARTBEAT.md")
-    assert read_file(root, "HEARTBEAT.md") == checklist_template()
+    assert read_file(root, "HEARTBEAT.md") == CHECKLIST_TEMPLATE
     assert (root / "HEARTBEAT.md").stat().st_mode & 0o777 == 0o644 & ~_umask()
 
 
@@ -182,7 +182,7 @@ def test_the_template_never_replaces_a_file_and_leaves_no_temporary_files(root: 
 def test_missing_folders_are_created_and_links_are_not_followed(root: Path) -> None:
     workspace = root / "agents" / "new"
     assert create_checklist(workspace, "lists/HEARTBEAT.md")
-    assert read_file(workspace, "lists/HEARTBEAT.md") == checklist_template()
+    assert read_file(workspace, "lists/HEARTBEAT.md") == CHECKLIST_TEMPLATE
     (workspace / "away").symlink_to(root)
     with pytest.raises(OSError, match="away"):
         create_checklist(workspace, "away/HEARTBEAT.md")
@@ -203,7 +203,7 @@ def test_a_partly_written_template_is_removed(root: Path) -> None:
 
 
 def test_the_template_has_no_work() -> None:
-    assert not has_work(checklist_template())
+    assert not has_work(CHECKLIST_TEMPLATE)
 
 
 def _open_files() -> int:
