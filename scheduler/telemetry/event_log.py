@@ -5,53 +5,27 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from scheduler.model.events import (
-    AcknowledgementEnded,
-    AttemptStarted,
-    BreakerMoved,
-    ButtonPressed,
-    CallCharged,
-    ChecklistRemarked,
-    ConditionAcknowledged,
-    ConditionClosed,
-    Event,
-    LaneBusy,
-    MessageMoved,
-    ModelMismatched,
-    MuteChanged,
-    PauseChanged,
-    ProviderCalled,
-    ProviderFailed,
-    RetryPlanned,
-    RunClosed,
-    RunRecovered,
-    SettingsApplied,
-    SkipsRevoked,
-    SlotsMissed,
-    StaleResultDropped,
-    TargetUnknown,
-    WakeMoved,
-)
+from scheduler.model import events
 from scheduler.model.outcome import FAILURES, DeliveryState, Outcome, WakeResult
 from scheduler.model.wake import RejectedBecause
 from scheduler.system.log import log_event, set_log_zone
 
 # The lines that only copy fields of their event: level, name of the line, and its keys (`key=field` where the names differ).
 COPIED_LINES: dict[type, tuple[int, str, str]] = {
-    AttemptStarted: (logging.DEBUG, "start", "id=run_id kind name slot trigger"),
-    RetryPlanned: (logging.WARNING, "retry", "id=run_id kind name attempt reason not_before problem=error"),
-    LaneBusy: (logging.INFO, "busy", "id=run_id kind name slot trigger"),
-    RunRecovered: (logging.WARNING, "recovered", "id=run_id kind name again"),
-    ConditionAcknowledged: (logging.INFO, "condition_acknowledged", "name key by"),
-    AcknowledgementEnded: (logging.INFO, "acknowledgement_ended", "name key by"),
-    ConditionClosed: (logging.INFO, "condition_closed", "name key ended_by"),
-    MuteChanged: (logging.INFO, "mute", "kind name muted by until"),
-    PauseChanged: (logging.INFO, "pause", "kind name paused by until"),
-    SkipsRevoked: (logging.INFO, "taken_back", "kind name reason slots"),
-    StaleResultDropped: (logging.WARNING, "stale_result", "id=run_id kind name"),
-    CallCharged: (logging.DEBUG, "paid", "kind name model cost_usd"),
-    ProviderFailed: (logging.DEBUG, "provider_failed", "provider error_class"),
-    ModelMismatched: (logging.WARNING, "model_mismatch", "kind name requested used"),
+    events.AttemptStarted: (logging.DEBUG, "start", "id=run_id kind name slot trigger"),
+    events.RetryPlanned: (logging.WARNING, "retry", "id=run_id kind name attempt reason not_before problem=error"),
+    events.LaneBusy: (logging.INFO, "busy", "id=run_id kind name slot trigger"),
+    events.RunRecovered: (logging.WARNING, "recovered", "id=run_id kind name again"),
+    events.ConditionAcknowledged: (logging.INFO, "condition_acknowledged", "name key by"),
+    events.AcknowledgementEnded: (logging.INFO, "acknowledgement_ended", "name key by"),
+    events.ConditionClosed: (logging.INFO, "condition_closed", "name key ended_by"),
+    events.MuteChanged: (logging.INFO, "mute", "kind name muted by until"),
+    events.PauseChanged: (logging.INFO, "pause", "kind name paused by until"),
+    events.SkipsRevoked: (logging.INFO, "taken_back", "kind name reason slots"),
+    events.StaleResultDropped: (logging.WARNING, "stale_result", "id=run_id kind name"),
+    events.CallCharged: (logging.DEBUG, "paid", "kind name model cost_usd"),
+    events.ProviderFailed: (logging.DEBUG, "provider_failed", "provider error_class"),
+    events.ModelMismatched: (logging.WARNING, "model_mismatch", "kind name requested used"),
 }
 
 
@@ -63,41 +37,41 @@ class EventLog:
         self._refused_presses: set[tuple[str, str]] = set()
         self._agents_with_full_queue: set[str] = set()  # their first rejected wake is a warning; a storm brings thousands more
 
-    def log_event(self, happened: Event) -> None:
+    def log_event(self, happened: events.Event) -> None:
         """Log one event. Raises KeyError for an event without a line."""
         match happened:
-            case RunClosed():
+            case events.RunClosed():
                 _log_run(happened)
-            case WakeMoved():
+            case events.WakeMoved():
                 self._log_wake(happened)
-            case MessageMoved(state=state):
+            case events.MessageMoved(state=state):
                 level = logging.DEBUG if state is DeliveryState.DELIVERED else logging.WARNING
                 problem = happened.error or None
                 log_event(level, "deliver", id=happened.outbox_id, channel=happened.channel, state=state, problem=problem)
-            case ButtonPressed():
+            case events.ButtonPressed():
                 self._log_press(happened)
-            case TargetUnknown():
+            case events.TargetUnknown():
                 problem = "deliver: last has no target yet; report whom the agent talks with to POST /api/v1/agents/NAME/activity"
                 log_event(
                     logging.WARNING, "no_target", id=happened.run_id, kind=happened.kind, name=happened.name, problem=problem
                 )
-            case BreakerMoved():
+            case events.BreakerMoved():
                 _log_breaker(happened)
-            case ChecklistRemarked():
+            case events.ChecklistRemarked():
                 self._log_remarks(happened)
-            case SettingsApplied(settings=settings):
+            case events.SettingsApplied(settings=settings):
                 set_log_zone(settings.zone)
                 log_event(logging.DEBUG, "adopted", config_hash=settings.hash)
-            case SlotsMissed():
-                pass  # a RunClosed with the same slots has the line
-            case ProviderCalled():
+            case events.SlotsMissed():
+                pass  # a events.RunClosed with the same slots has the line
+            case events.ProviderCalled():
                 pass  # a failure has a line of its own, and the run that it belongs to has another
             case _:
                 level, line, keys = COPIED_LINES[type(happened)]
                 pairs = (key.partition("=") for key in keys.split())
                 log_event(level, line, **{key: getattr(happened, field or key) for key, _, field in pairs})
 
-    def _log_wake(self, wake: WakeMoved) -> None:
+    def _log_wake(self, wake: events.WakeMoved) -> None:
         level = logging.WARNING if wake.result in (WakeResult.REJECTED, WakeResult.EXPIRED) else logging.DEBUG
         if wake.problem != RejectedBecause.TOO_MANY:
             self._agents_with_full_queue.discard(wake.name)  # a wake of this agent was stored or consumed: there is room again
@@ -107,7 +81,7 @@ class EventLog:
             self._agents_with_full_queue.add(wake.name)
         log_event(level, "wake", name=wake.name, source=wake.source, sender=wake.sender, result=wake.result, problem=wake.problem)
 
-    def _log_press(self, press: ButtonPressed) -> None:
+    def _log_press(self, press: events.ButtonPressed) -> None:
         """Log a press. The first press of a channel that is refused for a reason is a warning; anyone could send thousands."""
         key = (press.channel, press.result)
         is_new = press.result not in ("applied", "failed") and key not in self._refused_presses
@@ -116,7 +90,7 @@ class EventLog:
         button = press.button
         log_event(level, "button", channel=press.channel, button=button, result=press.result, user=press.user, name=press.name)
 
-    def _log_remarks(self, remarked: ChecklistRemarked) -> None:
+    def _log_remarks(self, remarked: events.ChecklistRemarked) -> None:
         """Log each remark once for a version of the checklist, not at every run."""
         before = self._logged_remarks.get(remarked.name, ())
         self._logged_remarks[remarked.name] = remarked.remarks
@@ -125,7 +99,7 @@ class EventLog:
                 log_event(logging.WARNING, "checklist", name=remarked.name, problem=remark)
 
 
-def _log_run(closed: RunClosed) -> None:
+def _log_run(closed: events.RunClosed) -> None:
     duration = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
     log_event(
         logging.WARNING if closed.outcome in FAILURES or closed.precheck_problem else logging.INFO,
@@ -151,7 +125,7 @@ def _log_run(closed: RunClosed) -> None:
     )
 
 
-def _log_breaker(moved: BreakerMoved) -> None:
+def _log_breaker(moved: events.BreakerMoved) -> None:
     circuit = moved.circuit
     log_event(
         logging.WARNING,

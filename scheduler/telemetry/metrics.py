@@ -18,35 +18,9 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from scheduler.model import events
 from scheduler.model.circuit import Circuit
 from scheduler.model.daemon_health import EngineHealth, ReloadState
-from scheduler.model.events import (
-    AcknowledgementEnded,
-    AttemptStarted,
-    BreakerMoved,
-    ButtonPressed,
-    CallCharged,
-    ChecklistRemarked,
-    ConditionAcknowledged,
-    ConditionClosed,
-    Event,
-    LaneBusy,
-    MessageMoved,
-    ModelMismatched,
-    MuteChanged,
-    PauseChanged,
-    ProviderCalled,
-    ProviderFailed,
-    RetryPlanned,
-    RunClosed,
-    RunRecovered,
-    SettingsApplied,
-    SkipsRevoked,
-    SlotsMissed,
-    StaleResultDropped,
-    TargetUnknown,
-    WakeMoved,
-)
 from scheduler.model.outcome import WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
 from scheduler.telemetry import gauges, possible_labels
@@ -74,8 +48,8 @@ WAKE_SOURCES = sorted(WOKEN)
 DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 # Shown by a gauge, counted as something else (a call, the end of a run), or shown in the log and by commands.
 NOT_COUNTED = (
-    LaneBusy, TargetUnknown, ProviderFailed, BreakerMoved, ChecklistRemarked, ConditionClosed, ConditionAcknowledged,
-    AcknowledgementEnded, PauseChanged, MuteChanged,
+    events.LaneBusy, events.TargetUnknown, events.ProviderFailed, events.BreakerMoved, events.ChecklistRemarked,
+    events.ConditionClosed, events.ConditionAcknowledged, events.AcknowledgementEnded, events.PauseChanged, events.MuteChanged,
 )  # fmt: skip
 
 
@@ -140,39 +114,39 @@ class Metrics:
     def _increase(self, name: str, *labels: str, by: float = 1, exemplar: Exemplar | None = None) -> None:
         self._counters[name].increase(*labels, by=by, exemplar=exemplar)
 
-    def count_event(self, happened: Event) -> None:
+    def count_event(self, happened: events.Event) -> None:
         """Count one event. Called after the commit, always in the same thread."""
         match happened:
-            case RunClosed():
+            case events.RunClosed():
                 self._count_closed_run(happened)
-            case AttemptStarted(late=late):
+            case events.AttemptStarted(late=late):
                 if late is not None:
                     self._count_lateness(happened.kind, late, {"run_id": str(happened.run_id)})
-            case SlotsMissed():
+            case events.SlotsMissed():
                 for late in happened.late:
                     self._count_lateness(happened.kind, late)
-            case RetryPlanned():
+            case events.RetryPlanned():
                 self._count_of_entry("heartbeatd_retries_total", happened.kind, happened.name)
-            case ModelMismatched():
+            case events.ModelMismatched():
                 self._count_of_entry("heartbeatd_model_mismatches_total", happened.kind, happened.name)
-            case WakeMoved():
+            case events.WakeMoved():
                 self._count_wake(happened)
-            case MessageMoved():
+            case events.MessageMoved():
                 self._count_delivery(happened)
-            case CallCharged():
+            case events.CallCharged():
                 self._count_charged_call(happened)
-            case ProviderCalled():
+            case events.ProviderCalled():
                 self._count_call(happened)
-            case ButtonPressed(channel=channel):
+            case events.ButtonPressed(channel=channel):
                 if channel in self._settings.channels:
                     self._increase("heartbeatd_button_presses_total", channel, happened.result)
-            case RunRecovered():
+            case events.RunRecovered():
                 self._increase("heartbeatd_orphans_recovered_total", happened.kind.value)
-            case SkipsRevoked(slots=slots):
+            case events.SkipsRevoked(slots=slots):
                 self._increase("heartbeatd_skips_taken_back_total", by=slots)
-            case StaleResultDropped():
+            case events.StaleResultDropped():
                 self._increase("heartbeatd_stale_results_total")
-            case SettingsApplied(settings=settings):
+            case events.SettingsApplied(settings=settings):
                 self._apply_settings(settings)
             case _ if not isinstance(happened, NOT_COUNTED):
                 raise TypeError(f"no counter for {happened!r}")
@@ -246,7 +220,7 @@ class Metrics:
         if self._settings.postgresql is None:
             gauges.read_files(reading, self._settings.state)
 
-    def _count_closed_run(self, closed: RunClosed) -> None:
+    def _count_closed_run(self, closed: events.RunClosed) -> None:
         duration = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
         if duration is not None and closed.outcome is not Outcome.SKIPPED:
             self._histograms[DURATION].labels(closed.kind.value).observe(duration, {"run_id": str(closed.run_id)})
@@ -272,13 +246,13 @@ class Metrics:
         self._histograms[LATENESS].labels(kind.value).observe(max(0.0, late), exemplar)
         self._increase("heartbeatd_slots_on_time_total", kind.value, "on_time" if late <= ON_TIME_START else "late")
 
-    def _count_wake(self, wake: WakeMoved) -> None:
+    def _count_wake(self, wake: events.WakeMoved) -> None:
         if wake.final and wake.result in UNDELIVERED:
             self._increase("heartbeatd_wakes_refused_total", str(wake.source), wake.result.value)
         if wake.final and (Kind.HEARTBEAT, wake.name) in self._entries_with_series:
             self._increase("heartbeatd_wakes_total", wake.name, str(wake.source), wake.result.value)
 
-    def _count_delivery(self, moved: MessageMoved) -> None:
+    def _count_delivery(self, moved: events.MessageMoved) -> None:
         result = "retried" if moved.retried else str(moved.state)
         if moved.channel in self._settings.channels and result in DELIVERY_RESULTS:
             self._increase("heartbeatd_deliveries_total", moved.channel, result)
@@ -286,7 +260,7 @@ class Metrics:
             is_timely = moved.state is DeliveryState.DELIVERED and moved.age <= ON_TIME_DELIVERY
             self._increase("heartbeatd_messages_on_time_total", moved.channel, "on_time" if is_timely else "late")
 
-    def _count_charged_call(self, paid: CallCharged) -> None:
+    def _count_charged_call(self, paid: events.CallCharged) -> None:
         key, model = (paid.kind.value, paid.name), paid.model or ""
         tokens = paid.tokens.by_kind() if paid.tokens else {}
         if key in self._entries_with_series:
@@ -297,7 +271,7 @@ class Metrics:
         if paid.cost_usd is None and model in possible_labels.called_models(self._settings):
             self._increase("heartbeatd_unpriced_tokens_total", model, by=sum(tokens.values()))
 
-    def _count_call(self, called: ProviderCalled) -> None:
+    def _count_call(self, called: events.ProviderCalled) -> None:
         if Circuit(called.provider, called.model) in possible_labels.called_circuits(self._settings):
             self._increase("heartbeatd_provider_requests_total", called.provider, called.model, called.result)
             if called.took is not None:
