@@ -180,8 +180,11 @@ def _channel_totals(channel: str, posts: list[MessageCount]) -> answers.ChannelT
 
 
 def _downtimes(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[answers.Downtime]:
-    downs = [down for down in boots.downtimes_since(db, since) if down.since < until and not (running and down.until is None)]
-    return [answers.Downtime(since=down.since, until=min(down.until or until, until), clean=down.clean) for down in downs]
+    return [
+        answers.Downtime(since=max(down.since, since), until=min(down.until or until, until), clean=down.clean)
+        for down in boots.downtimes_between(boots.all_boots(db), running=running)
+        if down.since < until and (down.until is None or down.until > since)
+    ]
 
 
 def _with_usage(

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 from scheduler.store.unit_of_work import is_file
 
 TICK_EVERY = timedelta(seconds=5)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between the clocks of this host and of the server
-
-BOOTS_SINCE = (
-    "select started_at, last_tick_at, ended_at from boot"
-    " where id >= coalesce((select max(id) from boot where started_at <= ?), 0) order by id"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,31 +212,10 @@ def read_replication(db: sqlite3.Connection) -> Replication:
     return Replication(bool(row["waits"]), row["commits"], row["standbys"])
 
 
-def downtimes_since(db: sqlite3.Connection, since: datetime) -> list[Downtime]:
-    """The downtimes that reach beyond `since`, in order. The last one has no end: it follows the last boot.
-
-    The caller must know whether the last boot is still running, and drop the last downtime if so.
-    """
-    rows = db.execute(BOOTS_SINCE, (to_millis(since),)).fetchall()
-    starts = [*(from_millis(row["started_at"]) for row in rows[1:]), None]
-    return [
-        Downtime(max(since, from_millis(row["ended_at"] or row["last_tick_at"])), until, row["ended_at"] is not None)
-        for row, until in zip(rows, starts, strict=False)  # an empty table has no rows but one start
-        if until is None or until > since
-    ]
-
-
 def latest_downtimes(db: sqlite3.Connection, limit: int = 5) -> list[Downtime]:
     """The last `limit` downtimes between two boots, the newest first."""
-    rows = db.execute("select started_at, last_tick_at, ended_at from boot order by id desc limit ?", (limit + 1,)).fetchall()
-    return [
-        Downtime(
-            from_millis(before["ended_at"] or before["last_tick_at"]),
-            from_optional_millis(after["started_at"]),
-            before["ended_at"] is not None,
-        )
-        for after, before in pairwise(rows)
-    ]
+    rows = db.execute("select * from boot order by id desc limit ?", (limit + 1,)).fetchall()
+    return downtimes_between([_boot_from_row(row) for row in reversed(rows)], running=True)[::-1]
 
 
 def all_boots(db: sqlite3.Connection) -> list[BootRecord]:

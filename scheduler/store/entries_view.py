@@ -75,3 +75,16 @@ def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datet
 def count_open_runs(db: sqlite3.Connection) -> dict[str, int]:
     """The number of open runs by state: `running`, and `waiting` for a retry, a lane or a provider."""
     return dict(db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall())
+
+
+OWNERS = {
+    "run": "select kind, name from run where id = ?",
+    "wake": "select kind, name from wake where id = ?",
+    "outbox": "select kind, name from outbox where id = ?",
+}
+
+
+def entry_of_row(db: sqlite3.Connection, table: str, number: int) -> tuple[str, str] | None:
+    """Kind and name of the entry of a row in `run`, `wake` or `outbox`; None if there is no such row."""
+    row = db.execute(OWNERS[table], (number,)).fetchone()
+    return (row["kind"], row["name"]) if row else None

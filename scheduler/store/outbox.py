@@ -552,25 +552,26 @@ def combined_state(states: Collection[DeliveryState]) -> DeliveryState:
     return next(state for state in (*reversed(UNDELIVERED), DeliveryState.DROPPED) if state in states)
 
 
-MESSAGES_BY_ENTRY = """
-select found.kind, found.name, found.channel, found.state, is_notice, number, last_id, last.run_id, last.error, tries, doubted,
-  oldest
-from (
-  select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
-    max(attempts) as tries,
-    max(doubted_at) is not null as doubted, min(created_at) as oldest
-  from outbox where state in ('pending', 'sending', 'uncertain', 'held') and created_at < :end
-    and (cast(:kind as text) is null or (kind = :kind and name = :name))
-  group by kind, name, channel, state, notice is not null
-  union all
-  select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
-    max(attempts) as tries,
-    max(doubted_at) is not null as doubted, min(created_at) as oldest
-  from outbox where state in ('delivered', 'dead', 'dropped') and created_at >= :begin and created_at < :end
-    and (cast(:kind as text) is null or (kind = :kind and name = :name))
+BY_ENTRY = """
+select found.*, last.run_id as last_run, last.error from (
+  select kind, name, channel, state, notice is not null as is_notice, count(*) as count, max(id) as last_id,
+    max(attempts) as tries, max(doubted_at) is not null as doubted, min(created_at) as oldest
+  from outbox where (cast(:kind as text) is null or kind = :kind) and (cast(:name as text) is null or name = :name) and (true)
   group by kind, name, channel, state, notice is not null
 ) as found join outbox as last on last.id = found.last_id order by last.id
 """
+MESSAGES_BY_ENTRY = BY_ENTRY.replace(
+    "true", "created_at < :end and (created_at >= :begin or state in ('pending', 'sending', 'uncertain', 'held'))"
+)
+
+# Messages that have not arrived, and those that were given up unless a later one of the same kind has arrived.
+UNDELIVERED_BY_ENTRY = BY_ENTRY.replace(
+    "true",
+    """state in ('pending', 'sending', 'uncertain', 'held') and awaits is null
+    or state = 'dead' and not exists (select 1 from outbox as later where later.kind = outbox.kind
+      and later.name = outbox.name and later.channel = outbox.channel and later.whom = outbox.whom
+      and later.state = 'delivered' and later.id > outbox.id and (later.notice is null) = (outbox.notice is null))""",
+)
 
 
 def messages_by_entry(
@@ -583,33 +584,8 @@ def messages_by_entry(
     found: dict[tuple[Kind, str], list[EntryMessages]] = {}
     wanted = dict(zip(("kind", "name"), only or (None, None), strict=True))
     for row in db.execute(MESSAGES_BY_ENTRY, {"begin": to_millis(begin), "end": to_millis(end)} | wanted):
-        found.setdefault((Kind(row[0]), row[1]), []).append(_entry_messages_from_row(row))
+        found.setdefault((Kind(row["kind"]), row["name"]), []).append(read_row(EntryMessages, row))
     return found
-
-
-def _entry_messages_from_row(row: sqlite3.Row) -> EntryMessages:
-    _, _, channel, state, notice, count, last_id, last_run, error, tries, doubted, oldest = row
-    return EntryMessages(
-        channel, DeliveryState(state), bool(notice), count, last_id, last_run, error, tries, bool(doubted), from_millis(oldest)
-    )
-
-
-# Messages that have not arrived, and those that were given up unless a later one of the same kind has arrived.
-UNDELIVERED_BY_ENTRY = """
-select found.kind, found.name, found.channel, found.state, is_notice, number, last_id, last.run_id, last.error, tries, doubted,
-  oldest
-from (
-  select kind, name, channel, state, notice is not null as is_notice, count(*) as number, max(id) as last_id,
-    max(attempts) as tries,
-    max(doubted_at) is not null as doubted, min(created_at) as oldest
-  from outbox where (state in ('pending', 'sending', 'uncertain', 'held') and awaits is null
-    or state = 'dead' and not exists (select 1 from outbox as later where later.kind = outbox.kind
-      and later.name = outbox.name and later.channel = outbox.channel and later.whom = outbox.whom
-      and later.state = 'delivered' and later.id > outbox.id and (later.notice is null) = (outbox.notice is null)))
-    and (cast(:kind as text) is null or kind = :kind) and (cast(:name as text) is null or name = :name)
-  group by kind, name, channel, state, notice is not null
-) as found join outbox as last on last.id = found.last_id order by is_notice, last.id
-"""
 
 
 def undelivered_by_entry(
@@ -621,10 +597,9 @@ def undelivered_by_entry(
     """
     found: dict[tuple[str, str], EntryMessages] = {}
     for row in db.execute(UNDELIVERED_BY_ENTRY, {"kind": kind, "name": name}):
-        messages = _entry_messages_from_row(row)
-        before = found.get((row[0], row[1]))
-        if messages.is_undelivered(now) and (before is None or messages.rank < before.rank):
-            found[row[0], row[1]] = messages
+        messages, key = read_row(EntryMessages, row), (row["kind"], row["name"])
+        if messages.is_undelivered(now) and (key not in found or messages.rank < found[key].rank):
+            found[key] = messages
     return found
 
 
@@ -718,12 +693,6 @@ def get_message_with_text(db: sqlite3.Connection, message_id: int) -> MessageWit
     """A message with its title, its whole text, its recipient and its key; None if there is none."""
     row = db.execute("select *, substr(text, 1, ?) as begins from outbox where id = ?", (BEGINS, message_id)).fetchone()
     return _read_message(row, MessageWithText, recipient=row["whom"]) if row else None
-
-
-def sender_of_message(db: sqlite3.Connection, message_id: int) -> tuple[str, str] | None:
-    """Kind and name of the entry that a message comes from; None if there is no such message."""
-    row = db.execute("select kind, name from outbox where id = ?", (message_id,)).fetchone()
-    return (row["kind"], row["name"]) if row else None
 
 
 def _read_message(row: sqlite3.Row, kind: type[Listed], **given: object) -> Listed:

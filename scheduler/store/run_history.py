@@ -215,12 +215,6 @@ def get_run(db: sqlite3.Connection, run_id: int) -> RunRecord | None:
     return read_run(db, row) if row else None
 
 
-def entry_of_run(db: sqlite3.Connection, run_id: int) -> tuple[str, str] | None:
-    """Kind and name of the entry of a run; None if there is no such run."""
-    row = db.execute("select kind, name from run where id = ?", (run_id,)).fetchone()
-    return (row["kind"], row["name"]) if row else None
-
-
 def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> RunWithWakes | None:
     """One run, with the whole texts of the wakes that were in its prompt if there were any."""
     run, held = get_run(db, run_id), wakes.wakes_of_run(db, run_id)

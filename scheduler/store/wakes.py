@@ -381,12 +381,6 @@ def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
     return row
 
 
-def entry_of_wake(db: sqlite3.Connection, wake_id: int) -> tuple[str, str] | None:
-    """Kind and name of the entry that a wake is for; None if there is no such wake."""
-    row = db.execute("select kind, name from wake where id = ?", (wake_id,)).fetchone()
-    return (row["kind"], row["name"]) if row else None
-
-
 WAITING = """
 select * from wake where kind = ? and name = ? and state = 'waiting'
 order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit ?
