@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -14,9 +13,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -26,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from heartbeat.runners import ProcessResult, Resources, StartProcess
+from heartbeat.runners import Resources, StartProcess
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner
 from heartbeat.words import abbreviate_duration, list_names
@@ -45,6 +43,7 @@ from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import ClockReading, Engine, Executors
 from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
+from scheduler.engine.standby import DaemonParts, make_standby
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
@@ -56,13 +55,12 @@ from scheduler.net.http_client import HttpClient
 from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
-from scheduler.store.locations import Lease, server_stores
 from scheduler.system import file_limits, lanes, log
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, Conversation, NotStarted
+from scheduler.system.process import Children
 from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import Wakeup
@@ -86,8 +84,6 @@ STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a st
 MAX_NAMED_RUNS = 10  # in such a line
 COMMITS_LOST = "another database server has taken over without the last commits, so runs since then may be repeated"
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
-STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
-LEASE_POLL = 0.05  # seconds between looks at a lease that is not confirmed
 START_RETRY = 2.0  # seconds after a start that the database has ended
 STANDS_BY_AGAIN = -1  # instead of an exit code: this daemon does not lead any more, and a new one should stand by
 CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
@@ -144,10 +140,6 @@ def _load_config_after(
 
 def _lenient_time_check() -> TimeCheck:
     return TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
-
-
-class LeaseUnconfirmed(NotStarted):
-    """A program was not started, because another daemon may lead."""
 
 
 class _StoppedAtStart(Exception):
@@ -226,8 +218,6 @@ class Daemon:
         self._wakeup: Wakeup = Wakeup() if after is None else after._wakeup
         self._main_loop = MainLoop(self._wakeup, time.monotonic, time.sleep)
         self._stop_signals = 0
-        self._leadership: Lease | None = None
-        self._lost_because: str | None = None
         self._reload_wanted = False
         self._closed_runs = self._failed_runs = 0
         self._last_write = after.last_write if after else None
@@ -241,7 +231,7 @@ class Daemon:
         inbox = Inbox(self._wakeup.notify)
         self._workers = WorkerLoop(clock)
         self._traces = Tracing(lambda: self.engine.plan.settings)
-        self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=self._wait_for_lease)
+        self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=lambda: self._standby.wait_until_confirmed())
         self._remote = self._make_remote_executor() if self.settings.remote else None
         self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
             self._carry_out_run, attrgetter("run_mark"), self._wakeup.notify, self._workers
@@ -271,6 +261,20 @@ class Daemon:
         if rejected is not None:
             self.reloader.report_rejection(rejected, "standby")
         self._server = self._make_server() if listen else None
+        self._standby = make_standby(
+            DaemonParts(
+                self.settings,
+                self.instance,
+                clock,
+                utc_now,
+                self.store,
+                self.engine,
+                self._adopt_last_config,
+                self._report_standby,
+                self._wait_for_signal,
+                self._end_runs_at_once,
+            )
+        )
 
     def _make_server(self) -> HttpServer:
         connections = connections_that_fit(file_limits.spare_files(self.settings.limits.concurrency))
@@ -283,7 +287,7 @@ class Daemon:
             self.instance,
             self._workers,
             self._wakeup.notify,
-            self._may_start_runs,
+            lambda: self._standby.may_start_runs,
             self._note_queue_state,
             self._note_workers,
             self._traces,
@@ -311,14 +315,14 @@ class Daemon:
             self._start_engine(at_once=False)
         except (DatabaseUnavailable, sqlite3.OperationalError) as error:
             self._server.stop()
-            if self._leadership is None:
+            if not self._standby.is_possible:
                 raise
-            self._lost_because = self._lost_because or str(error)
+            self._standby.lost_because = self._standby.lost_because or str(error)
             self._wakeup.wait_for(START_RETRY)
             return self._yield_leadership()
         except _StoppedAtStart:
             self._server.stop()
-            if self._must_yield():
+            if self._standby.must_yield:
                 return self._yield_leadership()
             self._close_connections()
             return 0
@@ -326,7 +330,7 @@ class Daemon:
         self._run_ticks(lambda: self._is_over(until), until)
         self._watch.stop()
         self._server.stop()
-        if self._must_yield():
+        if self._standby.must_yield:
             return self._yield_leadership()
         self._wait_for_runs()
         self._close_everything()
@@ -351,74 +355,40 @@ class Daemon:
         """
         self._install_signal_handlers()
         if not self._wait_to_lead(time.monotonic()):
-            raise DatabaseUnavailable(f"{self._lost_because or self.engine.health.standby}; --once does not wait for that")
+            raise DatabaseUnavailable(
+                f"{self._standby.lost_because or self.engine.health.standby}; --once does not wait for that"
+            )
         try:
             self._start_engine(at_once=True)
         except _StoppedAtStart:
-            why = self._lost_because or (self._remote.problem if self._remote else None) or "a signal"
-            self._close_connections(release_lease=not self._must_yield())
+            why = self._standby.lost_because or (self._remote.problem if self._remote else None) or "a signal"
+            self._close_connections(release_lease=not self._standby.must_yield)
             raise StoreError(f"stopped while it waited for the queue of the workers: {why}; nothing was run") from None
 
     def _is_over(self, until: float | None) -> bool:
-        return self._stop_signals > 0 or self._must_yield() or (until is not None and time.monotonic() >= until)
-
-    def _must_yield(self) -> bool:
-        """Whether another daemon leads, or may lead soon."""
-        return self._lost_because is not None or self.store.is_fenced
+        return self._stop_signals > 0 or self._standby.must_yield or (until is not None and time.monotonic() >= until)
 
     def _wait_to_lead(self, until: float | None) -> bool:
-        """Stand by until no other daemon leads. False if this daemon is to stop before. Without a server it always leads."""
-        if self.settings.postgresql is None:
-            return True
-        self._leadership = server_stores().make_lease(
-            self.settings.postgresql, self.instance, self.settings.host, self._clock, self._on_leadership_lost
-        )
-        while (standby := self._ask_to_lead(self._leadership)) is not None:
-            if self.engine.health.standby != standby:
-                if self.engine.health.problem is None:
-                    log_event(logging.INFO, "standby", because=standby)
-                self.engine.health.standby = standby
-                self._systemd.report_ready()
-            self.engine.health.tried_at = utc_now()
-            self._systemd.report_status(self.engine.health.problem or f"standby: {standby}")
-            self._systemd.ping_watchdog(time.monotonic())
-            # An expired lease is soon free or renewed, so `--once` waits for that.
-            if self._is_over(None if self._leadership.has_seen_expired_lease else until):
-                return False
-            self._wakeup.wait_for(STANDBY_INTERVAL)
-            self._wakeup.clear()
-        self.engine.health.standby = None
-        return not self._must_yield()
+        """Stand by until no other daemon leads. False if this daemon is to stop before."""
+        # An expired lease is soon free or renewed, so `--once` waits for that.
+        return self._standby.wait_to_lead(lambda has_expired: self._is_over(None if has_expired else until))
 
-    def _ask_to_lead(self, leadership: Lease) -> str | None:
-        """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
-        try:
-            standby = self._try_to_lead(leadership)
-        except DatabaseUnavailable as error:
-            self.engine.report_unavailable(utc_now(), str(error))
-            return str(error)
-        self.engine.report_available()
-        return standby
+    def _report_standby(self, status: str, is_new: bool) -> None:
+        if is_new:
+            self._systemd.report_ready()
+        self._systemd.report_status(status)
+        self._systemd.ping_watchdog(time.monotonic())
 
-    def _try_to_lead(self, leadership: Lease) -> str | None:
-        """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads.
+    def _wait_for_signal(self, seconds: float) -> None:
+        self._wakeup.wait_for(seconds)
+        self._wakeup.clear()
 
-        Raises DatabaseUnavailable."""
-        self.store.connect()
-        if (standby := leadership.try_to_lead()) is not None:
-            return standby
-        leadership.start()  # the rest may take longer than the lease lasts
-        self.store.epoch = leadership.epoch
-        try:
-            last = self._last_config()
-        except DatabaseUnavailable:
-            leadership.give_back()
-            raise
+    def _adopt_last_config(self) -> None:
+        """Compare the config with the one that the last leader had in force. Raises DatabaseUnavailable."""
+        last = self._last_config()
         self.engine.plan, self._changed_since_last_boot = config_reload.plan_for_start(
             self.reloader.loaded, last[0] if last else None
         )
-        log_event(logging.INFO, "leading", epoch=leadership.epoch)
-        return None
 
     def _last_config(self) -> tuple[StoredConfig, datetime] | None:
         """The last config in force, read in a transaction, which also shows that this daemon leads."""
@@ -429,10 +399,7 @@ class Daemon:
             with self.store.transaction() as db:
                 return config_history.config_in_force(db)
 
-    def _on_leadership_lost(self, problem: str) -> None:
-        """In the thread of the lease: end all runs at once, because another daemon may start them soon."""
-        self._lost_because = problem
-        self.store.abort()
+    def _end_runs_at_once(self) -> None:
         if self._remote is None:
             for run_id in self.runs.inflight():
                 self.runs.cancel(run_id, "shutdown")
@@ -440,8 +407,9 @@ class Daemon:
 
     def _yield_leadership(self) -> int:
         """End without writing anything, because another daemon leads or may lead. Returns STANDS_BY_AGAIN."""
-        log_event(logging.ERROR, "leadership_lost", problem=self._lost_because or self.engine.health.problem)
-        self._on_leadership_lost(self._lost_because or "")
+        problem = self._standby.lost_because or self.engine.health.problem
+        log_event(logging.ERROR, "leadership_lost", problem=problem)
+        self._standby.lose(problem or "")
         deadline = time.monotonic() + END_RUNS_TIMEOUT
         while self._remote is None and self.runs.inflight() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -523,7 +491,7 @@ class Daemon:
     def _is_start_over(self) -> bool:
         """Whether the start is to end. The service manager sees a daemon that works, and does not restart it."""
         self._systemd.ping_watchdog(time.monotonic())
-        return self._stop_signals > 0 or self._must_yield()
+        return self._stop_signals > 0 or self._standby.must_yield
 
     def _adopt_runs(self, remote: RemoteExecutor, *, may_lack_commits: bool) -> None:
         """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached.
@@ -636,8 +604,7 @@ class Daemon:
     def _close_connections(self, *, release_lease: bool = True) -> None:
         if self._remote is not None:
             self._remote.close()  # before the lease is free: the next leader must find what this one submits last
-        if self._leadership is not None:
-            self._leadership.stop(release=release_lease)
+        self._standby.stop(release=release_lease)
         self._workers.close(self._http.close)
         self._traces.close()
         self.store.close()
@@ -683,59 +650,18 @@ class Daemon:
 
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
-        await self._wait_for_lease()
+        await self._standby.wait_until_confirmed()
         started_at = time.monotonic()
         elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
         with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
-            start: StartProcess = self._if_leading(partial(children.start, inherited=inherited))
-            converse = partial(self._converse_if_leading, partial(children.converse, inherited=inherited))
-            open_tools = ModelTools(converse, self._http, self._wait_for_lease)
+            start: StartProcess = self._standby.guard_start(partial(children.start, inherited=inherited))
+            converse = self._standby.guard_conversation(partial(children.converse, inherited=inherited))
+            open_tools = ModelTools(converse, self._http, self._standby.wait_until_confirmed)
             resources = Resources(start, self._http, open_tools=open_tools)
             return await self._traces.run_attempt(claim_in_lane, resources, elapsed)
 
-    def _may_start_runs(self) -> bool:
-        """Whether no other daemon can lead."""
-        return self._leadership is None or (self._leadership.is_confirmed and not self._must_yield())
-
-    async def _wait_for_lease(self) -> None:
-        """Wait until it is known that no other daemon leads. If one does, the runs of this one are cancelled meanwhile.
-
-        A daemon that was frozen after the claim of a run must not start it: another daemon may have started it again.
-        """
-        while not self._may_start_runs():
-            await asyncio.sleep(LEASE_POLL)
-
-    def _confirm_lease(self) -> None:
-        """Raise LeaseUnconfirmed if another daemon may lead. Called directly before the start of a program."""
-        if not self._may_start_runs():
-            raise LeaseUnconfirmed("another daemon may lead")
-
-    def _if_leading(self, start: Callable[..., Awaitable[ProcessResult]]) -> StartProcess:
-        """`start`, which first waits until it is known that no other daemon leads."""
-
-        async def start_if_leading(argv: Sequence[str], **options: Any) -> ProcessResult:
-            while True:
-                await self._wait_for_lease()
-                with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
-                    return await start(argv, confirm=self._confirm_lease, **options)
-
-        return start_if_leading
-
-    @asynccontextmanager
-    async def _converse_if_leading(
-        self, converse: Callable[..., AbstractAsyncContextManager[Conversation]], *command: Any, **options: Any
-    ) -> AsyncIterator[Conversation]:
-        """`converse`, which first waits until it is known that no other daemon leads."""
-        async with AsyncExitStack() as open_programs:
-            while True:
-                await self._wait_for_lease()
-                with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
-                    program = await open_programs.enter_async_context(converse(*command, confirm=self._confirm_lease, **options))
-                    break
-            yield program
-
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
-        return await delivery.send_delivery(outgoing, self._if_leading(children.start), self._http, utc_now())
+        return await delivery.send_delivery(outgoing, self._standby.guard_start(children.start), self._http, utc_now())
 
     async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
         return await deadman_switch.send_ping(ping, self._http)

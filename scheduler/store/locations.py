@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from scheduler.store import database
 from scheduler.store.database import Store
@@ -20,28 +19,8 @@ class Lease(Protocol):
 
     epoch: int | None
 
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether no other daemon can lead yet. If not, this one starts nothing: it was frozen or cut off for a while."""
-
-    @property
-    def has_seen_expired_lease(self) -> bool:
-        """Whether the lease had expired when it was last looked at."""
-
-    def try_to_lead(self) -> str | None:
-        """Take the lease if it is free. Returns why this daemon does not lead; None: it leads now.
-
-        Raises DatabaseUnavailable if the server cannot be reached, and StoreError if there are no tables of this version.
-        """
-
-    def start(self) -> None:
-        """Renew the lease from now on."""
-
-    def give_back(self) -> None:
-        """Let another daemon lead, because this one cannot write. It may try to lead again."""
-
-    def stop(self, *, release: bool = True) -> None:
-        """Stop renewing. With `release` another daemon may lead at once."""
+    def stop(self) -> None:
+        """Let another daemon lead at once."""
 
 
 class ServerStores(Protocol):
@@ -51,8 +30,8 @@ class ServerStores(Protocol):
 
     def open_read_only(self, url: str) -> sqlite3.Connection: ...
 
-    def make_lease(self, url: str, holder: str, host: str, clock: BootClock, on_lost: Callable[[str], None]) -> Lease:
-        """The lease of a daemon. `on_lost` is called once, in another thread, when it must stop at once."""
+    def make_standby(self, parts: Any) -> Any:
+        """The `engine.standby.Standby` of a daemon with these `DaemonParts`."""
 
     def lead_for_a_command(self, url: str, holder: str, clock: BootClock) -> Lease:
         """The lease for a command that needs the database for itself. Raises DatabaseUnavailable if a daemon leads."""

@@ -1,0 +1,126 @@
+"""Lets a daemon stand by until it has the lease of the server, and start programs only while it has it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+from heartbeat.runners import ProcessResult, StartProcess
+from scheduler.engine.standby import DaemonParts, Standby, StartConversation
+from scheduler.extras.cluster.leadership import Leadership
+from scheduler.store.database import DatabaseUnavailable
+from scheduler.system.log import log_event
+from scheduler.system.process import Conversation, NotStarted
+
+STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
+LEASE_POLL = 0.05  # seconds between looks at a lease that is not confirmed
+
+
+class LeaseUnconfirmed(NotStarted):
+    """A program was not started, because another daemon may lead."""
+
+
+class ServerStandby(Standby):
+    """The standby of a daemon whose database is on a server."""
+
+    is_possible = True
+
+    def __init__(self, parts: DaemonParts) -> None:
+        settings = parts.settings
+        assert settings.postgresql is not None
+        self._parts = parts
+        self._lease = Leadership(settings.postgresql, parts.instance, settings.host, parts.clock, self.lose)
+
+    @property
+    def may_start_runs(self) -> bool:
+        return self._lease.is_confirmed and not self.must_yield
+
+    @property
+    def must_yield(self) -> bool:
+        return self.lost_because is not None or self._parts.store.is_fenced
+
+    def wait_to_lead(self, is_over: Callable[[bool], bool]) -> bool:
+        health = self._parts.engine.health
+        while (standby := self._ask_to_lead()) is not None:
+            is_new = health.standby != standby
+            if is_new and health.problem is None:
+                log_event(logging.INFO, "standby", because=standby)
+            health.standby = standby
+            health.tried_at = self._parts.now()
+            self._parts.report_standby(health.problem or f"standby: {standby}", is_new)
+            if is_over(self._lease.has_seen_expired_lease):
+                return False
+            self._parts.wait(STANDBY_INTERVAL)
+        health.standby = None
+        return not self.must_yield
+
+    def _ask_to_lead(self) -> str | None:
+        """Lead if no other daemon does. Returns why not; None: this daemon leads. A server that is down is logged once."""
+        try:
+            standby = self._try_to_lead()
+        except DatabaseUnavailable as error:
+            self._parts.engine.report_unavailable(self._parts.now(), str(error))
+            return str(error)
+        self._parts.engine.report_available()
+        return standby
+
+    def _try_to_lead(self) -> str | None:
+        """Take the lease if it is free, and see that rows can be written. Returns why not; None: this daemon leads.
+
+        Raises DatabaseUnavailable.
+        """
+        self._parts.store.connect()
+        if (standby := self._lease.try_to_lead()) is not None:
+            return standby
+        self._lease.start()  # the rest may take longer than the lease lasts
+        self._parts.store.epoch = self._lease.epoch
+        try:
+            self._parts.adopt_last_config()
+        except DatabaseUnavailable:
+            self._lease.give_back()
+            raise
+        log_event(logging.INFO, "leading", epoch=self._lease.epoch)
+        return None
+
+    async def wait_until_confirmed(self) -> None:
+        """A daemon that was frozen after the claim of a run must not start it: another one may have started it again."""
+        while not self.may_start_runs:
+            await asyncio.sleep(LEASE_POLL)
+
+    def _confirm(self) -> None:
+        """Raise LeaseUnconfirmed if another daemon may lead. Called directly before the start of a program."""
+        if not self.may_start_runs:
+            raise LeaseUnconfirmed("another daemon may lead")
+
+    def guard_start(self, start: Callable[..., Awaitable[ProcessResult]]) -> StartProcess:
+        async def start_if_leading(argv: Sequence[str], **options: Any) -> ProcessResult:
+            while True:
+                await self.wait_until_confirmed()
+                with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
+                    return await start(argv, confirm=self._confirm, **options)
+
+        return start_if_leading
+
+    def guard_conversation(self, converse: StartConversation) -> StartConversation:
+        @asynccontextmanager
+        async def converse_if_leading(*command: Any, **options: Any) -> AsyncIterator[Conversation]:
+            async with AsyncExitStack() as open_programs:
+                while True:
+                    await self.wait_until_confirmed()
+                    with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
+                        program = await open_programs.enter_async_context(converse(*command, confirm=self._confirm, **options))
+                        break
+                yield program
+
+        return converse_if_leading
+
+    def lose(self, problem: str) -> None:
+        self.lost_because = problem
+        self._parts.store.abort()
+        self._parts.end_runs()
+
+    def stop(self, *, release: bool) -> None:
+        self._lease.stop(release=release)
