@@ -178,7 +178,7 @@ def carried_keys(part: models.ConfigPart, spec: Any, computed: tuple[str, ...]) 
     return {name: getattr(part, name) for name in _carried_names(type(part), spec, computed)}
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _carried_names(model: type[models.ConfigPart], spec: Any, computed: tuple[str, ...]) -> tuple[str, ...]:
     names = {field.name for field in fields(spec)}
     return tuple(name for name in model.model_fields if name in names and name not in computed)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, carried_keys
 from scheduler.model.settings import Deadman, Network, Proxy, RemoteQueue, Server, Token
 from scheduler.system import extras
 
@@ -35,7 +35,8 @@ def build_server(part: models.Server, node: ConfigNode) -> Server:
     if part.page == "open" and not is_loopback(host):
         words = f"write login, or listen on 127.0.0.1:{port}"
         node.add_error(f"{host} can be reached from other machines; {words}", "page")
-    return Server(host, port, hosts, tokens, part.metrics_entries, public, part.page)
+    carried = carried_keys(part, Server, ("hosts", "tokens", "public_url"))
+    return Server(**carried, host=host, port=port, hosts=hosts, tokens=tokens, public_url=public)
 
 
 def _check_public_url(part: models.Server, node: ConfigNode) -> str | None:
@@ -128,9 +129,7 @@ def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | No
     if part is None:
         return None
     url = node.resolve_address(part.url, "url", used=True)
-    if url is None:
-        return None
-    return Deadman(url, part.every, part.allow_private)
+    return Deadman(url, **carried_keys(part, Deadman, ("url",))) if url is not None else None
 
 
 def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue | None:

@@ -169,9 +169,9 @@ class PromptAgents:
             return None
         called_agent = replace(
             agent,
+            **carried_keys(job, Agent, ("model", "ok_match", "precheck")),
             model=job.model or agent.model,
             ok_match=None if job.ok_match == "none" else job.ok_match,
-            ack_max_chars=job.ack_max_chars,
             precheck=build_precheck(job.precheck, job.timeout, node),
         )
         self._check_model(called_agent, job, node)
