@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens
 from scheduler.config.settings.load import load_config
 from scheduler.engine.inbox import Inbox
@@ -42,7 +43,7 @@ BEATS = {
         ", budget: {usd_per_day: 1000000}",
         "runner: {kind: anthropic}, model: small",
         ", budget: {usd_per_day: 5}",
-        replace(QUIET, model_used="small", prompt_parts={"contract": 1200, "time": 80, "checklist": 400}, calls=(CALL,)),
+        replace(QUIET, model_used="small", prompt=SentPrompt({"contract": 1200, "time": 80, "checklist": 400}), calls=(CALL,)),
     ),
 }
 MODELS = """

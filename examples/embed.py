@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-import heartbeat
+from heartbeat import Spec, beat
 
 CHECKLIST = """\
 ## Active tasks
@@ -26,26 +26,26 @@ def decide(question: str) -> dict[str, str]:
 
 def main() -> None:
     now = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)  # your program passes datetime.now(UTC)
+    spec = Spec(
+        ask=ask,
+        checklist=CHECKLIST,  # or Path("HEARTBEAT.md"), which is read at each run
+        active_hours="08:00-22:00",
+        timezone="UTC",
+        on_notify=lambda text: print(f"  sent: {text}"),
+    )
     last = None
     for used in (41, 97, 97, 50):
         disk["used"] = used
-        last = heartbeat.beat(
-            ask,
-            now=now,
-            checklist=CHECKLIST,  # or Path("HEARTBEAT.md"), which is read at each run
-            active_hours="08:00-22:00",
-            timezone="UTC",
-            on_notify=lambda text: print(f"  sent: {text}"),
-            last=last,
-        )
+        last = beat(spec, now=now, last=last)
         print(f"{now:%H:%M} {last.outcome} {last.reason or last.suppression or ''}".rstrip())
         now += timedelta(minutes=30)
 
     disk["used"] = 98
-    decided = heartbeat.beat(now=now, checklist=CHECKLIST, decide=decide, on_execute=lambda tasks: f"{tasks} It is 98 % full.")
+    deciding = Spec(checklist=CHECKLIST, decide=decide, on_execute=lambda tasks: f"{tasks} It is 98 % full.")
+    decided = beat(deciding, now=now)
     print(f"{now:%H:%M} {decided.outcome}: {decided.text}")
 
-    night = heartbeat.beat(ask, now=now.replace(hour=23), checklist=CHECKLIST, active_hours="08:00-22:00")
+    night = beat(spec, now=now.replace(hour=23))
     print(f"23:00 {night.outcome} {night.reason}")
 
 

@@ -1,11 +1,11 @@
 """The rules of heartbeats: schedules and active hours, checks before a run, prompts, and the verdict on answers.
 
-`heartbeat.beat(...)` does one run for programs without the daemon. It is imported at its first use.
+`heartbeat.beat(Spec(...), now=...)` does one run for programs without the daemon. Both are imported at their first use.
 """
 
 from importlib import import_module
 
-__all__ = ["Beat", "beat"]
+__all__ = ["Beat", "Spec", "beat"]
 
 
 def __getattr__(name: str) -> object:

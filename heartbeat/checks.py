@@ -12,7 +12,6 @@ from heartbeat import checklist, due_items
 from heartbeat.checklist_file import FileProblem, create_checklist, read_file
 from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.prompt_limit import PromptLimit
 from heartbeat.spec import Heartbeat, Precheck
 
 
@@ -51,26 +50,19 @@ class Skip(StrEnum):
 class Situation:
     """Everything that the checks read.
 
-    `checklist` is its text, or the reason why there is none, as `load_checklist` returns it. `slot` and `last_prompted` decide
-    which items are due, as `due_items.select_due_items` says. `breaker_open`: the circuit breaker of the model's provider is
-    open and no probe is due. `busy`: another program holds the agent's lock. `over_budget`: the budget has no room for this
-    run. `prompt_limit` is None for the heartbeat's own. `precheck` and `prompt_tokens` cost time to find out, so they are None
-    until all earlier checks have passed.
+    `checklist` is its text, or the reason why there is none, as `load_checklist` returns it. `blocked` has the reasons that are
+    known beforehand, each with its details: paused, another program holds the agent's lock, the budget has no room for this run,
+    the circuit breaker of the model's provider is open. `slot` and `last_prompted` decide which items are due, as
+    `due_items.select_due_items` says.
     """
 
     heartbeat: Heartbeat
     now: datetime
     woken: bool
-    paused: bool
     checklist: str | Skip
-    breaker_open: bool = False
-    busy: bool = False
-    over_budget: bool = False
-    prompt_limit: PromptLimit | None = None
+    blocked: Mapping[Skip, str | None] = field(default_factory=dict)
     slot: datetime | None = None
     last_prompted: Mapping[str, datetime] = field(default_factory=dict)
-    precheck: PrecheckResult | None = None
-    prompt_tokens: int | None = None
 
     @cached_property
     def selection(self) -> Selection:
@@ -78,16 +70,6 @@ class Situation:
         if isinstance(self.checklist, Skip):
             return EMPTY_SELECTION
         return due_items.select_due_items(self.checklist, self.slot or self.now, self.last_prompted, everything=self.woken)
-
-    def with_results(self, *, precheck: PrecheckResult | None = None, tokens: int | None = None) -> Situation:
-        """A copy with the result of the precheck or the length of the prompt; keeps the selection that is already cached."""
-        later = object.__new__(Situation)
-        later.__dict__.update(self.__dict__)
-        if precheck is not None:
-            later.__dict__["precheck"] = precheck
-        if tokens is not None:
-            later.__dict__["prompt_tokens"] = tokens
-        return later
 
     @property
     def has_work(self) -> bool:
@@ -107,23 +89,19 @@ Check = tuple[Skip, Callable[[Situation], bool]]
 
 
 def first_obstacle(situation: Situation) -> Skip | None:
-    """The first reason to skip the run. None if all checks pass."""
-    return _first_blocking(situation, (*_CHECKS, *_LATE_CHECKS))
+    """The first reason to skip the run that is known without the precheck. None if all checks pass."""
+    return next((reason for reason, blocks in _CHECKS if blocks(situation)), None)
 
 
 def check_results(situation: Situation) -> list[tuple[Skip, bool | None]]:
     """Every check in its order, with whether it blocks the run. None for checks that only a real run can do."""
-    late = (reason for reason, _ in _LATE_CHECKS if situation.heartbeat.precheck or reason is Skip.PROMPT_TOO_LARGE)
+    late = late_checks(situation.heartbeat.precheck)
     return [*((reason, blocks(situation)) for reason, blocks in _CHECKS), *((reason, None) for reason in late)]
 
 
-def late_obstacle(situation: Situation) -> Skip | None:
-    """The same for the checks that need the precheck or the prompt, if all others have passed."""
-    return _first_blocking(situation, _LATE_CHECKS)
-
-
-def _first_blocking(situation: Situation, chain: tuple[Check, ...]) -> Skip | None:
-    return next((reason for reason, blocks in chain if blocks(situation)), None)
+def late_checks(precheck: Precheck | None) -> tuple[Skip, ...]:
+    """The reasons that only a real run can find, in their order."""
+    return (*(PRECHECK_SKIPS if precheck else ()), Skip.PROMPT_TOO_LARGE)
 
 
 def load_checklist(heartbeat: Heartbeat) -> str | Skip:
@@ -161,12 +139,10 @@ def _has_nothing_due(situation: Situation) -> bool:
     return situation.has_work and not situation.woken and not situation.selection.has_work
 
 
-def precheck_obstacle(precheck: Precheck | None, checked: PrecheckResult, *, woken: bool) -> Skip | None:
+def precheck_obstacle(precheck: Precheck, checked: PrecheckResult, *, woken: bool) -> Skip | None:
     """The reason to skip a run after its precheck; None if the agent is to be called."""
     if checked.status is PrecheckStatus.NOTHING and not woken:
         return Skip.PRECHECK
-    if precheck is None:
-        return None
     if checked.status is PrecheckStatus.UNCHANGED and not woken and precheck.unchanged == "skip":
         return Skip.PRECHECK_UNCHANGED
     if checked.status is PrecheckStatus.FAILED and precheck.on_error == "skip":
@@ -174,41 +150,27 @@ def precheck_obstacle(precheck: Precheck | None, checked: PrecheckResult, *, wok
     return None
 
 
-def _precheck_gives(reason: Skip) -> Callable[[Situation], bool]:
-    def blocks(situation: Situation) -> bool:
-        checked = situation.precheck
-        return checked is not None and precheck_obstacle(situation.heartbeat.precheck, checked, woken=situation.woken) is reason
-
-    return blocks
-
-
-def _is_prompt_too_large(situation: Situation) -> bool:
-    limit = situation.prompt_limit or situation.heartbeat.prompt_limit
-    return situation.prompt_tokens is not None and situation.prompt_tokens > limit.tokens
+def _is_known(reason: Skip) -> Check:
+    return reason, lambda situation: reason in situation.blocked
 
 
 _CHECKS: tuple[Check, ...] = (
     (Skip.DISABLED, lambda it: not it.heartbeat.enabled),
-    (Skip.PAUSED, lambda it: it.paused),
+    _is_known(Skip.PAUSED),
     (Skip.CALENDAR, lambda it: not it.heartbeat.calendars.open_at(it.now)),
     (Skip.ACTIVE_HOURS, lambda it: not it.heartbeat.hours.open_at(it.now)),
-    (Skip.BUSY, lambda it: it.busy),
+    _is_known(Skip.BUSY),
     (Skip.CHECKLIST_MISSING, _is_checklist_missing),
     (Skip.CHECKLIST_EMPTY, _is_checklist_empty),
     (Skip.CHECKLIST_UNREADABLE, lambda it: it.checklist is Skip.CHECKLIST_UNREADABLE),
     (Skip.CHECKLIST_TOO_LARGE, lambda it: it.checklist is Skip.CHECKLIST_TOO_LARGE),
     (Skip.NOTHING_DUE, _has_nothing_due),
     (Skip.NOT_SHOWN, lambda it: not (it.heartbeat.show_ok or it.heartbeat.show_alerts)),
-    (Skip.BUDGET, lambda it: it.over_budget),
-    (Skip.BREAKER_OPEN, lambda it: it.breaker_open),
+    _is_known(Skip.BUDGET),
+    _is_known(Skip.BREAKER_OPEN),
 )
 
 PRECHECK_SKIPS = (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED)
-
-_LATE_CHECKS: tuple[Check, ...] = (
-    *((reason, _precheck_gives(reason)) for reason in PRECHECK_SKIPS),
-    (Skip.PROMPT_TOO_LARGE, _is_prompt_too_large),
-)
 
 _SKIP_BY_PROBLEM = {
     FileProblem.MISSING: Skip.CHECKLIST_MISSING,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from heartbeat.prompt import Prompt, PromptFacts, PromptPart, compose_prompt
-from heartbeat.runners import MAX_ANSWER, Tokens
+from heartbeat.runners import MAX_ANSWER, Action, Decision
 from heartbeat.spec import Heartbeat
 
 TOOL_NAME = "decide"
@@ -33,24 +32,6 @@ _CONTRACT = """\
 This is a scheduled heartbeat run, not a message from a user. Decide whether the agent has anything to do now.
 Use only the checklist and the facts below. Choose run if a task is due or if the reason for waking the agent needs attention, \
 and name the tasks. Choose skip if there is nothing to do. If in doubt, choose run. Do not carry out any task."""
-
-
-class Action(StrEnum):
-    SKIP = "skip"
-    RUN = "run"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The result: with `run` the agent gets `tasks`. The other fields are the usage, the model and the provider's ID of the
-    request.
-    """
-
-    action: Action
-    tasks: str
-    tokens: Tokens | None = None
-    model_used: str | None = None
-    request_id: str | None = None
 
 
 class InvalidDecision(ValueError):

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from zoneinfo import ZoneInfo
 
-from heartbeat import findings, verdict
-from heartbeat.checklist import count_boxes
-from heartbeat.checks import Situation, Skip, create_missing_checklist, first_obstacle, load_checklist
-from heartbeat.decision import Action, Decision, InvalidDecision, decision_prompt, parse_decision
+from heartbeat import verdict
+from heartbeat.attempt import Given, attempt
+from heartbeat.checks import Skip
+from heartbeat.decision import InvalidDecision, parse_decision
 from heartbeat.evidence import OpenProblem
 from heartbeat.findings import Finding, merge_by_key
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
-from heartbeat.prompt import PromptFacts, PromptWake, compose_prompt
-from heartbeat.runners import Answer, Failure
+from heartbeat.prompt import PromptFacts, PromptWake
+from heartbeat.result import AttemptResult, Outcome
+from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources
 from heartbeat.runners.agent_json import parse_answer
 from heartbeat.runners.errors import CallError, redacted_line
 from heartbeat.runners.redaction import Redactor
-from heartbeat.spec import DedupNormalize, Heartbeat, OkMatch, OnMissing, PythonRunner
+from heartbeat.spec import Decide, DedupNormalize, Heartbeat, HttpRunner, ModelRunner, OkMatch, OnMissing, Provider
 from heartbeat.verdict import Suppression
 
 AgentReturn = str | Mapping[str, object] | None
@@ -32,7 +33,34 @@ DecideReturn = Decision | Mapping[str, object]
 
 _NO_TIME = timedelta(0)
 _NO_SECRETS = Redactor(())
-_THE_CALLER = PythonRunner("the caller's own", in_process=True)
+_NO_RESOURCE = cast("Any", None)  # nothing is used but the caller's functions
+# In place of a runner and of a decision by a model. Neither is called.
+_THE_CALLER = HttpRunner("", {})
+_THE_CALLER_DECIDES = Decide(ModelRunner(Provider("the caller", "openai", None, None), 0), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """An agent and its heartbeat. The fields without a comment are those of config.yaml."""
+
+    ask: Callable[[str], AgentReturn] | None = None  # your agent: it gets the prompt
+    decide: Callable[[str], DecideReturn] | None = None  # called first: {"action": "skip" or "run", "tasks": text}
+    on_execute: Callable[[str], AgentReturn] | None = None  # gets the tasks that were decided on, in place of `ask`
+    on_notify: Callable[[str], object] | None = None  # gets the text to deliver
+    checklist: str | Path  # the text itself, or a file
+    active_hours: str | Hours = "always"  # "HH:MM-HH:MM" in `timezone`, or an object for days and several windows
+    timezone: str | ZoneInfo = "UTC"
+    name: str = "agent"
+    prompt: str | None = None
+    on_missing: OnMissing = "skip"
+    on_empty: Literal["skip", "run"] = "skip"
+    ok_match: OkMatch = "edges"
+    ack_max_chars: int = 5
+    strip_reasoning: bool = True
+    show_ok: bool = False
+    show_alerts: bool = True
+    dedup_window: timedelta = timedelta(hours=24)
+    dedup_normalize: DedupNormalize = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,115 +104,75 @@ class Beat:
     conditions: tuple[OpenCondition, ...] = ()
 
 
-def beat(
-    ask: Callable[[str], AgentReturn] | None = None,
-    *,
-    now: datetime,
-    checklist: str | Path,
-    decide: Callable[[str], DecideReturn] | None = None,
-    on_execute: Callable[[str], AgentReturn] | None = None,
-    on_notify: Callable[[str], object] | None = None,
-    last: Beat | None = None,
-    woken_by: str | None = None,
-    name: str = "agent",
-    prompt: str | None = None,
-    active_hours: str | Hours = "always",
-    timezone: str | ZoneInfo = "UTC",
-    on_missing: OnMissing = "skip",
-    on_empty: Literal["skip", "run"] = "skip",
-    ok_match: OkMatch = "edges",
-    ack_max_chars: int = 5,
-    strip_reasoning: bool = True,
-    show_ok: bool = False,
-    show_alerts: bool = True,
-    dedup_window: timedelta = timedelta(hours=24),
-    dedup_normalize: DedupNormalize = "text",
-) -> Beat:
+def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str | None = None, **former: object) -> Beat:
     """Do one heartbeat run at `now` (aware): the checks, the call of the agent, the verdict, and `on_notify(text)` if there is
     something to deliver.
 
-    `ask` gets the prompt. If `decide` is given, it is called first and returns `{"action": "skip" or "run", "tasks": text}`.
-    With `run`, the tasks go to `on_execute(tasks)`, or else to `ask` in its prompt. `checklist` is a file as a Path, or the
-    text itself. `active_hours` is "HH:MM-HH:MM" in `timezone`, "always", or an Hours object. `woken_by` is the reason for a run
-    outside the schedule: then an empty or missing checklist does not skip it. An exception in ask, decide or on_execute, except
-    KeyboardInterrupt, makes the run failed. An exception in on_notify is passed to the caller, and the text does not count as
-    delivered. Raises ValueError if `now` has no time zone, if there is no function to call, and for invalid hours.
+    `last` is the result of the run before. `woken_by` is the reason for a run outside the schedule: then an empty or missing
+    checklist does not skip it. An exception in ask, decide or on_execute, except KeyboardInterrupt, makes the run failed. An
+    exception in on_notify is passed to the caller, and the text does not count as delivered. Raises ValueError if `now` has no
+    time zone, if there is no function to call, and for invalid hours.
     """
+    if not isinstance(spec, Spec) or former:
+        raise TypeError("beat takes a spec: beat(Spec(ask=ask, checklist=...), now=..., last=..., woken_by=...)")
     if now.tzinfo is None:
         raise ValueError("now has no time zone; pass an aware datetime, best in UTC")
-    if ask is None and (decide is None or on_execute is None):
+    if spec.ask is None and (spec.decide is None or spec.on_execute is None):
         raise ValueError("there is no function to call; pass ask, or decide and on_execute")
-    zone = ZoneInfo(timezone) if isinstance(timezone, str) else timezone
-    spec = replace(
-        _bare_heartbeat(checklist),
-        name=name,
-        prompt=prompt,
-        zone=zone,
-        hours=_parse_hours(active_hours, zone),
-        on_missing=on_missing,
-        on_empty=on_empty,
-        ok_match=ok_match,
-        ack_max_chars=ack_max_chars,
-        strip_reasoning=strip_reasoning,
-        show_ok=show_ok,
-        show_alerts=show_alerts,
-        dedup_window=dedup_window,
-        dedup_normalize=dedup_normalize,
-    )
     before = last or Beat(now, "skipped")
-    run = _run_beat(spec, _AgentCallbacks(ask, decide, on_execute), before, now.astimezone(UTC), woken_by)
-    if run.text and on_notify is not None:
-        on_notify(run.text)
+    now = now.astimezone(UTC)
+    settings = _heartbeat_of(spec)
+    given = Given(
+        PromptFacts(
+            now,
+            before.asked_at,
+            before.failures,
+            (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else (),
+            conditions=_known_conditions(before),
+        ),
+        woken=woken_by is not None,
+        last_prompted=dict(before.checked),
+    )
+    resources = Resources(_NO_RESOURCE, _NO_RESOURCE, own_agent=_CallersAgent(spec))
+    run = _settle(settings, before, now, _finish(attempt(settings, given, resources, lambda: _NO_TIME)))
+    if run.text and spec.on_notify is not None:
+        spec.on_notify(run.text)
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _AgentCallbacks:
-    ask: Callable[[str], AgentReturn] | None
-    decide: Callable[[str], DecideReturn] | None
-    on_execute: Callable[[str], AgentReturn] | None
-
-
-def _run_beat(spec: Heartbeat, agent: _AgentCallbacks, before: Beat, now: datetime, woken_by: str | None) -> Beat:
-    found, checked = load_checklist(spec), dict(before.checked)
-    situation = Situation(spec, now, woken=woken_by is not None, paused=False, checklist=found, last_prompted=checked)
-    obstacle = first_obstacle(situation)
-    skipped = replace(_carry_over(before, now), outcome="skipped")
-    if obstacle is not None:
-        return replace(skipped, reason=obstacle, error=create_missing_checklist(spec, obstacle) or "")
-    selection = situation.selection
-    facts = PromptFacts(
-        now,
-        before.asked_at,
-        before.failures,
-        (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else (),
-        selection.text,
-        progress=count_boxes("" if isinstance(found, Skip) else found),
-        conditions=_known_conditions(before),
-    )
+def _finish(waiting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
+    """The result of an attempt that waits for nothing, so that it needs no event loop: the caller may have one of its own."""
     try:
-        answer = _get_answer(spec, agent, facts)
-    except CallError as error:
-        answer = error.answer
-    run = _judge_answer(spec, before, now, answer)
-    if run.outcome == "failed":
-        return run
-    kept = {item: at for item, at in checked.items() if item in selection.recurring_items}
-    return replace(run, checked=tuple((kept | dict.fromkeys(sorted(selection.prompted_items), now)).items()))
+        waiting.send(None)
+    except StopIteration as done:
+        return cast("AttemptResult", done.value)
+    raise RuntimeError("an attempt without resources has waited for something")
 
 
-def _get_answer(spec: Heartbeat, agent: _AgentCallbacks, facts: PromptFacts) -> Answer | None:
-    """The agent's answer. None if the decision was that there is nothing to do."""
-    if agent.decide is None:
-        assert agent.ask is not None
-        return _to_answer(_call_function(agent.ask, compose_prompt(facts, spec).text))
-    decision = _to_decision(_call_function(agent.decide, decision_prompt(facts, spec).text))
-    if decision.action is Action.SKIP:
-        return None
-    if agent.on_execute is not None:
-        return _to_answer(_call_function(agent.on_execute, decision.tasks))
-    assert agent.ask is not None
-    return _to_answer(_call_function(agent.ask, compose_prompt(replace(facts, tasks=decision.tasks), spec).text))
+class _CallersAgent:
+    """Calls the functions of a spec."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._tasks: str | None = None  # that were decided on
+
+    def call_agent(self, request: AgentRequest) -> Answer:
+        try:
+            if self._tasks is not None and self._spec.on_execute is not None:
+                return _to_answer(_call_function(self._spec.on_execute, self._tasks))
+            assert self._spec.ask is not None
+            return _to_answer(_call_function(self._spec.ask, request.prompt))
+        except CallError as error:
+            return error.answer
+
+    def request_decision(self, request: AgentRequest) -> Answer | Decision:
+        assert self._spec.decide is not None
+        try:
+            decision = _to_decision(_call_function(self._spec.decide, request.prompt))
+        except CallError as error:
+            return error.answer
+        self._tasks = decision.tasks if decision.action is Action.RUN else None
+        return decision
 
 
 def _call_function(function: Callable[[str], Any], text: str) -> Any:
@@ -230,39 +218,38 @@ def _known_conditions(before: Beat) -> tuple[OpenProblem, ...]:
     )
 
 
-def _judge_answer(spec: Heartbeat, before: Beat, now: datetime, answer: Answer | None) -> Beat:
-    run = replace(_carry_over(before, now), asked_at=now, failures=0)
-    if answer is None:
-        return replace(run, suppression=Suppression.DECIDED_SKIP)
-    if answer.failure is not None:
-        return replace(run, outcome="failed", reason=answer.failure, error=answer.error, failures=before.failures + 1)
-    content = verdict.without_reasoning(answer.text, strip_reasoning=spec.strip_reasoning, truncated=answer.truncated)
-    if answer.truncated:
-        content = verdict.without_cut_end(content)
-    run = replace(run, answer=answer.text, truncated=answer.truncated)
-    if answer.truncated and not content.strip() and not (answer.report and answer.report.findings):
-        error = "the answer was cut at its token limit before it contained any text"
-        return replace(run, outcome="failed", reason=Failure.BAD_ANSWER, error=error, failures=before.failures + 1)
-    report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=answer.truncated)
-    judged = verdict.judge_for(spec, report.text if report else content, truncated=answer.truncated)
-    holds = [finding for finding in report.findings if not finding.resolved] if report else []
-    run = replace(run, outcome="alert" if holds else judged.outcome, findings=merge_by_key(report.findings) if report else ())
-    if run.outcome == "alert" and not spec.show_alerts:
-        return replace(run, suppression=Suppression.NOT_SHOWN)
+def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult) -> Beat:
+    """The result of the run: what of the answer is news, and what the next run has to know."""
+    run = _carry_over(before, now)
+    if result.outcome is Outcome.SKIPPED:
+        return replace(run, outcome="skipped", reason=cast("Skip", result.reason), error=result.error or "")
+    run = replace(run, asked_at=now, failures=0, answer=result.text or "", truncated=result.truncated)
+    if result.outcome not in (Outcome.OK, Outcome.ALERT):
+        failed = replace(run, outcome="failed", reason=cast("Failure", result.reason), error=result.error or "")
+        return replace(failed, failures=before.failures + 1)
+    if selection := result.prompt.selection:
+        kept = {item: at for item, at in before.checked if item in selection.recurring_items}
+        checked = kept | dict.fromkeys(sorted(selection.prompted_items), now)
+        run = replace(run, checked=tuple(checked.items()))
+    report = result.report
+    is_alert = result.outcome is Outcome.ALERT
+    run = replace(run, outcome="alert" if is_alert else "ok", findings=merge_by_key(report.findings) if report else ())
+    if result.suppression in (Suppression.DECIDED_SKIP, Suppression.NOT_SHOWN):
+        return replace(run, suppression=result.suppression)
     run, news = _update_conditions(spec, run)
     if news and report and report.loose:
         news = [report.loose, *news]
-    text = judged.text if judged.outcome == "alert" else ""
-    if run.outcome == "ok" and not news and spec.show_ok:
-        text = judged.text or verdict.OK_TOKEN
+    text = "" if news and not is_alert else result.message or ""
     if text:
         run, text = _drop_duplicate(spec, run, text)
-    whole = "\n\n".join(part for part in ("\n".join(news), text) if part)
-    if whole:
-        return replace(run, text=verdict.with_cut_note(whole, truncated=answer.truncated))
-    if run.outcome == "alert" or spec.show_ok:
+    lines = "\n".join(news)
+    if text:
+        return replace(run, text="\n\n".join(part for part in (lines, text) if part))
+    if lines:
+        return replace(run, text=verdict.with_cut_note(lines, truncated=result.truncated))
+    if is_alert or spec.show_ok:
         return replace(run, suppression=Suppression.DUPLICATE)
-    return replace(run, suppression=Suppression.HEARTBEAT_OK if report else judged.suppression)
+    return replace(run, suppression=Suppression.HEARTBEAT_OK if report else result.suppression)
 
 
 def _update_conditions(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
@@ -296,7 +283,7 @@ def _update_conditions(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
 def _drop_duplicate(spec: Heartbeat, run: Beat, text: str) -> tuple[Beat, str]:
     """The result and the text, which is empty if it was delivered within the window. The window counts from the first time."""
     fresh = tuple((digest, first) for digest, first in run.told if run.at - first < spec.dedup_window)
-    digest = verdict.message_digest(verdict.with_cut_note(text, truncated=run.truncated), spec.dedup_normalize)
+    digest = verdict.message_digest(text, spec.dedup_normalize)
     if digest in dict(fresh):
         return replace(run, told=fresh), ""
     return replace(run, told=(*fresh, (digest, run.at))), text
@@ -308,20 +295,33 @@ def _parse_hours(given: str | Hours, zone: ZoneInfo) -> Hours:
     return Hours() if given == "always" else Hours((window(*parse_span(given), EVERY_DAY, zone),))
 
 
-def _bare_heartbeat(checklist: str | Path) -> Heartbeat:
-    """The settings of a heartbeat with only a checklist. Settings that only the daemon uses are empty."""
+def _heartbeat_of(spec: Spec) -> Heartbeat:
+    """The settings of the heartbeat. Those that only the daemon uses are empty."""
+    zone = ZoneInfo(spec.timezone) if isinstance(spec.timezone, str) else spec.timezone
+    checklist = spec.checklist
     return Heartbeat(
-        name="agent",
+        name=spec.name,
         enabled=True,
         interval=None,
         stagger=_NO_TIME,
-        hours=Hours(),
-        zone=ZoneInfo("UTC"),
+        hours=_parse_hours(spec.active_hours, zone),
+        zone=zone,
         grace=_NO_TIME,
         workspace=checklist.absolute().parent if isinstance(checklist, Path) else Path(),
         runner=_THE_CALLER,
         model=None,
+        decide=_THE_CALLER_DECIDES if spec.decide else None,
+        prompt=spec.prompt,
         checklist=checklist.name if isinstance(checklist, Path) else f"{checklist}\n",
+        on_missing=spec.on_missing,
+        on_empty=spec.on_empty,
+        ok_match=spec.ok_match,
+        ack_max_chars=spec.ack_max_chars,
+        strip_reasoning=spec.strip_reasoning,
+        show_ok=spec.show_ok,
+        show_alerts=spec.show_alerts,
+        dedup_window=spec.dedup_window,
+        dedup_normalize=spec.dedup_normalize,
         retries=0,
         timeout=_NO_TIME,
     )

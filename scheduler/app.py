@@ -69,7 +69,6 @@ from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
-from scheduler.work import agent_calls
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 from scheduler.work.model_tools import ModelTools, load_tools
 from scheduler.work.remote import DaemonLinks, RemoteExecutor, remote_executors
@@ -234,7 +233,7 @@ class Daemon:
         self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=lambda: self._standby.wait_until_confirmed())
         self._remote = self._make_remote_executor() if self.settings.remote else None
         self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
-            self._carry_out_run, attrgetter("run_mark"), self._wakeup.notify, self._workers
+            self._carry_out_run, attrgetter("run.mark"), self._wakeup.notify, self._workers
         )
         deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
             self._send_delivery, self._delivery_mark, self._wakeup.notify, self._workers
@@ -499,7 +498,7 @@ class Daemon:
         If the database may lack commits, none is continued: an attempt in the queue may be one that has ended before.
         """
         running = [
-            (run.owner, run.run_id, run.fence)
+            (run.owner, run.id, run.fence)
             for _, _, run in runs.all_open_runs(self.store.connection)
             if run.state == "running" and not may_lack_commits
         ]
@@ -585,10 +584,11 @@ class Daemon:
 
     def _describe_runs(self) -> str:
         """The runs in progress, the longest first, with the time for which each has been running."""
-        claims = sorted(self.runs.inflight().values(), key=lambda claim: claim.started_at)
+        claims = sorted(self.runs.inflight().values(), key=lambda claim: claim.run.started_at)
         now = utc_now()
         named = [
-            f"{claim.entry.kind.label_of(claim.entry.name)} (run {claim.run_id}, {abbreviate_duration(now - claim.started_at)})"
+            f"{claim.entry.kind.label_of(claim.entry.name)}"
+            f" (run {claim.run.id}, {abbreviate_duration(now - claim.run.started_at)})"
             for claim in claims
         ]
         return list_names(named, MAX_NAMED_RUNS)
@@ -653,7 +653,7 @@ class Daemon:
         await self._standby.wait_until_confirmed()
         started_at = time.monotonic()
         elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-        with agent_calls.lane_of_claim(self._lanes, claim) as (claim_in_lane, inherited):
+        with self._lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
             start: StartProcess = self._standby.guard_start(partial(children.start, inherited=inherited))
             converse = self._standby.guard_conversation(partial(children.converse, inherited=inherited))
             open_tools = ModelTools(converse, self._http, self._standby.wait_until_confirmed)

@@ -180,6 +180,24 @@ class Answer:
     turns: tuple[Turn, ...] | None = None
 
 
+class Action(StrEnum):
+    SKIP = "skip"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result: with `run` the agent gets `tasks`. The other fields are the usage, the model and the provider's ID of the
+    request.
+    """
+
+    action: Action
+    tasks: str
+    tokens: Tokens | None = None
+    model_used: str | None = None
+    request_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
     """How a program ended.
@@ -333,14 +351,27 @@ class Trace(Protocol):
         ...
 
 
+class OwnAgent(Protocol):
+    """An agent within the program that uses this package. It is called in place of every runner."""
+
+    def call_agent(self, request: AgentRequest) -> Answer:
+        """Its answer, or its failure."""
+        ...
+
+    def request_decision(self, request: AgentRequest) -> Answer | Decision:
+        """What it decides. An Answer is always a failure."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models.
 
-    `trace` is None without traces.
+    `trace` is None without traces. With `own_agent` nothing else is used, and nothing is waited for.
     """
 
     start: StartProcess
     http: HttpClient
     trace: Trace | None = None
     open_tools: OpenTools | None = None
+    own_agent: OwnAgent | None = None

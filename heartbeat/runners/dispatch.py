@@ -9,17 +9,20 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from heartbeat.decision import Decision
-from heartbeat.runners import AgentRequest, Answer, HttpClient, Resources, model_call
+from heartbeat.runners import AgentRequest, Answer, Decision, HttpClient, Resources, model_call
 from heartbeat.runners.model_call import ModelApi
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
+from heartbeat.threads import in_daemon_thread
 
+T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", Answer, Answer | Decision)
 CallModel = Callable[[ModelApi, AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]]
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
     """Call the agent and wait for its answer. With a trace in `resources`, the agent gets the ID of its span."""
+    if resources.own_agent is not None:
+        return resources.own_agent.call_agent(run)
     if resources.trace is not None:
         run = replace(run, traceparent=resources.trace.traceparent)
     match runner:
@@ -45,6 +48,8 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
 
 async def request_decision(run: AgentRequest, runner: ModelRunner, resources: Resources) -> Answer | Decision:
     """Let a model decide about `run.prompt`, the text of `decision.decision_prompt`. An Answer is always a failure."""
+    if resources.own_agent is not None:
+        return resources.own_agent.request_decision(run)
     return await _with_span(model_call.request_decision, run, runner, resources)
 
 
@@ -55,6 +60,11 @@ async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) 
     from heartbeat.runners import anthropic
 
     return await anthropic.count_tokens(run, runner, resources.http)
+
+
+async def offload(resources: Resources, function: Callable[[], T]) -> T:
+    """Call a function that may block, in a thread of its own unless the caller waits for nothing else anyway."""
+    return function() if resources.own_agent is not None else await in_daemon_thread(function)
 
 
 def import_libraries(runners: Iterable[Runner]) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from heartbeat import decision, findings
-from heartbeat.decision import Decision, InvalidDecision
+from heartbeat.decision import InvalidDecision
 from heartbeat.findings import InvalidFindings, Report
-from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, agent_json
+from heartbeat.runners import AgentRequest, Answer, Decision, Failure, HttpClient, agent_json
 from heartbeat.runners.errors import CallError
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner, Provider

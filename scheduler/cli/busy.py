@@ -61,7 +61,7 @@ def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
 
 def _is_own_run(db: sqlite3.Connection, name: str) -> bool:
     run = runs.find_open_run(db, Kind.HEARTBEAT, name)
-    return run is not None and os.environ.get(RUN_ID_VARIABLE) == f"{run.owner}/{run.run_id}"
+    return run is not None and os.environ.get(RUN_ID_VARIABLE) == f"{run.owner}/{run.id}"
 
 
 def _take_lane(name: str, database: Path) -> int:

@@ -25,7 +25,7 @@ from scheduler.model.budget import (
     usd_to_nanos,
 )
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
+from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome, Skip
 from scheduler.model.settings import Settings
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
@@ -58,13 +58,13 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
     budget_days = _budget_days(tx, claim.entry, allowance)
     lacking = _first_shortage(tx, budget_days, most)
     if lacking is not None:
-        return replace(claim, over_budget=lacking.description)
+        return claim.blocked_by(Skip.BUDGET, lacking.description)
     for budget_day, budget in budget_days:
         spend.reserve_amount(tx, budget_day, budget, most)
     spend.add_to_share(tx, (budget_day for budget_day, _ in budget_days), _scope_of(claim.entry), most)
-    spend.record_charge(tx, claim.run_id, most)
+    spend.record_charge(tx, claim.run.id, most)
     days = tuple(budget_day for budget_day, _ in budget_days)
-    return replace(claim, reserved=Reservation(days, most, allowance.input_tokens, allowance.turns))
+    return replace(claim, facts=replace(claim.facts, reserved=Reservation(days, most, allowance.input_tokens, allowance.turns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
 
 def settle_reservation(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult) -> None:
     """Replace the reservation of an attempt by its actual usage. If the usage is unknown, the reservation stays charged."""
-    if claim.reserved is None:
+    if claim.facts.reserved is None:
         return
-    difference = _amount_used(prices, claim.reserved.amount, result) - claim.reserved.amount
+    difference = _amount_used(prices, claim.facts.reserved.amount, result) - claim.facts.reserved.amount
     if difference == NO_USAGE:
         return
-    spend.adjust_reservation(tx, claim.reserved.days, difference)
-    spend.add_to_share(tx, claim.reserved.days, _scope_of(claim.entry), difference)
-    spend.record_charge(tx, claim.run_id, difference)
+    spend.adjust_reservation(tx, claim.facts.reserved.days, difference)
+    spend.add_to_share(tx, claim.facts.reserved.days, _scope_of(claim.entry), difference)
+    spend.record_charge(tx, claim.run.id, difference)
 
 
 def _allowance_of(settings: Settings, entry: Entry) -> Allowance | None:

@@ -28,7 +28,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     4. Probes that the attempt was allowed to make and did not make are returned.
     5. If a breaker closed or a probe was returned, waiting runs and wakes are reconsidered.
     """
-    if not (result.calls or claim.probes or claim.reserved):
+    if not (result.calls or claim.facts.probes or claim.facts.reserved):
         return
     prices = tick.plan.settings.prices
     if not record_usage(tick.tx, prices, claim, result):
@@ -50,7 +50,7 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
         if is_answered(call) and result.outcome in ANSWERED:
             provider_problems.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
-    given_back = bool(claim.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
+    given_back = bool(claim.facts.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:
         wake_starts.retry_blocked_runs_and_wakes(tick)
 
@@ -59,7 +59,7 @@ def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
     entry = claim.entry
     if call.provider is not None and not _was_cancelled_by_us(call):
         problem = call.failure or (Failure.TOOL_USE if call.tools_ignored else None)
-        tx.report(ProviderCalled(claim.run_id, call.provider, call.model or "", problem or "ok", call.took))
+        tx.report(ProviderCalled(claim.run.id, call.provider, call.model or "", problem or "ok", call.took))
     if call.provider is not None and call.failure is not None and not _was_cancelled_by_us(call):
         tx.report(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:

@@ -9,12 +9,11 @@ from heartbeat.evidence import OpenProblem
 from heartbeat.prompt import AgentActivity
 from scheduler.engine import budget_reservations
 from scheduler.engine.tick import Tick
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun, Past
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, checklist_items, conditions, entries, lane_holds, runs, sessions, wakes
-from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 
@@ -32,8 +31,10 @@ def first_attempt(
 def with_permissions(tick: Tick, claim: Claim, *, first: bool) -> Claim:
     """The claim with its budget reservation, and with the open breaker that blocks it or the probes that it may make."""
     claim = budget_reservations.reserve_budget(tick.tx, tick.plan.settings, claim, first=first)
-    breaker_open, probes = breakers.admit_run(tick.tx, tick.plan.entries, claim.entry, claim.run_id)
-    return replace(claim, breaker_open=breaker_open, probes=probes) if breaker_open or probes else claim
+    breaker_open, probes = breakers.admit_run(tick.tx, tick.plan.entries, claim.entry, claim.run.id)
+    if probes:
+        claim = replace(claim, facts=replace(claim.facts, probes=probes))
+    return claim.blocked_by(Skip.BREAKER_OPEN, breaker_open) if breaker_open else claim
 
 
 def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
@@ -42,21 +43,20 @@ def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:
     lacking = budget_reservations.find_shortage(tick, entry, first=True)
     claim = _make_claim(tick.tx, tick.awake_since, entry, entry_row, run, ())
     open_breaker = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
-    return replace(
-        claim, over_budget=lacking.description if lacking else None, breaker_open=str(open_breaker) if open_breaker else None
-    )
+    claim = claim.blocked_by(Skip.BUDGET, lacking.description) if lacking else claim
+    return claim.blocked_by(Skip.BREAKER_OPEN, str(open_breaker)) if open_breaker else claim
 
 
 def next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """The next attempt of a run. If the run has not started yet, it takes the wakes that arrived while it waited."""
     if run.has_not_begun:
-        wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run.run_id, None)
+        wakes.take_waiting_wakes(tick.tx, entry_row.kind, entry_row.name, run.id, None)
     return claim_of_run(tick, entry, entry_row, run)
 
 
 def claim_of_run(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
     """The claim of an open run, with the wakes that it has taken."""
-    return _make_claim(tick.tx, tick.awake_since, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.run_id))
+    return _make_claim(tick.tx, tick.awake_since, entry, entry_row, run, wakes.wakes_taken_by(tick.tx.db, run.id))
 
 
 def take_over_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> Claim:
@@ -67,34 +67,26 @@ def take_over_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun)
 def _make_claim(
     tx: Transaction, up_since: datetime, entry: Entry, entry_row: EntryRow, run: OpenRun, taken: tuple[Wake, ...]
 ) -> Claim:
-    busy = entry.lane is not None and lane_holds.is_lane_held(tx, entry.lane)
-    return Claim(
-        run_id=run.run_id,
-        fence=run.fence,
-        owner=tx.owner,
-        entry=entry,
-        slot=run.slot,
-        trigger=run.trigger,
-        attempt=run.attempt,
-        crashes=run.crashes,
-        started_at=run.started_at,
-        paused=entry_row.paused,
-        wakes=taken,
-        last_beat=entry_row.last_ended_at,
-        failures=entry_row.failures,
-        busy=busy,
-        held_by=lane_holds.describe_holder(tx.db, entry.lane, entry.zone, tx.now) if busy and entry.lane else None,
-        messages=sessions.session_messages(tx, entry.name, entry.session_keep),
-        last_checked=checklist_items.last_checked_slots(tx, entry),
-        last_precheck=entry_row.precheck,
-        last_success=entry_row.last_success_at,
-        last_error=runs.last_error(tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
-        up_since=up_since,
-        activity=_agent_activity(tx, entry, entry_row),
-        conditions=_open_conditions(tx, entry_row) if entry_row.conditions else (),
-        looked_at=entry_row.looked_at,
-        left_out=entry_row.looked_line_digests,
+    blocked: dict[Skip, str | None] = {Skip.PAUSED: None} if entry_row.paused else {}
+    if entry.lane is not None and lane_holds.is_lane_held(tx, entry.lane):
+        blocked[Skip.BUSY] = lane_holds.describe_holder(tx.db, entry.lane, entry.zone, tx.now)
+    past = Past(
+        entry_row.last_ended_at,
+        entry_row.failures,
+        entry_row.last_success_at,
+        runs.last_error(tx.db, entry_row.kind, entry_row.name) if entry_row.failures else None,
+        up_since,
+        _agent_activity(tx, entry, entry_row),
     )
+    memory = Memory(
+        sessions.session_messages(tx, entry.name, entry.session_keep),
+        checklist_items.last_checked_slots(tx, entry),
+        entry_row.precheck,
+        entry_row.looked_at,
+        entry_row.looked_line_digests,
+        _open_conditions(tx, entry_row) if entry_row.conditions else (),
+    )
+    return Claim(entry, run, Facts(blocked, wakes=taken, past=past, memory=memory))
 
 
 def _open_conditions(tx: Transaction, entry_row: EntryRow) -> tuple[OpenProblem, ...]:

@@ -160,7 +160,7 @@ class _ConditionTracker:
     @property
     def senders(self) -> frozenset[str]:
         """Who woke the run with facts that later runs do not see: jobs, and programs over HTTP."""
-        return frozenset(f"{wake.source}:{wake.sender}" for wake in self.claim.wakes if wake.source != Trigger.MANUAL)
+        return frozenset(f"{wake.source}:{wake.sender}" for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL)
 
     def apply_findings(self) -> None:
         """Open, continue or close the condition of each finding."""
@@ -181,7 +181,7 @@ class _ConditionTracker:
             self._note(finding.key, finding, Effect.UNCONFIRMED)
         if surplus:
             noun = "finding" if surplus == 1 else "findings"
-            more = f"More: heartbeatd show {self.claim.run_id}"
+            more = f"More: heartbeatd show {self.claim.run.id}"
             text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. {more}"
             before = self.now_known.get(OVERFLOW.key)
             finding = replace(OVERFLOW, text=text)
@@ -271,8 +271,8 @@ class _ConditionTracker:
             text=finding.text,
             opened_at=self.now,
             last_seen_at=self.now,
-            first_run_id=self.claim.run_id,
-            last_run_id=self.claim.run_id,
+            first_run_id=self.claim.run.id,
+            last_run_id=self.claim.run.id,
             id=before.id if before else 0,
             wrongly_closed=wrongly_closed,
             openings=(*recent[-10:], self.now),
@@ -314,7 +314,7 @@ class _ConditionTracker:
                 severity=severity,
                 text=finding.text if finding.text != finding.label else before.text,
                 last_seen_at=self.now,
-                last_run_id=self.claim.run_id,
+                last_run_id=self.claim.run.id,
                 missed=0,
                 lines=before.lines or own,
                 jobs=before.jobs | self._jobs_of(finding, subject),
@@ -335,7 +335,7 @@ class _ConditionTracker:
             self._note(finding.key, finding, Effect.IGNORED)
             return
         text = finding.text or f'it was "{before.text}"'
-        self._keep(replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run_id))
+        self._keep(replace(before, text=text, closed_at=self.now, ended_by=EndedBy.RESOLVED, last_run_id=self.claim.run.id))
         self._note(before.key, finding, Effect.RESOLVED)
 
     def _open_count(self) -> int:

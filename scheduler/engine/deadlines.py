@@ -28,7 +28,7 @@ class Deadlines:
     def start_deadline(self, claim: Claim, monotonic: float) -> None:
         """Register an attempt that starts now."""
         over_at = monotonic + claim.entry.timeout.total_seconds()
-        self._timeout_at[claim.run_id] = over_at
+        self._timeout_at[claim.run.id] = over_at
         self._first_deadline = min(self._first_deadline, over_at)
 
     def forget_runs(self, run_ids: Iterable[int]) -> None:

@@ -129,7 +129,7 @@ def wake_agent(tick: Tick, request: VerbRequest[verbs.Wake]) -> WakeAccepted:
         wakes.reject_wake(tick.tx, wake, RejectedBecause.DISABLED)
         raise Refused(Skip.DISABLED, f"agent {wake.name!r} is disabled in {tick.plan.settings.path.name}")
     run = runs.find_open_run(tick.tx.db, Kind.HEARTBEAT, wake.name)
-    if run is not None and sender.run == f"{run.owner}/{run.run_id}":
+    if run is not None and sender.run == f"{run.owner}/{run.id}":
         wakes.reject_wake(tick.tx, wake, RejectedBecause.OWN_RUN)
         raise Refused("own_run", f"agent {wake.name!r} cannot wake itself from within its own run")
     wake_id = wake_starts.accept_wake(tick, entry_row, wake)
@@ -271,7 +271,7 @@ def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLane]) -> LaneHeld:
     if not lane_holds.save_hold(tick.tx, name, verb.id, until):
         raise Refused("too_many", f"the lane of agent {name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others")
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
-    running = run.run_id if run is not None and run.state == "running" else None
+    running = run.id if run is not None and run.state == "running" else None
     says = f"the lane of {_label(request)} is held by {verb.id} {_until(tick, until)}"
     return LaneHeld(id=verb.id, until=until, run=running, says=says)
 

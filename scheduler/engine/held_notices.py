@@ -62,7 +62,7 @@ def send_or_hold_news(
             agents = dict.fromkeys((*before.hold.agents, *hold.agents))
             hold = Hold(tuple(agents), min(before.hold.until, hold.until))
         if before is not None:
-            outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run_id}")
+            outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run.id}")
         problem_notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold=hold)
 
 
@@ -127,7 +127,7 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     for: none if the agent is muted, and none that had the same text already, because it was about an earlier failure.
     """
     agent = claim.entry.name
-    jobs = frozenset(wake.sender for wake in claim.wakes if wake.source == Trigger.CRON)
+    jobs = frozenset(wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON)
     held = [each for each in outbox.held_notices(tx.db) if agent in each.hold.agents]
     if not held:
         return
@@ -138,7 +138,7 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
             until = max(each.hold.until, tx.now + claim.entry.async_timeout + REPORT_GRACE)
             outbox.change_hold(tx, each, replace(each.hold, until=until), each.note)
         elif result.outcome in ANSWERED and _has_reported(known, result, each, failed, text_targets):
-            outbox.drop_notice(tx, each, f"agent {agent} has reported it (run {claim.run_id})")
+            outbox.drop_notice(tx, each, f"agent {agent} has reported it (run {claim.run.id})")
         elif each.name in jobs:
             _stop_waiting_for(tx, each, {agent: _why_not_reported(known, claim, each, job_wakes.get(each.name))})
 
@@ -170,9 +170,9 @@ def _why_not_reported(known: Sequence[Condition], claim: Claim, held: HeldNotice
     if wake is None and _has_news(known, held):
         return None
     if wake is None:
-        return f"agent {agent} did not report it (run {claim.run_id})"
+        return f"agent {agent} did not report it (run {claim.run.id})"
     if wake.tries >= MAX_FAILED_RUNS:
-        return f"{wake.tries} runs of agent {agent} could not report it (the last is run {claim.run_id})"
+        return f"{wake.tries} runs of agent {agent} could not report it (the last is run {claim.run.id})"
     return None
 
 

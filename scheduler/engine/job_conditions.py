@@ -24,7 +24,7 @@ MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may
 
 def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:
     """The cron jobs that have woken this run and failed, or whose notification is delayed for a report of the agent."""
-    wakes = [wake for wake in claim.wakes if wake.source == Trigger.CRON and wake.kind is Kind.HEARTBEAT]
+    wakes = [wake for wake in claim.facts.wakes if wake.source == Trigger.CRON and wake.kind is Kind.HEARTBEAT]
     held = {notice.name for notice in outbox.held_notices(tx.db)} if wakes else set()
     return frozenset(wake.sender for wake in wakes if wake.outcome in FAILURES or wake.sender in held)
 
@@ -60,7 +60,7 @@ def end_conditions_of_recovered_jobs(tick: Tick, claim: Claim, after: EntryRow) 
     An agent may be woken by a failure and run hours later. Its conditions are saved already.
     """
     tx, agent = tick.tx, claim.entry.name
-    woken_by = {wake.sender for wake in claim.wakes if wake.source == Trigger.CRON}
+    woken_by = {wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON}
     known = conditions.open_conditions_of(tx.db, agent) if woken_by else []
     jobs = frozenset[str]().union(*(condition.jobs for condition in known)) & woken_by
     rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in sorted(jobs)}

@@ -34,14 +34,14 @@ from scheduler.engine.savepoints import TickParts, apply_request, run_for_entry,
 from scheduler.engine.tick import LostCommits, Tick
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
-from scheduler.model.entry import Claim
+from scheduler.model.entry import Claim, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import UNSENT_CALL, WOKEN, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
-from scheduler.store.runs import OpenRun, record_worker
+from scheduler.store.runs import record_worker
 from scheduler.store.transaction import Transaction
 from scheduler.store.unit_of_work import UnitOfWork
 from scheduler.system.file_limits import is_scarcity
@@ -248,7 +248,7 @@ class Engine:
             startup.wake_boot_jobs(tick)
             if slots_may_differ:
                 _replan_all_entries(tick.tx)
-            cancelled = {run.run_id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
+            cancelled = {run.id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
         self.last_write_at = reading.now
         for run_id, claim in adopted.items():
             self._deadlines.start_deadline(claim, reading.monotonic)
@@ -364,13 +364,13 @@ class Engine:
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
         self._full_since = (self._full_since or reading.now) if is_full else None
-        self._places.note({claim.run_id: claim for claim in (*self._runs.inflight().values(), *claims)}, reading, full=is_full)
+        self._places.note({claim.run.id: claim for claim in (*self._runs.inflight().values(), *claims)}, reading, full=is_full)
         self._after_commit(tick.tx.events, *results)
         for claim in claims:
             self._deadlines.start_deadline(claim, reading.monotonic)
-            if claim.trigger not in WOKEN:
+            if claim.run.trigger not in WOKEN:
                 self._last_starts[claim.entry.kind, claim.entry.name] = reading.monotonic
-            self._runs.submit(claim.run_id, claim)
+            self._runs.submit(claim.run.id, claim)
         for run_id in tick.cancelled:
             self._deadlines.end_run(run_id, "cancelled", reading.monotonic)
         for each in deliveries:
@@ -401,7 +401,7 @@ class Engine:
             entries.read_entries(tick.tx, [run.task.entry.key for _, run in runs])
         for _, run in runs:
             claim = run.task
-            run_for_entry(tick, *claim.entry.key, self._recording_of(tick, run), ending_run=claim.run_id)
+            run_for_entry(tick, *claim.entry.key, self._recording_of(tick, run), ending_run=claim.run.id)
         for _, done in deliveries:
             run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
         for each in requests:
@@ -516,7 +516,7 @@ class Engine:
         """
         claim = done.task
         result = storable_result(done.result or _result_of_exception(done.exception))
-        why = self._deadlines.why_ended(claim.run_id)
+        why = self._deadlines.why_ended(claim.run.id)
         if isinstance(done.exception, Interrupted) and why != "cancelled":
             return partial(startup.recover_lost_attempt, tick, claim, done.exception)
         if isinstance(done.exception, NotTaken):

@@ -90,7 +90,7 @@ def job_output(claim: Claim, result: AttemptResult) -> str:
 
 def place_of_run(claim: Claim) -> str:
     """The command that shows the run which found a problem."""
-    return f"More: heartbeatd show {claim.run_id}"
+    return f"More: heartbeatd show {claim.run.id}"
 
 
 # What a failing provider does, by class of failure: (the provider as a whole, one of its models).

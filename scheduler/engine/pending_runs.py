@@ -17,6 +17,7 @@ from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reaso
 from scheduler.store import clock_changes, entries, run_history, runs
 from scheduler.store.runs import AwaitedResult
 from scheduler.store.transaction import Transaction
+from scheduler.work.attempt import classify_answer
 
 MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one tick
 GRACE_AFTER_START = timedelta(minutes=5)  # no result is given up earlier: while the daemon was down, none could be reported
@@ -134,7 +135,7 @@ def _judge_answer(entry: Entry, text: str, truncated: bool) -> AttemptResult:
     kept = text.replace("\0", "")
     if len(kept.encode(errors="replace")) > MAX_ANSWER:
         return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"the answer is larger than {MAX_ANSWER} bytes")
-    return entry.classify_answer(Answer(text=kept, truncated=truncated))
+    return classify_answer(entry, Answer(text=kept, truncated=truncated))
 
 
 def _judge_report(entry: Entry, report: Report, truncated: bool) -> AttemptResult:
@@ -142,4 +143,4 @@ def _judge_report(entry: Entry, report: Report, truncated: bool) -> AttemptResul
     answer = answer_from_report(Answer(truncated=truncated), report)
     if answer.failure is not None:
         return AttemptResult(Outcome.FAILED, answer.failure, error=answer.error)
-    return entry.classify_answer(answer)
+    return classify_answer(entry, answer)

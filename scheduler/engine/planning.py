@@ -8,7 +8,7 @@ from itertools import islice
 from heartbeat.schedule_slots import AnySlotRange
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
-from scheduler.model.entry import Entry
+from scheduler.model.entry import Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import SlotsMissed
 from scheduler.model.outcome import (
@@ -25,7 +25,6 @@ from scheduler.model.outcome import (
 )
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import clock_changes, entries, runs, slot_records, wakes
-from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 MAX_SLOTS_MEASURED = 100  # slots of one skip record whose lateness is measured

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
+from heartbeat.result import AttemptResult
 from heartbeat.verdict import with_cut_note
 from scheduler.engine import (
     budget_reservations,
@@ -25,7 +26,7 @@ from scheduler.engine import (
 from scheduler.engine.condition_news import text_by_target
 from scheduler.engine.condition_updates import ConditionUpdate
 from scheduler.engine.tick import Tick
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Claim, Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import ChecklistRemarked, LaneBusy, RetryPlanned, StaleResultDropped, TargetUnknown
 from scheduler.model.outcome import (
@@ -36,7 +37,6 @@ from scheduler.model.outcome import (
     RETRY_JITTER,
     SUCCESSES,
     WOKEN,
-    AttemptResult,
     Failure,
     Kind,
     Outcome,
@@ -48,7 +48,6 @@ from scheduler.model.outcome import (
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
-from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 
 MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
@@ -94,13 +93,13 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, det
     entry = claim.entry
     before = runs.find_open_run(tick.tx.db, entry.kind, entry.name)
     is_free = why is Skip.BREAKER_OPEN and breakers.blocking_breaker(tick.tx, tick.plan.entries, entry) is None
-    again_at = tick.now if is_free else planning.next_look_at_waiting_run(tick.tx, entry, entry_row, claim.slot)
+    again_at = tick.now if is_free else planning.next_look_at_waiting_run(tick.tx, entry, entry_row, claim.run.slot)
     if before is None or not runs.defer_run(tick.tx, claim, why, again_at, detail):
-        tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
+        tick.tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
         return
     if why is Skip.BUSY and before.reason != why:
-        tick.tx.report(LaneBusy(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger))
-    if entry_row.state == "active" and planning.may_still_run(tick.tx, entry, entry_row, claim.slot):
+        tick.tx.report(LaneBusy(claim.run.id, entry.kind, entry.name, claim.run.slot, claim.run.trigger))
+    if entry_row.state == "active" and planning.may_still_run(tick.tx, entry, entry_row, claim.run.slot):
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
     else:
         has_begun = before.outcome and not before.has_not_begun
@@ -113,7 +112,7 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
 
     An answer that was cut is retried too. If there is no further attempt, it counts as it is.
     """
-    used = claim.attempt - claim.crashes
+    used = claim.run.attempt - claim.run.crashes
     if result.transient and result.retry_after and result.retry_after > LONGEST_RETRY_AFTER:
         return replace(result, outcome=Outcome.FAILED, reason=Reason.RATE_LIMITED), None
     is_cut = result.truncated and result.outcome in ANSWERED
@@ -122,7 +121,7 @@ def _plan_retry(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRe
     if budget_reservations.find_shortage(tick, claim.entry, first=False) is not None:
         return (result if is_cut else replace(result, error=_with_budget_text(result.error))), None
     at = tick.now + max(_retry_delay(tick.chance, used), result.retry_after or timedelta())
-    if entry_row.state != "active" or entry_row.paused or not _retry_fits(claim.entry, entry_row, claim.slot, tick.now, at):
+    if entry_row.state != "active" or entry_row.paused or not _retry_fits(claim.entry, entry_row, claim.run.slot, tick.now, at):
         return (result if is_cut else replace(result, outcome=Outcome.FAILED, reason=Reason.NO_TIME_LEFT)), None
     return result, at
 
@@ -143,10 +142,10 @@ def _retry_fits(entry: Entry, entry_row: EntryRow, slot: datetime, now: datetime
 def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, again_at: datetime) -> None:
     entry = claim.entry
     if not runs.keep_run_for_retry(tx, claim, result, again_at):
-        tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
+        tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
         return
     entries.change_entry(tx, entry_row, planning.due_while_run_is_open(entry_row, again_at))
-    tx.report(RetryPlanned(claim.run_id, entry.kind, entry.name, claim.attempt, result.reason, again_at, result.error))
+    tx.report(RetryPlanned(claim.run.id, entry.kind, entry.name, claim.run.attempt, result.reason, again_at, result.error))
 
 
 def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
@@ -170,13 +169,13 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
     plan = _plan_messages(tick, before, claim, result)
     result = plan.result
     if not runs.close_run(tick.tx, claim, result, plan.repeats):
-        tick.tx.report(StaleResultDropped(claim.run_id, entry.kind, entry.name))
+        tick.tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
         return None
     after = _queue_messages(tick, before, claim, plan)
     if result.outcome in ANSWERED:
         after = _record_look(after, claim, result, plan.update, tick.now)
-    if result.selection and result.selection.remarks:
-        tick.tx.report(ChecklistRemarked(entry.name, result.selection.remarks))
+    if result.prompt.selection and result.prompt.selection.remarks:
+        tick.tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
     sessions.save_alert(tick.tx, claim, result)
     if result.outcome in ANSWERED:
         checklist_items.record_checked_items(tick.tx, claim, result)
@@ -184,7 +183,7 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
         checklist_items.save_pending_items(tick.tx, claim, result)
     after = _record_outcome(tick.tx, after, claim, result, sent=bool(plan.texts))
     _settle_wakes(tick, after, claim, result)
-    if entry.kind is Kind.HEARTBEAT and (claim.wakes or after.conditions):
+    if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or after.conditions):
         held_notices.settle_after_run(tick.tx, claim, result, plan.text_targets)
         after = job_conditions.end_conditions_of_recovered_jobs(tick, claim, after)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
@@ -241,7 +240,7 @@ def _runs_with_content(
     """The earlier runs whose messages have the text of this one, and the conditions that it mentions."""
     texts = {outbox.last_message_with_text(tx, claim.entry, target, result.message) for target in targets if result.message}
     known = update.conditions if update else ()
-    mentioned = [each for each in known if each.is_open and each.last_run_id == claim.run_id]
+    mentioned = [each for each in known if each.is_open and each.last_run_id == claim.run.id]
     reports = {each.reports[target].message_id for each in mentioned for target in targets if target in each.reports}
     return outbox.runs_of_messages(tx.db, {message_id for message_id in texts | reports if message_id is not None})
 
@@ -258,7 +257,7 @@ def _queue_messages(tick: Tick, before: EntryRow, claim: Claim, plan: _MessagePl
         known = {target: queued[target] for target in plan.text_targets if target in queued}
         outbox.record_run_text(tick.tx, claim, message, known)
     if (message or plan.texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
-        tick.tx.report(TargetUnknown(claim.run_id, claim.entry.kind, claim.entry.name))
+        tick.tx.report(TargetUnknown(claim.run.id, claim.entry.kind, claim.entry.name))
     if plan.update is None:
         return after
     condition_updates.save_update(tick.tx, plan.update, queued)
@@ -308,14 +307,14 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
 
     `sent`: a message was queued.
     """
-    entry_row = planning.note_result(tx, entry_row, claim.slot, claim.trigger, result)
+    entry_row = planning.note_result(tx, entry_row, claim.run.slot, claim.run.trigger, result)
     if result.outcome is Outcome.SKIPPED:
         return _forget_last_look(entry_row) if result.reason is Skip.PRECHECK else entry_row
-    woken_at = tx.now if claim.trigger in WOKEN else entry_row.last_woken_at
+    woken_at = tx.now if claim.run.trigger in WOKEN else entry_row.last_woken_at
     noted = entry_row._replace(last_ended_at=tx.now, last_woken_at=woken_at)
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
         return noted  # its late result counts; a cancelled run is no failure of the agent
-    if result.outcome not in SUCCESSES and claim.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
+    if result.outcome not in SUCCESSES and claim.run.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
         return noted  # the latest run decides whether the entry fails
     if result.outcome not in SUCCESSES:
         return noted._replace(failures=entry_row.failures + 1)
@@ -358,13 +357,13 @@ def _forget_last_look(entry_row: EntryRow) -> EntryRow:
 
 def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> None:
     """End the wakes that a successful run has delivered to its agent. After a skip or a failure they wait for another run."""
-    if claim.wakes and result.reason is Skip.DISABLED:
-        wakes.reject_taken_wakes(tick.tx, claim.run_id, RejectedBecause.DISABLED)
-    elif claim.wakes and (result.outcome in SUCCESSES or entry_row.kind is Kind.CRON):
-        wakes.end_delivered_wakes(tick.tx, claim.run_id)
-    elif claim.wakes:
+    if claim.facts.wakes and result.reason is Skip.DISABLED:
+        wakes.reject_taken_wakes(tick.tx, claim.run.id, RejectedBecause.DISABLED)
+    elif claim.facts.wakes and (result.outcome in SUCCESSES or entry_row.kind is Kind.CRON):
+        wakes.end_delivered_wakes(tick.tx, claim.run.id)
+    elif claim.facts.wakes:
         wakes.return_wakes(
-            tick.tx, claim.run_id, wake_starts.retry_time(tick, entry_row, claim, result), result.reason or result.outcome
+            tick.tx, claim.run.id, wake_starts.retry_time(tick, entry_row, claim, result), result.reason or result.outcome
         )
     wakes.delay_waiting_wakes(
         tick.tx, entry_row.kind, entry_row.name, tick.limits.wake_gap if entry_row.kind is Kind.HEARTBEAT else timedelta()
@@ -391,7 +390,7 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
     after: EntryRow | None = entry_row
     if entry is None:
         runs.close_undeclared_run(tick.tx, entry_row.kind, entry_row.name, run, result)
-        wakes.return_wakes(tick.tx, run.run_id)
+        wakes.return_wakes(tick.tx, run.id)
         _drop_wakes_if_inactive(tick.tx, entry_row)
     else:
         after = _close_run(tick, entry_row, claims.take_over_claim(tick, entry, entry_row, run), result)
@@ -439,9 +438,9 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
         return None
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
     late_result = checklist_items.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
-    claim = replace(
-        claims.claim_of_run(tick, entry, entry_row, run), wakes=wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
-    )
+    claim = claims.claim_of_run(tick, entry, entry_row, run)
+    woken_by = wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
+    claim = replace(claim, facts=replace(claim.facts, wakes=woken_by))
     after = _close_run(tick, entry_row, claim, late_result)
     planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
-    return run.run_id
+    return run.id

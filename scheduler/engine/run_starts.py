@@ -7,14 +7,13 @@ from datetime import datetime
 from scheduler.engine import budget_reservations, claims, planning, run_ends, startup
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Claim, Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
 from scheduler.model.outcome import WOKEN, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, clock_changes, entries, runs, wakes
-from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.work.executor import Interrupted
 
@@ -64,9 +63,9 @@ def _may_be_repetition(tick: Tick, claim: Claim) -> bool:
     lost = tick.lost_commits
     if lost is None:
         return False
-    if claim.trigger in WOKEN:
-        return any(wake.id <= lost.wakes_until for wake in claim.wakes)
-    return claim.slot <= lost.slots_until
+    if claim.run.trigger in WOKEN:
+        return any(wake.id <= lost.wakes_until for wake in claim.facts.wakes)
+    return claim.run.slot <= lost.slots_until
 
 
 def _waited_before(tick: Tick, run: OpenRun) -> bool:
@@ -141,5 +140,5 @@ def _is_budget_spent(tick: Tick, entry: Entry, run: OpenRun) -> bool:
 
 def _report_start(tx: Transaction, claim: Claim, late: float | None) -> Claim:
     entry = claim.entry
-    tx.report(AttemptStarted(claim.run_id, entry.kind, entry.name, claim.slot, claim.trigger, claim.attempt, late))
+    tx.report(AttemptStarted(claim.run.id, entry.kind, entry.name, claim.run.slot, claim.run.trigger, claim.run.attempt, late))
     return claim

@@ -73,7 +73,7 @@ def run_for_entry(
 
 def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error: Exception) -> None:
     run = runs.find_open_run(tick.tx.db, kind, name)
-    if run is not None and run.run_id == run_id and run.state == "running":
+    if run is not None and run.id == run_id and run.state == "running":
         result = AttemptResult(Outcome.ABANDONED, Failure.EXIT, error=f"could not be recorded: {error}")
         runs.close_undeclared_run(tick.tx, kind, name, run, result)
 

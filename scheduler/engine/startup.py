@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler.engine import call_usage, planning, run_ends, wake_starts
 from scheduler.engine.tick import Tick
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Claim, Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
@@ -25,7 +25,6 @@ from scheduler.store import boots, breakers, entries, outbox, runs, slot_records
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.locations import open_for_writing
-from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system import orphans
 from scheduler.system.log import log_event
@@ -126,7 +125,7 @@ def _interrupted_work(store: Store, *, runs_here: bool) -> dict[str, dict[str, A
     running = [(kind, name, run) for kind, name, run in open_runs if run.state == "running"]
     interrupted = outbox.interrupted_messages(store.connection)
     return {
-        **{f"{run.owner}/{run.run_id}": {"run": run.run_id, "kind": kind, "name": name} for kind, name, run in running},
+        **{f"{run.owner}/{run.id}": {"run": run.id, "kind": kind, "name": name} for kind, name, run in running},
         **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in interrupted},
     }
 
@@ -141,20 +140,20 @@ def recover_runs(tick: Tick, survivors: SurvivorsByRun, seen: datetime | None, a
         entry_row = entries.get_entry(tick.tx, kind, name)
         entry = tick.plan.entries.get((kind, name))
         if run.state == "running" and entry is not None and _is_adopted(run, adopted):
-            log_event(logging.INFO, "run_adopted", run=run.run_id, kind=kind, name=name)
+            log_event(logging.INFO, "run_adopted", run=run.id, kind=kind, name=name)
         elif run.state == "running":
             runs.record_interruption(tick.tx, run, min(seen, tick.now) if seen else tick.now)
             _recover_run(tick, entry_row, entry, run, survivors)
 
 
 def _is_adopted(run: OpenRun, adopted: Mapping[int, Claim]) -> bool:
-    claim = adopted.get(run.run_id)
-    return claim is not None and (claim.owner, claim.fence) == (run.owner, run.fence)
+    claim = adopted.get(run.id)
+    return claim is not None and (claim.run.owner, claim.run.fence) == (run.owner, run.fence)
 
 
 def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: OpenRun, survivors: SurvivorsByRun) -> None:
     runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, survivors)
-    tick.tx.report(RunRecovered(run.run_id, entry_row.kind, entry_row.name, runs_again))
+    tick.tx.report(RunRecovered(run.id, entry_row.kind, entry_row.name, runs_again))
     if runs_again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=True)
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
@@ -173,7 +172,7 @@ def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: Open
 
 
 def _has_survivors(run: OpenRun, survivors: SurvivorsByRun) -> bool:
-    return survivors is None or survivors.get(f"{run.owner}/{run.run_id}", False)
+    return survivors is None or survivors.get(f"{run.owner}/{run.id}", False)
 
 
 def _interrupted_result(kind: Kind, name: str, run: OpenRun, survivors: SurvivorsByRun) -> AttemptResult:
@@ -209,11 +208,11 @@ def wake_boot_jobs(tick: Tick) -> None:
 
 def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) -> None:
     """Retry or close a run whose worker was stopped or lost. What the worker has used is unknown, so its reservation stays."""
-    found = runs.find_open_run_by_id(tick.tx.db, claim.run_id)
+    found = runs.find_open_run_by_id(tick.tx.db, claim.run.id)
     if found is None or not runs.owns_run(tick.tx, claim):
-        tick.tx.report(StaleResultDropped(claim.run_id, claim.entry.kind, claim.entry.name))
+        tick.tx.report(StaleResultDropped(claim.run.id, claim.entry.kind, claim.entry.name))
         return
-    if claim.probes and breakers.return_probes(tick.tx, claim, called=False):
+    if claim.facts.probes and breakers.return_probes(tick.tx, claim, called=False):
         wake_starts.retry_blocked_runs_and_wakes(tick)
     _recover_interrupted_run(tick, *found, interruption)
 
@@ -221,8 +220,8 @@ def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) ->
 def recover_unknown_runs(tick: Tick, known: Collection[int]) -> None:
     """Retry or close the runs in progress that the executor does not know: nobody carries them out, or has a result of them."""
     for kind, name, run in runs.all_open_runs(tick.tx.db):
-        if run.state == "running" and run.run_id not in known:
-            log_event(logging.ERROR, "run_unknown", run=run.run_id, kind=kind, name=name)
+        if run.state == "running" and run.id not in known:
+            log_event(logging.ERROR, "run_unknown", run=run.id, kind=kind, name=name)
             _recover_interrupted_run(tick, kind, name, run, Interrupted("the daemon lost it", was_stopped=False))
 
 
@@ -230,7 +229,7 @@ def _recover_interrupted_run(tick: Tick, kind: Kind, name: str, run: OpenRun, in
     entry_row, entry = entries.get_entry(tick.tx, kind, name), tick.plan.entries.get((kind, name))
     runs.record_interruption(tick.tx, run, tick.now)
     runs_again = entry is not None and entry.enabled and _may_run_again(tick.tx, entry, entry_row, run, {})
-    tick.tx.report(RunRecovered(run.run_id, kind, name, runs_again))
+    tick.tx.report(RunRecovered(run.id, kind, name, runs_again))
     if runs_again:
         runs.requeue_interrupted_run(tick.tx, run, crashed=not interruption.was_stopped)
         entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
@@ -256,6 +255,6 @@ def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> 
     """Put a run back that the stop of the daemon interrupted. It uses up no retry. Its usage so far is recorded."""
     call_usage.record_calls(tick, claim, result)
     entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
-    runs.record_interruption(tick.tx, claim, tick.now)
-    runs.requeue_interrupted_run(tick.tx, claim, crashed=False)
+    runs.record_interruption(tick.tx, claim.run, tick.now)
+    runs.requeue_interrupted_run(tick.tx, claim.run, crashed=False)
     planning.save_with_next_due(tick.tx, entry_row, entry_row)

@@ -149,7 +149,7 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     ends = refused_until(tick, entry)
     if ends is not None:
         return start_unless_slot(tick, entry_row, ends, timedelta() if has_failed else NEAR_SLOT)
-    tries = 1 + max(wake.tries for wake in claim.wakes)
+    tries = 1 + max(wake.tries for wake in claim.facts.wakes)
     if tries > MAX_QUICK_RETRIES and entry_row.schedule is not entry_schedule.NO_SCHEDULE:
         return None
     then = tick.now + outbox.retry_delay(tries)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -25,12 +24,13 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Breaker
 from scheduler.model.condition import Condition, ReportKind
+from scheduler.model.entry import OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
 from scheduler.store import breakers, conditions, lane_holds, run_history, runs
-from scheduler.store.runs import OpenRun
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
+from scheduler.work.attempt import preconditions
 from scheduler.work.plan import Plan
 
 MAX_CONDITIONS = 3  # conditions that a reason names; the list of conditions has all of them
@@ -56,10 +56,11 @@ def check_preconditions(
         return _conclude(found, held | _worker_detail(open_run), is_done=is_done, is_complete=False)
     tick = Tick(Transaction.for_reading(db, now), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
     claim = claims.hypothetical_claim(tick, entry, entry_row)
-    lane_taken = claim.busy or (entry.lane is not None and lanes.is_locked(entry.lane))
-    answers = dict(entry.preconditions(replace(claim, busy=lane_taken)))
+    if entry.lane is not None and lanes.is_locked(entry.lane):
+        claim = claim.blocked_by(Skip.BUSY, None)
+    answers = dict(preconditions(claim))
     details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now) | _worker_detail(open_run)
-    details |= {Skip.BUDGET: claim.over_budget} if claim.over_budget else {}
+    details |= {Skip.BUDGET: exceeded} if (exceeded := claim.facts.blocked.get(Skip.BUDGET)) else {}
     excluded = schedule_texts.excluding_calendar(entry.schedule_text, now, plan.settings.calendars)
     details |= {Skip.CALENDAR: excluded} if excluded else {}
     shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
@@ -112,7 +113,7 @@ def _lane_hold_detail(
 
 def _worker_detail(run: OpenRun | None) -> dict[Skip, str]:
     """Which worker executes the run in progress."""
-    return {Skip.ALREADY_RUNNING: f"run {run.run_id} on {run.worker}"} if run and run.state == "running" and run.worker else {}
+    return {Skip.ALREADY_RUNNING: f"run {run.id} on {run.worker}"} if run and run.state == "running" and run.worker else {}
 
 
 def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:

@@ -9,13 +9,12 @@ from datetime import datetime
 from heartbeat.words import format_count
 from heartbeatd.answers import WaitingWakes
 from scheduler.insight.reason_texts import Clock, SlotCause
-from scheduler.model.entry import Key
+from scheduler.model.entry import Key, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
 from scheduler.model.timestamps import from_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
-from scheduler.store.runs import OpenRun
 
 STARTING = "starting"
 NEXT_SLOT = "next_slot"
@@ -112,7 +111,7 @@ def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow |
     if start is None:
         return _wait_for_slot(entry_row, reason)
     if run is not None and run.state == "running":
-        return WakeWait(Skip.ALREADY_RUNNING, run_id=run.run_id)
+        return WakeWait(Skip.ALREADY_RUNNING, run_id=run.id)
     if held_until is not None and held_until > now and held_until > start:
         return WakeWait(OTHER_JOBS, held_until)
     if start <= now:
@@ -123,9 +122,9 @@ def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow |
 def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
     """The wake belongs to an open run, which may wait for its lane, its provider or its next attempt."""
     if run is None or run.state == "running":
-        return WakeWait(STARTING, run_id=run.run_id if run else None, is_taken=True)
+        return WakeWait(STARTING, run_id=run.id if run else None, is_taken=True)
     reason = run.waits_for.value if run.has_not_begun else (run.reason or Outcome.FAILED)
-    return WakeWait(reason, run.not_before, run.run_id, is_taken=True)
+    return WakeWait(reason, run.not_before, run.id, is_taken=True)
 
 
 def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:

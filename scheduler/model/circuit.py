@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from heartbeat.spec import ModelRunner, Runner
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure
 
 EVERY_MODEL = "*"
@@ -111,3 +112,10 @@ def circuit_blamed_for(call: Call) -> tuple[Circuit, str] | None:
 def is_answered(call: Call) -> bool:
     """Whether a model answered a call, usefully or not: then its key, account and model are accepted."""
     return call.provider is not None and (call.failure is None or call.tokens is not None)
+
+
+def circuits_of(*called: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
+    """The circuits of these runners, which call models of providers in the config; each once."""
+    return tuple(
+        dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in called if isinstance(runner, ModelRunner))
+    )

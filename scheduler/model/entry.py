@@ -3,84 +3,131 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.evidence import OpenProblem
 from heartbeat.prompt import AgentActivity
-from heartbeat.runners import Answer, Resources
 from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
-from scheduler.model.outcome import AttemptResult, Kind, Skip, Trigger
+from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import OnFailure
 from scheduler.model.wake import Wake
 
 Key = tuple[Kind, str]
 
 
-Elapsed = Callable[[], timedelta]
-"""How long an attempt has been running."""
-
-
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """One attempt that this daemon owns, with everything that its worker needs. `started_at` is the worker's `now`.
+class OpenRun:
+    """The open run of an entry. It is running, or waits for a retry, its agent's lane, or a provider that another run probes.
 
-    `entry` is the config with which the attempt began. `last_beat` and `failures` describe the runs before this slot, `messages`
-    the agent's session, as (role, text). `breaker_open` names the open circuit breaker that blocks it, None without one; `probes`
-    are the open ones that it may probe. `last_checked` holds when each checklist item was last checked, by its hash, and
-    `last_precheck` the digest of the last precheck's output. `busy`: another process holds the lane, and `held_by` says which, if
-    that is known. `last_error` is the error of the previous run, if it failed. `up_since` is when the daemon started, or its
-    machine last woke up. `activity` is what a gateway last reported about the agent. `over_budget` says why its maximum usage no
-    longer fits into the day, None if it does. `reserved` is what it may use, None without a budget. `conditions` are the agent's
-    open conditions. `looked_at` is the time of the agent's last complete answer. `traceparent` names the span of the scheduler to
-    which the attempt belongs on another machine, in the notation of W3C Trace Context.
+    `outcome` is the result of its last attempt: `abandoned` if that was interrupted, `skipped` if no attempt has begun, None
+    while the first attempt runs. `worker` executes its last attempt, or has executed it, if that is known.
     """
 
-    run_id: int
-    fence: int
-    owner: str
-    entry: Entry
+    id: int
+    state: str
     slot: datetime
     trigger: Trigger
     attempt: int
     crashes: int
+    fence: int
+    owner: str
     started_at: datetime
-    paused: bool
-    wakes: tuple[Wake, ...]
-    last_beat: datetime | None
-    failures: int
-    breaker_open: str | None = None
-    busy: bool = False
-    held_by: str | None = None
-    over_budget: str | None = None
-    reserved: Reservation | None = None
-    probes: tuple[Circuit, ...] = ()
-    messages: tuple[tuple[str, str], ...] = ()
-    last_checked: Mapping[str, datetime] = field(default_factory=dict)
-    last_precheck: str | None = None
-    last_success: datetime | None = None
-    last_error: str | None = None
-    up_since: datetime | None = None
-    activity: AgentActivity | None = None
-    conditions: tuple[OpenProblem, ...] = ()
-    looked_at: datetime | None = None
-    left_out: frozenset[str] = frozenset()
-    traceparent: str | None = None
+    not_before: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    text: str | None = None
+    worker: str | None = None
 
     @property
-    def run_mark(self) -> str:
-        """The ID that every child process of this attempt has in its environment, so that it can be found after a crash."""
-        return f"{self.owner}/{self.run_id}"
+    def has_not_begun(self) -> bool:
+        """Whether it has only waited for its agent's lane or its provider so far."""
+        return self.outcome == Outcome.SKIPPED
+
+    @property
+    def waits_for(self) -> Skip:
+        """What a run waits for that has not begun."""
+        return Skip(self.reason or Skip.BUSY)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether a user has cancelled it, and it has not ended yet."""
+        return self.reason == Reason.CANCELLED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt of it ended by itself, with a failure."""
+        return self.outcome in (Outcome.FAILED, Outcome.TIMEOUT)
+
+    @property
+    def mark(self) -> str:
+        """The ID that every child process of its last attempt has in its environment, so that it can be found after a crash."""
+        return f"{self.owner}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of the runs before this one, and of the agent since."""
+
+    last_beat: datetime | None = None
+    failures: int = 0  # in a row
+    last_success: datetime | None = None
+    last_error: str | None = None  # of the previous run, if it failed
+    up_since: datetime | None = None  # when the daemon started, or its machine last woke up
+    activity: AgentActivity | None = None  # what a gateway last reported about the agent
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the agent and its precheck have said before."""
+
+    messages: tuple[tuple[str, str], ...] = ()  # of the agent's session, as (role, text)
+    last_checked: Mapping[str, datetime] = field(default_factory=dict)  # by the hash of a checklist item
+    last_precheck: str | None = None  # the digest of the output of the last precheck
+    looked_at: datetime | None = None  # the time of the agent's last complete answer
+    left_out: frozenset[str] = frozenset()  # the digests of lines that it has left out on purpose
+    conditions: tuple[OpenProblem, ...] = ()  # that it has reported and that are open
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the engine knows when it claims an attempt, by its owner.
+
+    `blocked` has the reasons why the agent must not be called, each with its details: paused, another process holds the lane, the
+    budget of the day is used up, a circuit breaker is open.
+    """
+
+    blocked: Mapping[Skip, str | None] = field(default_factory=dict)
+    reserved: Reservation | None = None  # what it may use of its budgets, None without one
+    probes: tuple[Circuit, ...] = ()  # the open circuit breakers that it may probe
+    wakes: tuple[Wake, ...] = ()
+    past: Past = Past()
+    memory: Memory = Memory()
+    traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One attempt that this daemon owns: the config with which it began, its run, and what is known for it."""
+
+    entry: Entry
+    run: OpenRun
+    facts: Facts = Facts()
+
+    def blocked_by(self, reason: Skip, detail: str | None) -> Claim:
+        """The claim with one more reason not to call the agent."""
+        return replace(self, facts=replace(self.facts, blocked={**self.facts.blocked, reason: detail}))
 
 
 class Entry(ABC):
-    """An agent's heartbeat or a cron job: its slots, the execution of a run, its recipients, and the agents that it wakes.
+    """An agent's heartbeat or a cron job: its slots, its recipients, and the agents that it wakes.
 
     `grace` is how late the latest slot may start. `catch_up` False: slots that passed while the daemon was down or the machine
     asleep do not start at all. `schedule_text` is canonical: equal texts mean equal slots.
@@ -181,10 +228,6 @@ class Entry(ABC):
         """The agent whose lane a run takes; None if it runs no agent."""
 
     @abstractmethod
-    def preconditions(self, claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
-        """Each reason not to run, in the order of the checks, and whether it applies to this claim; None: only a run can tell."""
-
-    @abstractmethod
     def is_open_at(self, now: datetime) -> bool:
         """Whether it may run at `now` according to its calendars and active hours."""
 
@@ -209,14 +252,6 @@ class Entry(ABC):
         """The answer of a run as it is delivered: without reasoning, and with a note if it was cut."""
         text = without_reasoning(result.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=result.truncated)
         return with_cut_note(text, truncated=result.truncated)
-
-    @abstractmethod
-    def classify_answer(self, answer: Answer) -> AttemptResult:
-        """The result of a run with this answer."""
-
-    @abstractmethod
-    async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
-        """Carry one attempt through, in a worker's thread; is put aside while it waits for an answer."""
 
     @property
     @abstractmethod

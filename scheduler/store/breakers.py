@@ -120,7 +120,7 @@ def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelt
     lent = [
         breaker
         for breaker in _open_breakers_by_circuit(tx).values()
-        if breaker.tried_by == claim.run_id and breaker.circuit in claim.probes
+        if breaker.tried_by == claim.run.id and breaker.circuit in claim.facts.probes
     ]
     for breaker in lent:
         turns = breaker.turns if called else _append_turn(breaker.turns, claim.entry.key)

@@ -24,28 +24,29 @@ def last_checked_slots(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
 
 def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Record the items that a run has checked, and delete those that are no longer on the checklist."""
-    selection = result.selection
-    if selection is None or not (selection.recurring_items or claim.last_checked):
+    selection = result.prompt.selection
+    last_checked = claim.facts.memory.last_checked
+    if selection is None or not (selection.recurring_items or last_checked):
         return
     name = claim.entry.name
-    removed = claim.last_checked.keys() - selection.recurring_items
+    removed = last_checked.keys() - selection.recurring_items
     tx.db.executemany("delete from item where name = ? and hash = ?", [(name, each) for each in sorted(removed)])
     tx.db.executemany(
         "insert into item (name, hash, asked) values (?, ?, ?) on conflict (name, hash) do update set asked = excluded.asked",
-        [(name, each, to_millis(claim.slot)) for each in sorted(selection.prompted_items)],
+        [(name, each, to_millis(claim.run.slot)) for each in sorted(selection.prompted_items)],
     )
 
 
 def save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Save the items of a run whose answer comes later. They count as checked only when the answer has come."""
-    selection = result.selection or Selection("", has_work=False)
+    selection = result.prompt.selection or Selection("", has_work=False)
     prompted = {
         "asked": sorted(selection.prompted_items),
         "known": sorted(selection.recurring_items),
         "digest": result.precheck.digest if result.precheck else None,
     }
     if any(prompted.values()):
-        tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted), claim.run_id))
+        tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted), claim.run.id))
 
 
 def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime, result: AttemptResult) -> AttemptResult:
@@ -62,7 +63,7 @@ def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime
         selection = Selection(
             "", has_work=True, prompted_items=frozenset(prompted["asked"]), recurring_items=frozenset(prompted["known"])
         )
-        result = replace(result, selection=selection)
+        result = replace(result, prompt=replace(result.prompt, selection=selection))
     if row["precheck_output"] is None:
         return result
     error = row["precheck_error"] or ""

@@ -48,7 +48,7 @@ class Origin:
 
 def origin_of_claim(claim: Claim) -> Origin:
     """The run of a claim as the origin of messages."""
-    return Origin(claim.run_id, claim.entry.kind, claim.entry.name, claim.trigger, claim.slot)
+    return Origin(claim.run.id, claim.entry.kind, claim.entry.name, claim.run.trigger, claim.run.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def record_run_text(tx: Transaction, claim: Claim, text: str, queued: Mapping[Ta
     """
     for target, outbox_id in queued.items():
         for message in _unsent_parts(tx, last_message_with_text(tx, claim.entry, target, text)):
-            drop_message(tx, message, f"replaced by the same text of run {claim.run_id}")
+            drop_message(tx, message, f"replaced by the same text of run {claim.run.id}")
         record_text(tx, claim.entry, target, text, outbox_id)
 
 

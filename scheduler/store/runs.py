@@ -15,7 +15,7 @@ from typing import Any
 
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
-from scheduler.model.entry import Claim, Key
+from scheduler.model.entry import Claim, Key, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
@@ -29,53 +29,6 @@ BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook')"
 Span = tuple[datetime, datetime]  # (after, until]; later runs are from before the clock was set back
 
 UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'uncertain', 'held')"
-
-FAILED = frozenset({Outcome.FAILED, Outcome.TIMEOUT})
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRun:
-    """The open run of an entry. It is running, or waits for a retry, its agent's lane, or a provider that another run probes.
-
-    `outcome` is the result of its last attempt: `abandoned` if that was interrupted, `skipped` if no attempt has begun, None
-    while the first attempt runs. `worker` executes its last attempt, or has executed it, if that is known.
-    """
-
-    run_id: int
-    state: str
-    slot: datetime
-    trigger: Trigger
-    attempt: int
-    crashes: int
-    fence: int
-    owner: str
-    started_at: datetime
-    not_before: datetime | None = None
-    outcome: str | None = None
-    reason: str | None = None
-    error: str | None = None
-    text: str | None = None
-    worker: str | None = None
-
-    @property
-    def has_not_begun(self) -> bool:
-        """Whether it has only waited for its agent's lane or its provider so far."""
-        return self.outcome == Outcome.SKIPPED
-
-    @property
-    def waits_for(self) -> Skip:
-        """What a run waits for that has not begun."""
-        return Skip(self.reason or Skip.BUSY)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether a user has cancelled it, and it has not ended yet."""
-        return self.reason == Reason.CANCELLED
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether an attempt of it ended by itself, with a failure."""
-        return self.outcome in FAILED
 
 
 def open_run(
@@ -104,7 +57,7 @@ def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> Open
         " model_requested = ?, config_hash = ?, cut_at = null, worker = null,"
         " started_at = case when outcome in ('skipped', 'abandoned') or cut_at is not null then ? else started_at end"
         " where id = ? and state = 'waiting' and fence = ? returning *",
-        (tx.owner, model, tx.config_hash, to_millis(tx.now), run.run_id, run.fence),
+        (tx.owner, model, tx.config_hash, to_millis(tx.now), run.id, run.fence),
     ).fetchone()
     return replace(_open_run_from_row(row), started_at=tx.now) if row else None
 
@@ -124,7 +77,7 @@ def take_over_run(tx: Transaction, run: OpenRun) -> OpenRun:
     row = tx.db.execute(
         "update run set state = 'running', fence = fence + 1, owner = ?"
         " where id = ? and state in ('running', 'waiting') returning *",
-        (tx.owner, run.run_id),
+        (tx.owner, run.id),
     ).fetchone()
     return _open_run_from_row(row)
 
@@ -183,20 +136,20 @@ def is_run_open(db: sqlite3.Connection, run_id: int) -> bool:
 
 
 def _open_run_from_row(row: sqlite3.Row) -> OpenRun:
-    return read_row(OpenRun, row, run_id=row["id"], owner=row["owner"] or "")
+    return read_row(OpenRun, row, owner=row["owner"] or "")
 
 
 def owns_run(tx: Transaction, claim: Claim) -> bool:
     """Whether a run in progress still belongs to the claim."""
     query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
-    return tx.db.execute(query, (claim.run_id, claim.owner, claim.fence)).fetchone() is not None
+    return tx.db.execute(query, (claim.run.id, claim.run.owner, claim.run.fence)).fetchone() is not None
 
 
 def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
     """Record the worker that executes an attempt, or has executed it, if the run still belongs to the claim."""
     tx.db.execute(
         "update run set worker = ? where id = ? and state = 'running' and owner = ? and fence = ?",
-        (worker, claim.run_id, claim.owner, claim.fence),
+        (worker, claim.run.id, claim.run.owner, claim.run.fence),
     )
 
 
@@ -210,7 +163,7 @@ def add_usage(
     """
     before = tx.db.execute(
         "select tokens, cost_usd, model_usage from run where id = ? and state = 'running' and owner = ? and fence = ?",
-        (claim.run_id, claim.owner, claim.fence),
+        (claim.run.id, claim.run.owner, claim.run.fence),
     ).fetchone()
     if before is None:
         return False
@@ -222,7 +175,7 @@ def add_usage(
         cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
     tx.db.execute(
         "update run set cost_usd = ?, tokens = ?, model_usage = ? where id = ?",
-        (cost, json.dumps(summed), json.dumps(_add_usage_by_model(before["model_usage"], by_model)), claim.run_id),
+        (cost, json.dumps(summed), json.dumps(_add_usage_by_model(before["model_usage"], by_model)), claim.run.id),
     )
     return True
 
@@ -254,11 +207,12 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
         " request_id = ?, left_out = ?, findings = ?, repeats = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at, worker",
         (
-            to_millis(tx.now), json.dumps(dict(result.prompt_parts)), *common, *checked,
+            to_millis(tx.now), json.dumps(dict(result.prompt.part_sizes)), *common, *checked,
             _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
             result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
-            json.dumps(result.left_out) if result.left_out else None, json.dumps(result.findings) if result.findings else None,
-            json.dumps(list(repeats)) if repeats else None, claim.run_id, claim.owner, claim.fence,
+            json.dumps(result.prompt.left_out) if result.prompt.left_out else None,
+            json.dumps(result.findings) if result.findings else None,
+            json.dumps(list(repeats)) if repeats else None, claim.run.id, claim.run.owner, claim.run.fence,
         ),
     ).fetchone()  # fmt: skip
     if closed is None:
@@ -266,9 +220,9 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
     entry = claim.entry
     tx.report(
         replace(
-            closed_event(tx, claim.run_id, entry.key, claim.slot, claim.trigger, result),
-            attempt=claim.attempt,
-            started_at=min(claim.started_at, tx.now),  # the clock may have been set back since the run began
+            closed_event(tx, claim.run.id, entry.key, claim.run.slot, claim.run.trigger, result),
+            attempt=claim.run.attempt,
+            started_at=min(claim.run.started_at, tx.now),  # the clock may have been set back since the run began
             finished_at=from_millis(closed["finished_at"]),
             worker=closed["worker"],
         )
@@ -285,7 +239,7 @@ def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not
         (
             to_millis(not_before), result.outcome, result.reason, result.error, result.text, *_precheck_columns(result),
             _tool_calls_json([*_earlier_tool_calls(tx, claim), *(call for call in result.tool_calls if call.is_our_own)]),
-            result.request_id, claim.run_id, claim.owner, claim.fence,
+            result.request_id, claim.run.id, claim.run.owner, claim.run.fence,
         ),
     ).fetchone()  # fmt: skip
     return waiting is not None
@@ -300,7 +254,7 @@ def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime,
         "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
         " error = case when coalesce(outcome, 'skipped') = 'skipped' then coalesce(?, error) else error end,"
         " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (to_millis(not_before), reason, detail, claim.run_id, claim.owner, claim.fence),
+        (to_millis(not_before), reason, detail, claim.run.id, claim.run.owner, claim.run.fence),
     ).fetchone()
     return waiting is not None
 
@@ -313,9 +267,9 @@ def _precheck_columns(result: AttemptResult) -> tuple[int | None, str | None, st
 
 def _earlier_tool_calls(tx: Transaction, claim: Claim) -> list[ToolCall]:
     """The tools that the daemon called for a model in earlier attempts of a run. They may have changed something."""
-    if claim.attempt <= 1:
+    if claim.run.attempt <= 1:
         return []
-    (stored,) = tx.db.execute("select tool_calls from run where id = ?", (claim.run_id,)).fetchone() or (None,)
+    (stored,) = tx.db.execute("select tool_calls from run where id = ?", (claim.run.id,)).fetchone() or (None,)
     return [ToolCall(**call) for call in json.loads(stored or "[]")]
 
 
@@ -328,18 +282,18 @@ def mark_run_cancelled(tx: Transaction, run_id: int) -> None:
     tx.db.execute("update run set reason = ? where id = ? and state = 'running'", (Reason.CANCELLED, run_id))
 
 
-def record_interruption(tx: Transaction, run: OpenRun | Claim, cut_at: datetime) -> None:
+def record_interruption(tx: Transaction, run: OpenRun, cut_at: datetime) -> None:
     """Record when a run was interrupted. If no other attempt begins, the run ended then."""
-    tx.db.execute("update run set cut_at = max(?, started_at) where id = ?", (to_millis(cut_at), run.run_id))
+    tx.db.execute("update run set cut_at = max(?, started_at) where id = ?", (to_millis(cut_at), run.id))
 
 
-def requeue_interrupted_run(tx: Transaction, run: OpenRun | Claim, *, crashed: bool) -> None:
+def requeue_interrupted_run(tx: Transaction, run: OpenRun, *, crashed: bool) -> None:
     """Let an interrupted run wait for another attempt. An interruption by our own stop does not count as an attempt."""
     tx.db.execute(
         "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
         " outcome = coalesce(nullif(outcome, 'skipped'), 'abandoned')"
         " where id = ? and state = 'running' and owner = ? and fence = ?",
-        (to_millis(tx.now), int(crashed), int(not crashed), run.run_id, run.owner, run.fence),
+        (to_millis(tx.now), int(crashed), int(not crashed), run.id, run.owner, run.fence),
     )
 
 
@@ -348,11 +302,11 @@ def close_undeclared_run(tx: Transaction, kind: Kind, name: str, run: OpenRun, r
     row = tx.db.execute(
         "update run set state = 'closed', outcome = ?, reason = ?, error = ?, finished_at = coalesce(cut_at, ?),"
         " fence = fence + 1 where id = ? returning finished_at",
-        (result.outcome, result.reason, result.error, to_millis(tx.now), run.run_id),
+        (result.outcome, result.reason, result.error, to_millis(tx.now), run.id),
     ).fetchone()
     tx.report(
         replace(
-            closed_event(tx, run.run_id, (kind, name), run.slot, run.trigger, result),
+            closed_event(tx, run.id, (kind, name), run.slot, run.trigger, result),
             attempt=run.attempt,
             started_at=run.started_at,
             finished_at=from_millis(row["finished_at"]),
@@ -382,7 +336,7 @@ def closed_event(
         log=result.log,
         truncated=result.truncated,
         precheck_problem=result.precheck_problem,
-        left_out=result.left_out,
+        left_out=result.prompt.left_out,
         effects=tuple(str(found["effect"]) for found in result.findings),
     )
 
@@ -452,7 +406,7 @@ def has_newer_answer(db: sqlite3.Connection, claim: Claim) -> bool:
         "select exists (select 1 from run where kind = ? and name = ? and slot > ? and state = 'closed'"
         " and outcome in ('ok', 'alert'))"
     )
-    return bool(db.execute(query, (claim.entry.kind, claim.entry.name, to_millis(claim.slot))).fetchone()[0])
+    return bool(db.execute(query, (claim.entry.kind, claim.entry.name, to_millis(claim.run.slot))).fetchone()[0])
 
 
 def last_error(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:

@@ -26,7 +26,7 @@ def save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     entry = claim.entry
     if entry.session_keep == 0 or result.outcome is not Outcome.ALERT or not result.text:
         return
-    prompt = f"Heartbeat of {claim.slot:%Y-%m-%d %H:%M} UTC."
+    prompt = f"Heartbeat of {claim.run.slot:%Y-%m-%d %H:%M} UTC."
     for role, text in (("user", prompt), ("assistant", entry.answer_text(result))):
         tx.db.execute(
             "insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, to_millis(tx.now))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from heartbeat.words import one_line
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import Skip
 from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock, wait_for_lock
 from scheduler.system.orphans import is_process_running, program_name
 
@@ -30,6 +32,20 @@ class Lanes:
     def lock_file(self, name: str) -> Path:
         """The lock file of one agent."""
         return Path(self._lock_path(name))
+
+    @contextmanager
+    def lock_for_claim(self, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
+        """Lock the lane of a claim's entry, for the duration of the context.
+
+        Yields the claim, and the descriptors that its children inherit. If the lane is locked by another process, the claim is
+        blocked as busy.
+        """
+        lane = claim.entry.lane
+        if lane is None or Skip.BUSY in claim.facts.blocked:
+            yield claim, ()
+            return
+        with self.lock_if_free(lane) as fd:
+            yield (claim.blocked_by(Skip.BUSY, self.find_holder(lane)), ()) if fd is None else (claim, (fd,))
 
     @contextmanager
     def lock_if_free(self, name: str) -> Iterator[int | None]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from cron.job import Job
 from heartbeat.spec import Agent, Heartbeat, Runner
-from scheduler.model.circuit import Circuit
+from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.outcome import Trigger
 from scheduler.model.settings import Settings
-from scheduler.work import agent_calls
 
 PRESS_RESULTS = ("applied", "failed", "forged", "expired", "wrong_chat", "replayed")
 
@@ -56,7 +55,7 @@ def called_circuits(settings: Settings) -> list[Circuit]:
     """Every pair of provider and model that an enabled agent or job may call."""
     of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _called_by_heartbeat(beat))
     of_jobs = ((agent.runner, agent.model) for agent in _called_by_jobs(settings))
-    return sorted(agent_calls.circuits_of(*of_beats, *of_jobs))
+    return sorted(circuits_of(*of_beats, *of_jobs))
 
 
 def _called_by_heartbeat(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:

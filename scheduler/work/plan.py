@@ -2,15 +2,177 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from cron.job import Job, format_wake_text, wakes_after
+from heartbeat import due_items, verdict
+from heartbeat.checks import load_checklist
+from heartbeat.hours import TWO_YEARS
+from heartbeat.spec import Agent, Heartbeat, ModelRunner, Precheck
+from scheduler.model import entry_schedule
+from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.config_changes import StoredConfig
-from scheduler.model.entry import Entry, Key
+from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip
 from scheduler.model.settings import Settings
-from scheduler.work.cronjobs import JobEntry
-from scheduler.work.heartbeats import HeartbeatEntry
+from scheduler.model.wake import Wake
+
+WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # there is no result, or not yet
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatEntry(Entry):
+    """A heartbeat as an entry of the queue."""
+
+    spec: Heartbeat
+
+    kind = Kind.HEARTBEAT
+    catch_up = True
+    starts_at_boot = False
+    agents_to_wake = ()
+
+    @property
+    def schedule_text(self) -> str:
+        return entry_schedule.heartbeat_schedule_text(self.spec)
+
+    @property
+    def retries_after_crash(self) -> bool:
+        """Not if a tool of the interrupted run may have changed something: the run would change it again."""
+        runner = self.spec.runner
+        return not (isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things)
+
+    @property
+    def precheck(self) -> Precheck | None:
+        return self.spec.precheck
+
+    @property
+    def model(self) -> str | None:
+        return self.spec.model
+
+    @property
+    def models(self) -> tuple[Circuit, ...]:
+        decide = self.spec.decide
+        first = ((decide.runner, decide.model),) if decide else ()
+        return circuits_of(*first, (self.spec.runner, self.spec.model))
+
+    @property
+    def lane(self) -> str:
+        return self.spec.name
+
+    @property
+    def session_keep(self) -> int:
+        return self.spec.session_keep
+
+    @property
+    def dedup_window(self) -> timedelta:
+        return self.spec.dedup_window
+
+    def checklist_remarks(self) -> tuple[str, ...]:
+        text = load_checklist(self.spec)
+        return () if isinstance(text, Skip) else due_items.find_remarks(text)
+
+    def is_open_at(self, now: datetime) -> bool:
+        return not self.is_day_off(now) and self.spec.hours.open_at(now)
+
+    def opens_at(self, now: datetime) -> datetime | None:
+        hours = self.spec.hours
+        for begins, ends in self.spec.calendars.openings(now, now + TWO_YEARS):
+            first = max(now, begins)
+            opens = first if hours.open_at(first) else hours.next_opening(first)
+            if opens is not None and opens < ends:
+                return opens
+        return None
+
+    def closes_at(self, now: datetime) -> datetime | None:
+        ends = (self.spec.calendars.next_closing(now), self.spec.hours.next_closing(now))
+        return min((end for end in ends if end is not None), default=None)
+
+    def message_digest(self, message: str) -> str:
+        return verdict.message_digest(message, self.spec.dedup_normalize)
+
+    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
+        """A heartbeat wakes no other agent."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry(Entry):
+    """A cron job as an entry of the queue; `agent` is the agent that its prompt is for, if it has one."""
+
+    spec: Job
+    agent: Agent | None = None
+
+    kind = Kind.CRON
+    session_keep = 0
+    dedup_window = timedelta()  # every output is delivered
+
+    @property
+    def schedule_text(self) -> str:
+        return entry_schedule.job_schedule_text(self.spec)
+
+    @property
+    def catch_up(self) -> bool:
+        return self.spec.misfire == "latest"
+
+    @property
+    def retries_after_crash(self) -> bool:
+        return self.spec.rerun_after_crash
+
+    @property
+    def precheck(self) -> Precheck | None:
+        return self.agent.precheck if self.agent else None
+
+    @property
+    def model(self) -> str | None:
+        return self.agent.model if self.agent else None
+
+    @property
+    def models(self) -> tuple[Circuit, ...]:
+        return circuits_of((self.agent.runner, self.agent.model)) if self.agent else ()
+
+    @property
+    def lane(self) -> str | None:
+        return self.agent.name if self.agent else None
+
+    @property
+    def starts_at_boot(self) -> bool:
+        return self.spec.reboot
+
+    def is_open_at(self, now: datetime) -> bool:
+        """A job has no active hours. A run that was due on a permitted day may start or continue later."""
+        return True
+
+    def opens_at(self, now: datetime) -> datetime:
+        """A job may run at any time."""
+        return now
+
+    def closes_at(self, now: datetime) -> None:
+        """A job has no active hours."""
+
+    def message_digest(self, message: str) -> str:
+        return hashlib.sha256(message.encode(errors="replace")).hexdigest()
+
+    @property
+    def agents_to_wake(self) -> tuple[str, ...]:
+        return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
+
+    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
+        """The wakes that this result causes, with their texts; none if a user has cancelled the run."""
+        if result.outcome in WAKES_NOBODY or result.reason is Reason.CANCELLED:
+            return ()
+        if not wakes_after(self.spec, result.outcome is Outcome.OK):
+            return ()
+        output = self.answer_text(result) if self.agent else result.text
+        text = format_wake_text(self.spec, result.outcome, result.exit_code, output or result.error or "")
+        urgent = self.spec.wake_mode == "now"
+        return tuple(
+            Wake(name, source="cron", sender=self.spec.name, text=text, outcome=result.outcome, urgent=urgent)
+            for name in self.spec.wake_heartbeat
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from heartbeat.attempt import Elapsed
 from heartbeat.runners import Resources
-from scheduler.model.entry import Claim, Elapsed
+from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import Settings
 from scheduler.system import extras
 from scheduler.system.extras import MissingExtra
 from scheduler.system.log import log_event
+from scheduler.work.attempt import attempt
 from scheduler.work.executor import Done
 
 NAME = "otel"  # of the entry point in `heartbeatd.listeners`
@@ -58,8 +60,8 @@ class Tracing:
     async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
         """Carry out an attempt."""
         if self._tracer is None or not self._settings().traces:
-            return await claim.entry.run_attempt(claim, resources, elapsed)
-        return await self._tracer.run_attempt(claim, resources, lambda used: claim.entry.run_attempt(claim, used, elapsed))
+            return await attempt(claim, resources, elapsed)
+        return await self._tracer.run_attempt(claim, resources, lambda used: attempt(claim, used, elapsed))
 
     def begin_queueing(self, claim: Claim) -> str | None:
         """A worker will execute this attempt. Returns the `traceparent` that it continues; None if traces are off."""

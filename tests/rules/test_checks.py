@@ -13,7 +13,7 @@ from loops import loop_over
 
 from heartbeat import due_items
 from heartbeat.calendars import AllowedDays, Calendar
-from heartbeat.checks import Situation, Skip, first_obstacle, late_obstacle, load_checklist
+from heartbeat.checks import Situation, Skip, check_results, first_obstacle, load_checklist, precheck_obstacle
 from heartbeat.hours import EVERY_DAY, Hours, window
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Precheck
@@ -23,7 +23,10 @@ NIGHT = datetime(2026, 11, 20, 3, tzinfo=UTC)
 OPS = replace(AGENT, hours=Hours((window(480, 1320, EVERY_DAY, ZoneInfo("UTC")),)))
 PRECHECK = Precheck("./look", "skip", "skip", timedelta(seconds=30))
 REST = AllowedDays(skip=Calendar(weekdays=frozenset(range(7))))
-FREE = Situation(OPS, NOON, woken=False, paused=False, checklist="- look")
+FREE = Situation(OPS, NOON, woken=False, checklist="- look")
+
+PAUSED = {Skip.PAUSED: None}
+BREAKER_OPEN = {Skip.BREAKER_OPEN: "the key was refused"}
 
 ASKED = dict.fromkeys(due_items.select_due_items("- [every 6h] look", NOON, {}).recurring_items, NOON - timedelta(hours=5))
 
@@ -40,9 +43,9 @@ def test_no_check_blocks_a_normal_run() -> None:
     ("situation", "obstacle"),
     [
         (given({"enabled": False}), Skip.DISABLED),
-        (given(paused=True), Skip.PAUSED),
+        (given(blocked=PAUSED), Skip.PAUSED),
         (given({"calendars": REST}), Skip.CALENDAR),
-        (given({"calendars": REST}, paused=True), Skip.PAUSED),
+        (given({"calendars": REST}, blocked=PAUSED), Skip.PAUSED),
         (given({"calendars": REST}, now=NIGHT), Skip.CALENDAR),
         (given(now=NIGHT), Skip.ACTIVE_HOURS),
         (given(checklist=Skip.CHECKLIST_MISSING), Skip.CHECKLIST_MISSING),
@@ -61,15 +64,7 @@ def test_no_check_blocks_a_normal_run() -> None:
         (given(checklist="- [every 6h] look", last_prompted=ASKED), Skip.NOTHING_DUE),
         (given(checklist="- [paused] look"), Skip.NOTHING_DUE),
         (given({"on_empty": "run"}, checklist="- [paused] look"), Skip.NOTHING_DUE),
-        (given(breaker_open=True), Skip.BREAKER_OPEN),
-        (given(precheck=PrecheckResult(PrecheckStatus.WORK)), None),
-        (given(precheck=PrecheckResult(PrecheckStatus.NOTHING)), Skip.PRECHECK),
-        (given({"precheck": PRECHECK}, precheck=PrecheckResult(PrecheckStatus.UNCHANGED)), Skip.PRECHECK_UNCHANGED),
-        (given({"precheck": replace(PRECHECK, unchanged="run")}, precheck=PrecheckResult(PrecheckStatus.UNCHANGED)), None),
-        (given({"precheck": PRECHECK}, precheck=PrecheckResult(PrecheckStatus.FAILED)), Skip.PRECHECK_FAILED),
-        (given({"precheck": replace(PRECHECK, on_error="run")}, precheck=PrecheckResult(PrecheckStatus.FAILED)), None),
-        (given(prompt_tokens=50_000), None),
-        (given(prompt_tokens=50_001), Skip.PROMPT_TOO_LARGE),
+        (given(blocked=BREAKER_OPEN), Skip.BREAKER_OPEN),
     ],
 )
 def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | None) -> None:
@@ -83,7 +78,7 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
         (given({"on_missing": "create"}, woken=True, checklist=Skip.CHECKLIST_MISSING), None),
         (given(woken=True, checklist=""), None),
         (given({"enabled": False}, woken=True), Skip.DISABLED),
-        (given(woken=True, paused=True), Skip.PAUSED),
+        (given(woken=True, blocked=PAUSED), Skip.PAUSED),
         (given({"calendars": REST}, woken=True), Skip.CALENDAR),
         (given(woken=True, now=NIGHT), Skip.ACTIVE_HOURS),
         (given(woken=True, checklist=Skip.CHECKLIST_UNREADABLE), Skip.CHECKLIST_UNREADABLE),
@@ -91,11 +86,7 @@ def test_each_obstacle_has_its_reason(situation: Situation, obstacle: Skip | Non
         (given({"show_alerts": False}, woken=True), Skip.NOT_SHOWN),
         (given(woken=True, checklist="- [every 6h] look", last_prompted=ASKED), None),
         (given(woken=True, checklist="- [paused] look"), None),
-        (given(woken=True, breaker_open=True), Skip.BREAKER_OPEN),
-        (given({"precheck": PRECHECK}, woken=True, precheck=PrecheckResult(PrecheckStatus.NOTHING)), None),
-        (given({"precheck": PRECHECK}, woken=True, precheck=PrecheckResult(PrecheckStatus.UNCHANGED)), None),
-        (given({"precheck": PRECHECK}, woken=True, precheck=PrecheckResult(PrecheckStatus.FAILED)), Skip.PRECHECK_FAILED),
-        (given(woken=True, prompt_tokens=50_001), Skip.PROMPT_TOO_LARGE),
+        (given(woken=True, blocked=BREAKER_OPEN), Skip.BREAKER_OPEN),
     ],
 )
 def test_a_wake_overrides_only_the_checks_for_missing_work(situation: Situation, obstacle: Skip | None) -> None:
@@ -104,30 +95,44 @@ def test_a_wake_overrides_only_the_checks_for_missing_work(situation: Situation,
 
 def test_the_first_failing_check_gives_the_reason() -> None:
     everything = {"enabled": False, "show_alerts": False}
-    assert first_obstacle(given(everything, paused=True, now=NIGHT, checklist="")) is Skip.DISABLED
-    assert first_obstacle(given({"show_alerts": False}, paused=True, now=NIGHT, checklist="")) is Skip.PAUSED
+    assert first_obstacle(given(everything, blocked=PAUSED, now=NIGHT, checklist="")) is Skip.DISABLED
+    assert first_obstacle(given({"show_alerts": False}, blocked=PAUSED, now=NIGHT, checklist="")) is Skip.PAUSED
     assert first_obstacle(given({"show_alerts": False}, now=NIGHT, checklist="")) is Skip.ACTIVE_HOURS
     assert first_obstacle(given({"show_alerts": False}, checklist="")) is Skip.CHECKLIST_EMPTY
 
 
-def test_the_precheck_and_the_prompt_length_are_checked_last() -> None:
-    late = {"precheck": PrecheckResult(PrecheckStatus.NOTHING), "prompt_tokens": 50_001}
-    assert first_obstacle(given({"show_alerts": False}, checklist="- [paused] look", **late)) is Skip.NOTHING_DUE
-    assert first_obstacle(given({"show_alerts": False}, **late)) is Skip.NOT_SHOWN
-    assert first_obstacle(given(breaker_open=True, **late)) is Skip.BREAKER_OPEN
-    assert first_obstacle(given(**late)) is Skip.PRECHECK
-    assert late_obstacle(given(paused=True, **late)) is Skip.PRECHECK
+def test_the_checks_of_the_checklist_come_before_those_of_the_budget_and_the_circuit_breaker() -> None:
+    blocked = {Skip.BUDGET: "2 of 2 USD", **BREAKER_OPEN}
+    assert first_obstacle(given({"show_alerts": False}, checklist="- [paused] look", blocked=blocked)) is Skip.NOTHING_DUE
+    assert first_obstacle(given({"show_alerts": False}, blocked=blocked)) is Skip.NOT_SHOWN
+    assert first_obstacle(given(blocked=blocked)) is Skip.BUDGET
+    assert first_obstacle(given(blocked=BREAKER_OPEN)) is Skip.BREAKER_OPEN
 
 
-def test_later_results_are_added_to_a_copy_of_the_situation() -> None:
-    before = given(checklist="- [every 6h] look", last_prompted=ASKED)
-    selection, checked = before.selection, PrecheckResult(PrecheckStatus.WORK)
-    checked_too = before.with_results(precheck=checked)
-    measured = checked_too.with_results(tokens=7)
-    assert measured == replace(before, precheck=checked, prompt_tokens=7)
-    assert (checked_too.prompt_tokens, before.precheck, before.prompt_tokens) == (None, None, None)
-    assert measured.selection is selection
-    assert measured.with_results(precheck=PrecheckResult(PrecheckStatus.NOTHING)).prompt_tokens == 7
+@loop_over(
+    ("check", "status", "woken", "obstacle"),
+    [
+        (PRECHECK, PrecheckStatus.WORK, False, None),
+        (PRECHECK, PrecheckStatus.NOTHING, False, Skip.PRECHECK),
+        (PRECHECK, PrecheckStatus.NOTHING, True, None),
+        (PRECHECK, PrecheckStatus.UNCHANGED, False, Skip.PRECHECK_UNCHANGED),
+        (PRECHECK, PrecheckStatus.UNCHANGED, True, None),
+        (replace(PRECHECK, unchanged="run"), PrecheckStatus.UNCHANGED, False, None),
+        (PRECHECK, PrecheckStatus.FAILED, False, Skip.PRECHECK_FAILED),
+        (PRECHECK, PrecheckStatus.FAILED, True, Skip.PRECHECK_FAILED),
+        (replace(PRECHECK, on_error="run"), PrecheckStatus.FAILED, False, None),
+    ],
+)
+def test_each_result_of_a_precheck_has_its_reason(
+    check: Precheck, status: PrecheckStatus, woken: bool, obstacle: Skip | None
+) -> None:
+    assert precheck_obstacle(check, PrecheckResult(status), woken=woken) is obstacle
+
+
+def test_the_checks_that_need_a_run_are_listed_without_a_result() -> None:
+    late = [Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED, Skip.PROMPT_TOO_LARGE]
+    assert [reason for reason, blocks in check_results(given({"precheck": PRECHECK})) if blocks is None] == late
+    assert [reason for reason, blocks in check_results(FREE) if blocks is None] == [Skip.PROMPT_TOO_LARGE]
 
 
 def test_the_skip_reasons_are_in_the_order_of_the_checks() -> None:

@@ -9,9 +9,9 @@ import pytest
 from loops import loop_over
 from test_prompt import OPS as BEAT
 
-from heartbeat.decision import TOOL_SCHEMA, Action, Decision, InvalidDecision, decision_prompt, parse_decision
+from heartbeat.decision import TOOL_SCHEMA, InvalidDecision, decision_prompt, parse_decision
 from heartbeat.prompt import PromptFacts, PromptWake, compose_prompt
-from heartbeat.runners import MAX_ANSWER
+from heartbeat.runners import MAX_ANSWER, Action, Decision
 
 NOW = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
 OPS = replace(BEAT, prompt="You are a pirate.")

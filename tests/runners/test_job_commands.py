@@ -13,10 +13,11 @@ from run_async import new_http_client
 from world import utc
 
 from heartbeat.runners import Resources
-from scheduler.model.entry import Claim
+from scheduler.model.entry import Claim, OpenRun
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
 from scheduler.system.process import Children
 from scheduler.work import plan
+from scheduler.work.attempt import attempt
 
 
 def run_job(folder: Path, keys: str, environ: dict[str, str] | None = None, after: float | None = None) -> AttemptResult:
@@ -24,13 +25,13 @@ def run_job(folder: Path, keys: str, environ: dict[str, str] | None = None, afte
     settings = read(folder, f"cron:\n  measure: {{every: 1h, {keys}}}\n", environ or {}).settings
     entry = plan.make_plan(settings).entries[(Kind.CRON, "measure")]
     now = utc("2026-03-02 08:00")
-    claim = Claim(7, 1, "me", entry, now, Trigger.EVERY, 1, 0, now, paused=False, wakes=(), last_beat=None, failures=0)
+    claim = Claim(entry, OpenRun(7, "running", now, Trigger.EVERY, 1, 0, 1, "me", now))
 
     async def run() -> AttemptResult:
-        children = Children(claim.run_mark)
+        children = Children(claim.run.mark)
         if after is not None:
             asyncio.get_running_loop().call_later(after, children.end_all, "timeout")
-        return await entry.run_attempt(claim, Resources(children.start, new_http_client()), timedelta)
+        return await attempt(claim, Resources(children.start, new_http_client()), timedelta)
 
     return asyncio.run(run())
 

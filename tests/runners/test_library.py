@@ -17,8 +17,8 @@ from world import utc
 
 import heartbeat
 from heartbeat import Beat
-from heartbeat.decision import Action, Decision
 from heartbeat.findings import Finding
+from heartbeat.runners import Action, Decision
 from heartbeat.verdict import CUT_NOTE
 
 NOW = utc("2026-03-02 08:00")
@@ -39,8 +39,12 @@ class Agent:
         return answer
 
 
+def run(ask: Any = None, *, now: datetime = NOW, last: Beat | None = None, woken_by: str | None = None, **spec: Any) -> Beat:
+    return heartbeat.beat(heartbeat.Spec(**{"ask": ask, "checklist": "- look"} | spec), now=now, last=last, woken_by=woken_by)
+
+
 def beat(says: Any = "HEARTBEAT_OK", **more: Any) -> Beat:
-    return heartbeat.beat(Agent(says), **({"now": NOW, "checklist": "- look"} | more))
+    return run(Agent(says), **more)
 
 
 def ended(found: Beat) -> str:
@@ -81,16 +85,16 @@ def test_a_run_ends_as_it_would_in_the_daemon(says: Any, how: dict[str, Any], en
 
 def test_a_skipped_run_calls_no_function_and_an_alert_goes_to_on_notify() -> None:
     agent, alerts = Agent("The disk is full. HEARTBEAT_OK"), []
-    heartbeat.beat(agent, now=NOW, checklist="", on_notify=alerts.append)
+    run(agent, now=NOW, checklist="", on_notify=alerts.append)
     assert (agent.asked, alerts) == ([], [])
-    heartbeat.beat(agent, now=NOW, checklist="- look", on_notify=alerts.append)
+    run(agent, now=NOW, checklist="- look", on_notify=alerts.append)
     assert (len(agent.asked), alerts) == (1, ["The disk is full."])
 
 
 def test_the_prompt_has_the_checklist_the_time_and_the_last_result() -> None:
     agent = Agent(OSError("gone"), "HEARTBEAT_OK")
-    first = heartbeat.beat(agent, now=NOW, checklist="- look", timezone=ZoneInfo("Asia/Tokyo"), prompt="Be brief.")
-    again = heartbeat.beat(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first, woken_by="the door bell")
+    first = run(agent, now=NOW, checklist="- look", timezone=ZoneInfo("Asia/Tokyo"), prompt="Be brief.")
+    again = run(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first, woken_by="the door bell")
     assert "Be brief." in agent.asked[0]
     assert "Monday 2026-03-02 17:00 (Asia/Tokyo, UTC+0900)" in agent.asked[0]
     assert "Time since the last run: 1h." in agent.asked[1]
@@ -118,24 +122,24 @@ def test_a_skip_keeps_all_carried_values() -> None:
 
 def test_a_decision_to_skip_calls_no_agent() -> None:
     decide, execute = Agent({"action": "skip", "tasks": ""}), Agent("done")
-    found = heartbeat.beat(now=NOW, checklist="- look", decide=decide, on_execute=execute)
+    found = run(now=NOW, checklist="- look", decide=decide, on_execute=execute)
     assert (ended(found), execute.asked) == ("ok decided_skip", [])
     assert "- look" in decide.asked[0]
 
 
 def test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent() -> None:
-    run, execute, agent = {"action": "run", "tasks": "Look at b."}, Agent("b is down"), Agent("b is up")
-    assert ended(heartbeat.beat(now=NOW, checklist="- look", decide=Agent(run), on_execute=execute)) == "alert b is down"
+    decision, execute, agent = {"action": "run", "tasks": "Look at b."}, Agent("b is down"), Agent("b is up")
+    assert ended(run(now=NOW, checklist="- look", decide=Agent(decision), on_execute=execute)) == "alert b is down"
     assert execute.asked == ["Look at b."]
     decided = Decision(Action.RUN, "Look at b.")
-    assert ended(heartbeat.beat(agent, now=NOW, checklist="- look", decide=Agent(decided))) == "alert b is up"
+    assert ended(run(agent, now=NOW, checklist="- look", decide=Agent(decided))) == "alert b is up"
     assert ">\nLook at b.\n</data-" in agent.asked[0]
 
 
 @pytest.mark.parametrize("made", [{}, {"action": "run", "tasks": ""}, "skip", None, {"action": "maybe", "tasks": ""}])
 def test_an_invalid_decision_is_a_failure_and_never_a_run(made: Any) -> None:
     execute = Agent("done")
-    assert ended(heartbeat.beat(now=NOW, checklist="- look", decide=Agent(made), on_execute=execute)) == "failed bad_answer"
+    assert ended(run(now=NOW, checklist="- look", decide=Agent(made), on_execute=execute)) == "failed bad_answer"
     assert execute.asked == []
 
 
@@ -180,7 +184,7 @@ def test_a_wrong_argument_is_reported_before_any_call(how: dict[str, Any], probl
 
 def test_a_call_without_functions_is_rejected() -> None:
     with pytest.raises(ValueError, match="there is no function to call"):
-        heartbeat.beat(now=NOW, checklist="- look", decide=Agent({}))
+        run(now=NOW, checklist="- look", decide=Agent({}))
 
 
 def bare(*argv: str) -> str:
@@ -253,7 +257,7 @@ def test_the_annotations_of_a_checklist_decide_what_is_in_the_prompt() -> None:
         agent = Agent(said)
         more = {"decide": agent} if "decide" in more else more
         given = {"now": NOW + timedelta(hours=hours), "checklist": MARKED, "last": last, **more}
-        last = heartbeat.beat(agent, **given)
+        last = run(agent, **given)
         assert [item for prompt in agent.asked for item in items_of(prompt)] == items, hours
     for text in ("- [paused] Is it warm?\n", "- [completed] Paint it.\n"):
         assert ended(beat(checklist=text)) in ("skipped nothing_due", "skipped checklist_empty"), text
@@ -264,7 +268,7 @@ def test_the_annotations_of_a_checklist_decide_what_is_in_the_prompt() -> None:
 
 def test_the_prompt_counts_the_boxes_of_a_checklist_without_work() -> None:
     agent = Agent("HEARTBEAT_OK")
-    heartbeat.beat(agent, now=NOW, checklist="- [x] one\n- [x] two\n", on_empty="run")
+    run(agent, now=NOW, checklist="- [x] one\n- [x] two\n", on_empty="run")
     assert "Boxes so far: 0 open, 2 done." in agent.asked[0]
 
 
@@ -336,8 +340,8 @@ def test_a_condition_ends_after_two_answers_without_it_and_is_then_new_again() -
 
 def test_the_prompt_lists_the_conditions_that_were_delivered() -> None:
     agent = Agent("[disk:/var] 92 %")
-    first = heartbeat.beat(agent, now=NOW, checklist="- look")
-    heartbeat.beat(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first)
+    first = run(agent, now=NOW, checklist="- look")
+    run(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first)
     assert "[disk:/var] warning" not in agent.asked[0]
     assert "[disk:/var] warning, since 2026-03-02 08:00, reported 2026-03-02 08:00: 92 %" in agent.asked[1]
 
@@ -364,3 +368,14 @@ def test_findings_that_cannot_be_read_are_a_failure() -> None:
     found = beat({"findings": [None]})
     assert ended(found) == "failed bad_answer"
     assert found.error == "answered with findings that cannot be read: none of the findings has a key or a text"
+
+
+def test_a_call_in_the_form_of_the_last_version_names_the_new_form() -> None:
+    with pytest.raises(TypeError, match=r"beat\(Spec\(ask=ask, checklist="):
+        heartbeat.beat(Agent("x"), now=NOW, checklist="- look")  # type: ignore[arg-type]
+
+
+def test_a_prompt_that_is_too_large_is_not_sent() -> None:
+    agent = Agent("x")
+    found = run(agent, checklist="- look\n" * 30_000)
+    assert (ended(found), agent.asked) == ("skipped prompt_too_large", [])

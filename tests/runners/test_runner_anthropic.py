@@ -17,9 +17,8 @@ from servers import messages
 from servers.messages import error_answer, message, text, text_answer, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, raw, reply, reset, silence
 
-from heartbeat.decision import Action, Decision
 from heartbeat.findings import TOOL_SCHEMA, Finding, Report, Severity
-from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
+from heartbeat.runners import MAX_ANSWER, Action, AgentRequest, Answer, Decision, Failure, Tokens
 from heartbeat.runners.anthropic import import_sdk
 from heartbeat.spec import ModelRunner, Provider
 

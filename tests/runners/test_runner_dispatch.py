@@ -13,8 +13,7 @@ from run_async import call_agent, call_decider
 from servers import completions, gateway, messages
 from servers.scripted import Act, Server, reply
 
-from heartbeat.decision import Action, Decision
-from heartbeat.runners import AgentRequest
+from heartbeat.runners import Action, AgentRequest, Decision
 from heartbeat.runners.dispatch import import_libraries
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, Provider, PythonRunner, Runner
 

@@ -14,9 +14,8 @@ from run_async import call_decider as decide
 from servers.completions import completion, error_answer, text_answer, tool
 from servers.scripted import Act, Server, drip, half, hang_up, page, reply, silence
 
-from heartbeat.decision import Action, Decision
 from heartbeat.findings import TOOL_SCHEMA, Finding, Report, Severity
-from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
+from heartbeat.runners import MAX_ANSWER, Action, AgentRequest, Answer, Decision, Failure, Tokens
 from heartbeat.spec import ModelRunner, Provider
 
 KEY = "sk-canary-0123456789"

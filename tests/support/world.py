@@ -43,7 +43,8 @@ from scheduler.store.run_history import RunFilter
 from scheduler.store.transaction import Transaction
 from scheduler.system import lanes
 from scheduler.system.process import Children
-from scheduler.work import agent_calls, plan
+from scheduler.work import plan
+from scheduler.work.attempt import attempt
 from scheduler.work.executor import Done
 from scheduler.work.model_tools import ModelTools
 
@@ -418,13 +419,13 @@ class World:
             return _process_result(answer)
 
         try:
-            with agent_calls.lane_of_claim(lanes.lanes_beside(self.state), claim) as (claim_in_lane, _):
+            with lanes.lanes_beside(self.state).lock_for_claim(claim) as (claim_in_lane, _):
 
-                def attempt(http: HttpSender) -> Coroutine[Any, Any, Any]:
+                def carry_out(http: HttpSender) -> Coroutine[Any, Any, Any]:
                     resources = Resources(start, http, open_tools=ModelTools(Children("world").converse, http))
-                    return claim.entry.run_attempt(claim_in_lane, resources, lambda: elapsed)
+                    return attempt(claim_in_lane, resources, lambda: elapsed)
 
-                return LOOP.run_until_complete(attempt(self.http) if self.http else with_http(attempt)), duration
+                return LOOP.run_until_complete(carry_out(self.http) if self.http else with_http(carry_out)), duration
         except Exception as exception:  # noqa: BLE001 (as an executor does)
             return exception, duration
 

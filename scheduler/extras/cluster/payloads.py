@@ -24,13 +24,13 @@ from cron.job_schedules import CronSchedule
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Key
-from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome
+from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-SCHEMA = 1  # of payloads; the neighbouring schemas are accepted too
+SCHEMA = 3  # of payloads; the neighbouring schemas are accepted too
 FINGERPRINTS_KEPT = 10_000
 LARGEST_NUMBER = 10**15  # above each id, count and time (in microseconds) of a payload; sums of many fit into a column
 
@@ -155,7 +155,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         self._fingerprints: dict[int, tuple[Entry, str]] = {}
 
     def key(self, number: int, task: Claim) -> str:
-        return attempt_key(task.owner, task.run_id, task.fence)
+        return attempt_key(task.run.owner, task.run.id, task.run.fence)
 
     def lock(self, task: Claim) -> str:
         entry = task.entry
@@ -166,7 +166,8 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
 
     def task_to_json(self, task: Claim) -> Mapping[str, Any]:
         entry = task.entry
-        claim = _to_json(replace(task, traceparent=self._begin_trace(task)), {"entry"})
+        run, facts = replace(task.run, text=None, error=None), replace(task.facts, traceparent=self._begin_trace(task))
+        claim = _to_json(replace(task, run=run, facts=facts), {"entry"})
         return {"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim}
 
     def task_from_json(self, data: Mapping[str, Any]) -> Claim:
@@ -212,7 +213,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         return result.outcome in SUCCESSES
 
     def block_task(self, task: Claim, held_by: str) -> Claim:
-        return task if task.entry.lane is None or task.busy else replace(task, busy=True, held_by=held_by)
+        return task if task.entry.lane is None or Skip.BUSY in task.facts.blocked else task.blocked_by(Skip.BUSY, held_by)
 
     def refusal(self, problem: str) -> AttemptResult:
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error=problem, transient=True, calls=(UNSENT_CALL,))

@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
+from heartbeat.attempt import Elapsed
 from heartbeat.runners import Resources
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
@@ -24,9 +24,9 @@ from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import find_missing_files
 from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
-from scheduler.model.entry import Claim, Elapsed, Entry, Key
+from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.expected_error import InputError
-from scheduler.model.outcome import AttemptResult
+from scheduler.model.outcome import AttemptResult, Skip
 from scheduler.model.settings import RemoteQueue, Settings
 from scheduler.net.http_client import HttpClient
 from scheduler.system import file_limits, lanes, log
@@ -35,7 +35,6 @@ from scheduler.system.lanes import Lanes
 from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
-from scheduler.work import agent_calls
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.model_tools import ModelTools
 from scheduler.work.plan import Plan, make_plan
@@ -140,7 +139,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
         JobQueue(remote.dsn, remote.name),
         ClaimCodec(config.entries, config_folder(settings.path), name),
         partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
-        attrgetter("run_mark"),
+        attrgetter("run.mark"),
         loop,
         name=name,
         concurrency=concurrency,
@@ -196,12 +195,13 @@ class _LanesOfWorker:
 
     @contextmanager
     def lock_for(self, claim: Claim) -> Iterator[tuple[Claim, tuple[int, ...]]]:
-        """As `lane_of_claim`. The name of the machine is added to the program that has locked the lane."""
+        """As `Lanes.lock_for_claim`. The name of the machine is added to the program that has locked the lane."""
         inherited: tuple[int, ...] = ()
         try:
-            with agent_calls.lane_of_claim(self.lanes, claim) as (claim_in_lane, inherited):
-                if claim_in_lane.busy and not claim.busy and claim_in_lane.held_by:
-                    claim_in_lane = replace(claim_in_lane, held_by=f"{claim_in_lane.held_by} on {self._worker}")
+            with self.lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
+                held_by = claim_in_lane.facts.blocked.get(Skip.BUSY)
+                if claim_in_lane is not claim and held_by:
+                    claim_in_lane = claim.blocked_by(Skip.BUSY, f"{held_by} on {self._worker}")
                 yield claim_in_lane, inherited
         finally:
             if inherited and claim.entry.lane is not None and self._is_locked(claim.entry.lane):
@@ -236,7 +236,7 @@ async def _carry_out_run(
     async def confirm_time() -> None:
         check_time()
 
-    with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run_mark):
+    with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run.mark):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
         open_tools = ModelTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)

@@ -36,8 +36,8 @@ from scheduler.model.timestamps import iso_utc
 from scheduler.net.library_requests import limited_answers
 from scheduler.system.log import log_event
 from scheduler.system.process import add_variables
-from scheduler.work.cronjobs import JobEntry
 from scheduler.work.executor import Done
+from scheduler.work.plan import JobEntry
 
 PROTOCOL = "http/protobuf"  # the only one that the extra has an exporter for
 FLUSH_TIMEOUT = 2.0  # seconds that sending the last spans may delay the end of the daemon
@@ -119,7 +119,7 @@ class Traces:
 
         The same attempt gets the same span again. None if traces are off.
         """
-        key = (claim.run_id, claim.fence)
+        key = (claim.run.id, claim.run.fence)
         if key not in self._queued and self._settings().traces and self._tracer is not None:
             while len(self._queued) >= MAX_QUEUED:  # their results have never come
                 self._queued.popitem(last=False)
@@ -130,7 +130,7 @@ class Traces:
 
     def end_queueing(self, done: Done[Claim, AttemptResult]) -> None:
         """End the span of an attempt with its result. It is sent if the worker sends one too."""
-        span = self._queued.pop((done.task.run_id, done.task.fence), None)
+        span = self._queued.pop((done.task.run.id, done.task.run.fence), None)
         if span is None or (done.result is not None and not _is_wanted(done.result)):
             return
         if done.exception is not None:
@@ -321,19 +321,19 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
 
 def _context_of(claim: Claim) -> Any:
     """The context of an attempt: the span of its scheduler, or the root of a trace, whatever the context of this thread is."""
-    if claim.traceparent is None:
+    if claim.facts.traceparent is None:
         return Context()
-    return TraceContextTextMapPropagator().extract({"traceparent": claim.traceparent}, context=Context())
+    return TraceContextTextMapPropagator().extract({"traceparent": claim.facts.traceparent}, context=Context())
 
 
 def _run_attributes(claim: Claim) -> dict[str, Any]:
     return {
         "heartbeatd.entry.kind": claim.entry.kind.value,
         "heartbeatd.entry.name": claim.entry.name,
-        "heartbeatd.run.id": claim.run_id,
-        "heartbeatd.run.trigger": claim.trigger.value,
-        "heartbeatd.run.attempt": claim.attempt,
-        "heartbeatd.run.slot": iso_utc(claim.slot),
+        "heartbeatd.run.id": claim.run.id,
+        "heartbeatd.run.trigger": claim.run.trigger.value,
+        "heartbeatd.run.attempt": claim.run.attempt,
+        "heartbeatd.run.slot": iso_utc(claim.run.slot),
     }
 
 

@@ -199,7 +199,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
             "following": following,
             "is_first_page": "cursor" not in request.query,
             "wakes": wakes.list_waiting_wakes(request.db, Kind.HEARTBEAT, name, MAX_WAKES),
-            "open_run": (open_run := runs.find_open_run(request.db, Kind.HEARTBEAT, name)) and open_run.run_id,
+            "open_run": (open_run := runs.find_open_run(request.db, Kind.HEARTBEAT, name)) and open_run.id,
             "refused": refused,
             "has_config": name in request.settings.heartbeats,
         },

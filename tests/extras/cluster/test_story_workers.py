@@ -18,6 +18,7 @@ from world import Delayed, MakeWorld, World
 from heartbeat.due_items import Selection
 from heartbeat.findings import Finding, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.verdict import Suppression
 from heartbeatd.verbs import Cancel
@@ -220,7 +221,7 @@ def test_the_same_config_in_another_folder_has_the_same_settings(make_world: Mak
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     other = World(elsewhere, world.yaml)
-    assert codec_of(other).read_task(payload).run_id == 1
+    assert codec_of(other).read_task(payload).run.id == 1
     other.store.close()
 
 
@@ -229,7 +230,7 @@ def test_a_payload_of_the_neighbouring_schema_is_read_and_unknown_fields_are_ign
     world = make_world(agent())
     data = json.loads(codec_of(world).write_task(first_claim(world)))
     data |= {"schema": schema, "colour": "red", "claim": {**data["claim"], "mood": "good"}}
-    assert codec_of(world).read_task(json.dumps(data)).run_id == 1
+    assert codec_of(world).read_task(json.dumps(data)).run.id == 1
 
 
 @pytest.mark.parametrize(("schema", "advice"), [(SCHEMA + 2, "update heartbeatd"), (SCHEMA - 2, "update the scheduler")])
@@ -251,12 +252,12 @@ def test_a_result_that_cannot_be_read_is_a_failed_run_that_says_so(make_world: M
 
 # One result with every field. A worker with a defect, or a person with its credential, may write anything in its place.
 FULL_RESULT = AttemptResult(
-    Outcome.ALERT, Failure.EXIT, Suppression.DUPLICATE, "disk full", "disk full", "broken", 1, "opus", {"checklist": 3}, True,
-    timedelta(minutes=1),
+    Outcome.ALERT, Failure.EXIT, Suppression.DUPLICATE, "disk full", "disk full", "broken", 1, True, timedelta(minutes=1),
+    PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest"),
+    SentPrompt({"checklist": 3}, ("memory",), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",))),
     (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1),
           Tokens(5, 6)),),
-    PrecheckResult(PrecheckStatus.WORK, 1, "out", "err", "digest"), Selection("- look", True, frozenset("a"), frozenset("b"), ("c",)),
-    (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True, "req1", ("memory",),
+    "opus", "req1", (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True,
     Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, (Finding("mail", "3"),)), ({"key": "disk"},),
 )  # fmt: skip
 WRONG_VALUES = (["x"], {"x": 1}, "\ud800", True, -1, 2**70, float("nan"))

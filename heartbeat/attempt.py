@@ -1,0 +1,528 @@
+"""One attempt of a run: checks, precheck, prompt, call of the agent, verdict. It reads and calls only through its resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from math import ceil
+from pathlib import Path
+
+from heartbeat import checklist, findings, precheck, verdict
+from heartbeat.checklist_file import FileProblem, read_file, why_unreadable
+from heartbeat.checks import (
+    Situation,
+    Skip,
+    create_missing_checklist,
+    first_obstacle,
+    load_checklist,
+    precheck_obstacle,
+)
+from heartbeat.decision import decision_prompt
+from heartbeat.evidence import Answers, Look, read_lines
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_question, compose_task, prompt_meta, task_meta
+from heartbeat.prompt_limit import PromptLimit, max_tokens
+from heartbeat.result import ANSWERED, FAILURES, AttemptResult, Call, Outcome, SentPrompt
+from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources, Turn, TurnLimits
+from heartbeat.runners import dispatch as runners
+from heartbeat.spec import Agent, CommandRunner, Decide, Heartbeat, ModelRunner, Precheck, PythonRunner, Runner
+from heartbeat.verdict import Suppression
+
+COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count
+MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
+TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
+CUT_BEFORE_TEXT = "the answer was cut at its token limit before it contained any text"
+NO_ANSWER_TEXT = "the model answered without any text"
+
+Elapsed = Callable[[], timedelta]
+"""How long an attempt has been running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known before an attempt begins.
+
+    `facts` are those of the prompt, without what the attempt itself reads. `blocked` has the reasons not to call the agent, each
+    with its details. `last_prompted` holds when each checklist item was last in a prompt. `last_precheck` is the digest of the
+    precheck's output at the last complete answer, at the time `looked_at`, and `left_out` has the digests of the lines that the
+    agent has left out on purpose. `messages` are those of the session, as (role, text). `meta` describes the run for the runner.
+    `turns` is what a budget has reserved for all calls; `has_budget`: further calls must fit into it.
+    """
+
+    facts: PromptFacts
+    woken: bool = False
+    blocked: Mapping[Skip, str | None] = field(default_factory=dict)
+    slot: datetime | None = None
+    last_prompted: Mapping[str, datetime] = field(default_factory=dict)
+    last_precheck: str | None = None
+    looked_at: datetime | None = None
+    left_out: frozenset[str] = frozenset()
+    messages: tuple[tuple[str, str], ...] = ()
+    meta: Mapping[str, object] = field(default_factory=dict)
+    turns: TurnLimits | None = None
+    has_budget: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prompt for an agent outside its heartbeat. `name` is that of the job, `classify` makes a result of an answer."""
+
+    name: str
+    text: str
+    agent: Agent
+    timeout: timedelta
+    classify: Callable[[Answer], AttemptResult]
+
+
+async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    """Carry out one attempt of a heartbeat, or of a task. The agent is called only after all checks have passed.
+
+    1. Read the checklist and check everything that is known without the agent.
+    2. Run the precheck, and check its result.
+    3. Compose the prompt, and check its length.
+    4. Let a model decide whether there is anything to do, if the heartbeat asks for that.
+    5. Call the agent and classify its answer. If the answer is incomplete, ask again.
+    """
+    kind = _TaskAttempt if isinstance(work, Task) else _HeartbeatAttempt
+    return await kind(work, given, resources, elapsed).run()  # type: ignore[arg-type]  # each kind gets its own work
+
+
+class _Attempt:
+    """What the attempts of heartbeats and tasks have in common."""
+
+    def __init__(
+        self, agent: Heartbeat | Agent, timeout: timedelta, given: Given, resources: Resources, elapsed: Elapsed
+    ) -> None:
+        self.agent = agent
+        self.timeout = timeout
+        self.given = given
+        self.resources = resources
+        self.elapsed = elapsed
+        self.limit = given.facts.limit or agent.prompt_limit
+
+    async def check_precheck(self, check: Precheck) -> PrecheckResult:
+        """Run the precheck. The output counts as changed if the agent must be called because of `max_age`."""
+        now, looked_at = self.given.facts.now, self.given.looked_at
+        is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
+        last = None if is_old else self.given.last_precheck
+        return await precheck.run_precheck(self.agent, check, last, self.resources.start)
+
+    def was_interrupted(self, checked: PrecheckResult) -> bool:
+        """Whether the attempt was ended, or its time was up, before its agent was called."""
+        return checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.timeout
+
+    def time_left(self) -> timedelta:
+        """The time for the next call. Without anything before it, it is all of the attempt's."""
+        return max(self.timeout - self.elapsed(), MIN_TIME_LEFT)
+
+    def texts(self, prompt: Prompt) -> tuple[str, ...]:
+        """The prompt, and the messages before it."""
+        return prompt.text, *(text for _, text in self.given.messages)
+
+    async def why_too_large(self, request: AgentRequest, prompt: Prompt, *, may_count: bool = True) -> str | None:
+        """The size of a prompt that is too large for its limit; None if it is not. `may_count`: its provider may count it.
+
+        A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length. 5 % are
+        added, because the provider calls it an estimate.
+        """
+        tokens = self.limit.count(*self.texts(prompt))
+        if tokens <= self.limit.tokens:
+            return None
+        quick = replace(request, timeout=min(request.timeout, COUNT_TIMEOUT))
+        counted = await runners.count_tokens(quick, self.agent.runner, self.resources) if may_count else None
+        if counted is None:
+            return self.limit.describe(tokens)
+        counted = ceil(counted * 1.05)
+        return self.limit.describe(counted, by_provider=True) if counted > self.limit.tokens else None
+
+    def exceeds_reservation(self, prompt: Prompt) -> bool:
+        """Whether this prompt may need more tokens than a budget has reserved for it."""
+        return self.limit.reserved is not None and max_tokens(*self.texts(prompt)) > self.limit.reserved
+
+    def turn_limits(self) -> TurnLimits | None:
+        """The limits for a model with tools. None for other runners."""
+        if not isinstance(self.agent.runner, ModelRunner) or self.agent.runner.tools is None:
+            return None
+        # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
+        conversation = PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
+        return replace(self.given.turns, conversation=conversation) if self.given.turns else TurnLimits(conversation)
+
+    async def call(self, request: AgentRequest, prompt: Prompt, classify: Callable[[Answer], AttemptResult]) -> AttemptResult:
+        """Call the agent and wait for its answer. The result has the calls with their usage, whether they succeeded or failed."""
+        began = self.elapsed()
+        answer = await runners.call_agent(request, self.agent.runner, self.resources)
+        took = self.elapsed() - began
+        earlier = sum(len(text) for _, text in request.messages)
+        sizes = {**({"session": earlier} if earlier else {}), **dict(prompt.part_sizes)}
+        if answer.failure is not None:
+            result = _result_of_failure(answer)
+        elif answer.later:
+            result = AttemptResult(Outcome.ASYNC)
+        else:
+            result = classify(answer)
+        return replace(
+            result,
+            prompt=SentPrompt(sizes, prompt.left_out),
+            model_used=answer.model_used,
+            calls=_calls_of(self.agent.runner, request.model, answer, took),
+            tool_calls=answer.tool_calls,
+            log=answer.log,
+            request_id=answer.request_id,
+        )
+
+
+class _TaskAttempt(_Attempt):
+    """One attempt of a task. Its checks are those of a heartbeat that concern the agent itself."""
+
+    def __init__(self, task: Task, given: Given, resources: Resources, elapsed: Elapsed) -> None:
+        super().__init__(task.agent, task.timeout, given, resources, elapsed)
+        self.task = task
+
+    async def run(self) -> AttemptResult:
+        agent, checked = self.task.agent, None
+        obstacle = next((reason for reason in AGENT_CHECKS if reason in self.given.blocked), None)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=self.given.blocked[obstacle])
+        await _make_workspace(self.resources, agent.workspace, agent.precheck or agent.runner)
+        if agent.precheck is None:
+            return await self.compose_and_call(None)
+        checked = await self.check_precheck(agent.precheck)
+        if self.was_interrupted(checked):
+            return replace(INTERRUPTED_PRECHECK, precheck=checked)
+        obstacle = precheck_obstacle(agent.precheck, checked, woken=self.given.woken)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
+        return replace(await self.compose_and_call(checked), precheck=checked)
+
+    async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
+        agent, facts, name = self.task.agent, self.given.facts, self.task.name
+        files = (
+            await runners.offload(self.resources, partial(_read_files, agent.workspace, agent.context)) if agent.context else ()
+        )
+        prompt = compose_task(self.task.text, agent, facts.now, files, checked)
+
+        def meta() -> dict[str, object]:
+            return {**task_meta(name, agent, facts.now, facts.activity), **self.given.meta}
+
+        time_left = self.time_left() if checked else self.timeout
+        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, time_left, meta, limits=self.turn_limits())
+        size = await self.why_too_large(request, prompt)
+        if size is not None:
+            return _too_large(prompt, size)
+        return await self.call(request, prompt, self.task.classify)
+
+
+class _HeartbeatAttempt(_Attempt):
+    """One attempt of a heartbeat."""
+
+    def __init__(self, spec: Heartbeat, given: Given, resources: Resources, elapsed: Elapsed) -> None:
+        super().__init__(spec, spec.timeout, given, resources, elapsed)
+        self.spec = spec
+
+    async def run(self) -> AttemptResult:
+        spec = self.spec
+        # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
+        read = partial(read_situation, spec, self.given)
+        situation = await runners.offload(self.resources, read) if spec.reads_checklist else read()
+        obstacle = first_obstacle(situation)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=await self.explain(obstacle))
+        await _make_workspace(self.resources, spec.workspace, spec.precheck or spec.runner)
+        if spec.precheck is None:
+            return await self.compose_and_call(situation, None)
+        checked = await self.check_precheck(spec.precheck)
+        if self.was_interrupted(checked):
+            return replace(INTERRUPTED_PRECHECK, precheck=checked)
+        obstacle = precheck_obstacle(spec.precheck, checked, woken=self.given.woken)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
+        return replace(await self.compose_and_call(situation, checked), precheck=checked)
+
+    async def explain(self, obstacle: Skip) -> str | None:
+        """Details of an obstacle: why the checklist cannot be read or created, or what is known beforehand."""
+        if obstacle is Skip.CHECKLIST_UNREADABLE:
+            return await runners.offload(self.resources, partial(why_unreadable, self.spec.workspace, self.spec.checklist))
+        if obstacle is Skip.CHECKLIST_MISSING:
+            return await runners.offload(self.resources, partial(create_missing_checklist, self.spec, obstacle))
+        return self.given.blocked.get(obstacle)
+
+    async def compose_and_call(self, situation: Situation, checked: PrecheckResult | None) -> AttemptResult:
+        spec = self.spec
+        reads_files = situation.runs_without_checklist or spec.context_files
+        collect = partial(_with_texts, replace(self.given.facts, precheck=checked), spec, situation)
+        facts = await runners.offload(self.resources, collect) if reads_files else collect()
+        prompt = compose_prompt(facts, spec)
+        size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt, may_count=spec.decide is None)
+        if size is not None:
+            return _too_large(prompt, size)
+        result = await self.decide_and_call(facts, prompt)
+        return replace(result, prompt=replace(result.prompt, selection=situation.selection))
+
+    async def decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:
+        decide = self.spec.decide
+        time_left = self.time_left() if self.spec.precheck else self.timeout
+        if decide is None:
+            return await self.call_and_ask_again(facts, prompt, time_left)
+        decided = await self.request_decision(decide, facts, time_left)
+        if isinstance(decided, AttemptResult):
+            return decided
+        decision, call = decided
+        facts = replace(facts, tasks=decision.tasks)
+        prompt = compose_prompt(facts, self.spec)
+        if self.exceeds_reservation(prompt):
+            error = "the tasks that were decided on make the prompt larger than its budget allows"
+            sent = SentPrompt(dict(prompt.part_sizes))
+            return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt=sent, calls=(call,))
+        result = await self.call_and_ask_again(facts, prompt, self.time_left())
+        return replace(result, calls=(call, *result.calls))
+
+    async def request_decision(
+        self, decide: Decide, facts: PromptFacts, time_left: timedelta
+    ) -> AttemptResult | tuple[Decision, Call]:
+        """What a model decides, and its call; the result of the attempt if it decides to skip, or does not decide."""
+        prompt = decision_prompt(facts, self.spec)
+        if self.exceeds_reservation(prompt):
+            return _too_large(prompt, None)
+        request = replace(self.request(facts, prompt, time_left), model=decide.model, messages=(), structured=False, limits=None)
+        began = self.elapsed()
+        answer = await runners.request_decision(request, decide.runner, self.resources)
+        took = self.elapsed() - began
+        sent = SentPrompt(dict(prompt.part_sizes), prompt.left_out)
+        if isinstance(answer, Answer):
+            calls = _calls_of(decide.runner, decide.model, answer, took)
+            return replace(_result_of_failure(answer), prompt=sent, calls=calls)
+        call = Call(decide.runner.provider.name, decide.model, answer.model_used, answer.tokens, took=took)
+        if answer.action is Action.RUN:
+            return answer, call
+        return AttemptResult(
+            Outcome.OK,
+            suppression=Suppression.DECIDED_SKIP,
+            model_used=answer.model_used,
+            request_id=answer.request_id,
+            prompt=sent,
+            calls=(call,),
+        )
+
+    async def call_and_ask_again(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
+        """Call the agent. Ask it about what is missing in its answer, and put the answers together."""
+        classify = partial(classify_answer, self.spec)
+        request = self.request(facts, prompt, time_left)
+        result = first = await self.call(request, prompt, classify)
+        if not self.spec.ask_again or first.outcome not in ANSWERED or first.truncated:
+            return first
+        answers = Answers(_look_of_run(facts, self.given.left_out))
+        if first.report is None and first.message and not answers.look.problems and answers.look.lines is None:
+            return first  # a text of an agent that has no problems is a note
+        answers.add(first.report, first.message or "")
+        text = first.text or ""
+        for _ in range(self.spec.ask_again):
+            missing = answers.missing
+            question = compose_question(prompt, text, missing.question) if missing else prompt
+            if not missing or not self.may_ask(question, result.calls):
+                break
+            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left()), question, classify)
+            result = replace(
+                result,
+                calls=(*result.calls, *further.calls),
+                tool_calls=(*result.tool_calls, *further.tool_calls),
+                prompt=replace(result.prompt, part_sizes=further.prompt.part_sizes),
+            )
+            if further.outcome not in ANSWERED or further.truncated:
+                break
+            answers.add(further.report, further.message or "")
+            text = further.text or ""
+        return _combine_answers(self.spec, answers, result) if answers.was_asked_again else result
+
+    def may_ask(self, question: Prompt, calls: Sequence[Call]) -> bool:
+        """Whether the time of the attempt and its reservation in the budget allow another call, after these calls."""
+        if self.timeout - self.elapsed() < MIN_TIME_LEFT:
+            return False
+        if not self.given.has_budget:
+            return True
+        most, runner, used = self.given.turns, self.spec.runner, [call.tokens for call in calls]
+        if most is None or most.tokens is None or not isinstance(runner, ModelRunner) or None in used:
+            return False
+        spent = [tokens for tokens in used if tokens is not None]
+        output = sum(tokens.output for tokens in spent) + runner.max_output_tokens
+        total = sum(tokens.total for tokens in spent) + max_tokens(*self.texts(question)) + runner.max_output_tokens
+        usd = ((total - output) * most.input_price + output * most.output_price) / TOKENS_PER_PRICE
+        return total <= most.tokens and (most.usd is None or usd <= most.usd)
+
+    def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
+        spec = self.spec
+
+        def meta() -> dict[str, object]:
+            return {**prompt_meta(facts, spec), **self.given.meta}
+
+        is_structured, limits = spec.answer == "structured", self.turn_limits()
+        return AgentRequest(
+            spec.name, prompt.text, spec.model, spec.workspace, time_left, meta, self.given.messages, is_structured, limits=limits
+        )
+
+
+# What a run has in common with every other call of the agent. The other checks are those of its heartbeat.
+AGENT_CHECKS = (Skip.BUSY, Skip.BUDGET, Skip.BREAKER_OPEN)
+
+INTERRUPTED_PRECHECK = AttemptResult(
+    Outcome.TIMEOUT, Failure.TIMEOUT, error="the run was ended during its precheck", transient=True
+)
+
+
+def read_situation(spec: Heartbeat, given: Given) -> Situation:
+    """Read everything that the checks of a heartbeat need to know."""
+    return Situation(
+        spec,
+        given.facts.now,
+        woken=given.woken,
+        checklist=load_checklist(spec),
+        blocked=given.blocked,
+        slot=given.slot,
+        last_prompted=given.last_prompted,
+    )
+
+
+def classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
+    """The result of a run with this answer.
+
+    Findings make it an alert, unless all of them are resolved. Which of them are news is decided when the run is closed, because
+    that depends on the conditions that were reported before. Only the text without a key is classified here.
+    """
+    text, truncated = answer.text, answer.truncated
+    content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
+    if truncated:
+        content = verdict.without_cut_end(content)
+    if (failed := result_without_text(spec.runner, answer, content)) is not None:
+        return failed
+    report = findings.find_report(answer.report, content, strip_reasoning=spec.strip_reasoning, is_cut=truncated)
+    judged = verdict.judge_for(spec, report.text if report else content, truncated=truncated)
+    message: str | None = judged.text if judged.outcome == "alert" else None
+    suppression = judged.suppression
+    if report is not None and suppression is Suppression.EMPTY:
+        suppression = Suppression.HEARTBEAT_OK
+    is_alert = judged.outcome == "alert" or (report is not None and any(not finding.resolved for finding in report.findings))
+    if is_alert:
+        suppression = None if spec.show_alerts else Suppression.NOT_SHOWN
+        message = message if spec.show_alerts else None
+    elif spec.show_ok:
+        suppression, message = None, judged.text or verdict.OK_TOKEN
+    noted = None if message is None else verdict.with_cut_note(message, truncated=truncated)
+    outcome = Outcome.ALERT if is_alert else Outcome.OK
+    return AttemptResult(outcome, suppression=suppression, text=text, message=noted, truncated=truncated, report=report)
+
+
+def result_without_text(runner: Runner, answer: Answer, content: str) -> AttemptResult | None:
+    """The result of an attempt whose answer has no text besides its reasoning. None if it has text or findings, or may be empty.
+
+    Programs and gateways may answer with nothing, if there is nothing to report. A model that does so has failed, and another
+    attempt may succeed. An answer that was cut before its text is a failure for every runner.
+    """
+    if content.strip() or (answer.report is not None and (answer.report.findings or not answer.truncated)):
+        return None
+    if answer.truncated:
+        return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=answer.text, error=CUT_BEFORE_TEXT, truncated=True)
+    if isinstance(runner, ModelRunner):
+        return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=answer.text, error=NO_ANSWER_TEXT, transient=True)
+    return None
+
+
+def _result_of_failure(answer: Answer) -> AttemptResult:
+    return AttemptResult(
+        Outcome.TIMEOUT if answer.failure is Failure.TIMEOUT else Outcome.FAILED,
+        answer.failure,
+        error=answer.error,
+        transient=answer.transient,
+        model_used=answer.model_used,
+        retry_after=answer.retry_after,
+        truncated=answer.truncated,
+        request_id=answer.request_id,
+    )
+
+
+def _too_large(prompt: Prompt, error: str | None) -> AttemptResult:
+    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt=SentPrompt(dict(prompt.part_sizes)))
+
+
+def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta) -> tuple[Call, ...]:
+    """The calls that led to this answer, with their usage and duration: one, or each turn of a model with tools.
+
+    If a model with tools was not called, a call of no provider says that nothing was sent, so that nothing is charged.
+    """
+    provider = runner.provider.name if isinstance(runner, ModelRunner) else None
+    if answer.turns is None:
+        return (replace(_call_of(answer, provider, model, took), cost_usd=answer.cost_usd),)
+    if not answer.turns:
+        return (Call(None, None, failure=answer.failure, not_sent=True),)
+    return tuple(replace(_call_of(turn, provider, model, turn.took), most=turn.most) for turn in answer.turns)
+
+
+def _call_of(answer: Answer | Turn, provider: str | None, model: str | None, took: timedelta) -> Call:
+    return Call(
+        provider=provider,
+        model=model,
+        model_used=answer.model_used,
+        tokens=answer.tokens,
+        failure=answer.failure,
+        retry_after=answer.retry_after,
+        tools_ignored=answer.tools_ignored,
+        not_sent=answer.not_sent,
+        status=answer.status,
+        took=took,
+    )
+
+
+async def _make_workspace(resources: Resources, workspace: Path, program: object) -> None:
+    """Create the folder in which a program will run. If that fails, the start of the program fails with a better error."""
+    if isinstance(program, CommandRunner | PythonRunner | Precheck) or (isinstance(program, ModelRunner) and program.tools):
+        with suppress(OSError):
+            await runners.offload(resources, partial(workspace.mkdir, parents=True, exist_ok=True))
+
+
+def _read_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:
+    """Files of the workspace by name, each with its text, or the reason why it cannot be read."""
+    return tuple((name, read_file(workspace, name)) for name in names)
+
+
+def _with_texts(facts: PromptFacts, spec: Heartbeat, situation: Situation) -> PromptFacts:
+    """The facts of a prompt with the texts that it contains."""
+    whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
+    memory = _read_files(spec.workspace, spec.memory) if situation.runs_without_checklist else ()
+    return replace(
+        facts,
+        checklist=situation.selection.text,
+        context=_read_files(spec.workspace, spec.context_files),
+        memory=memory,
+        progress=checklist.count_boxes(whole, *(text for _, text in memory if isinstance(text, str))),
+    )
+
+
+def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
+    """What the run saw besides the answer of its agent."""
+    checked = facts.precheck
+    jobs = {wake.sender for wake in facts.wakes if wake.source == "cron" and wake.outcome in FAILURES}
+    jobs.update(*(problem.jobs for problem in facts.conditions))
+    has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
+    lines = read_lines(checked.output) if checked and has_lines else None
+    return Look(facts.conditions, lines, frozenset(jobs), left_out)
+
+
+def _combine_answers(spec: Heartbeat, answers: Answers, result: AttemptResult) -> AttemptResult:
+    """The result of a run whose agent was asked again. Prose is no answer: nothing of it is sent, unless it is an alarm."""
+    report = answers.report
+    if report is None:
+        if result.message and verdict.begins_with_alarm(result.message):
+            return result
+        return replace(result, message=None, suppression=Suppression.NO_FINDINGS)
+    first = result.report or findings.Report(())
+    report = replace(report, text=first.text, loose=first.loose, dropped=first.dropped)
+    judged = classify_answer(spec, Answer(str(report), report=report))
+    return replace(
+        result,
+        outcome=judged.outcome,
+        suppression=judged.suppression,
+        text=judged.text or verdict.OK_TOKEN,
+        message=judged.message,
+        report=judged.report,
+    )

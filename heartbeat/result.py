@@ -1,0 +1,118 @@
+"""The result of one attempt of a run, with the calls of models in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from heartbeat.checks import Skip
+from heartbeat.due_items import Selection
+from heartbeat.findings import Report
+from heartbeat.precheck import PrecheckResult, PrecheckStatus
+from heartbeat.runners import Failure, Tokens, ToolCall
+from heartbeat.verdict import Suppression
+
+
+class Outcome(StrEnum):
+    """How a run ended. `alert`: the agent had a message, sent or suppressed. `skipped` has a `Skip` as its reason."""
+
+    OK = "ok"
+    ALERT = "alert"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    ABANDONED = "abandoned"
+    ASYNC = "async"
+    SKIPPED = "skipped"
+
+
+FAILURES = frozenset({Outcome.FAILED, Outcome.TIMEOUT, Outcome.ABANDONED})
+SUCCESSES = frozenset({Outcome.OK, Outcome.ALERT, Outcome.ASYNC})
+
+ANSWERED = frozenset({Outcome.OK, Outcome.ALERT})  # the agent has checked the items in its prompt
+
+
+class Reason(StrEnum):
+    """Why a run failed or was abandoned, if it is not a class of errors (`Failure`)."""
+
+    RATE_LIMITED = "rate_limited"
+    NO_TIME_LEFT = "no_time_left"
+    CANCELLED = "cancelled"
+    CRASH_COUNT = "crash_count"
+    CHILD_MAY_STILL_RUN = "child_may_still_run"
+    NO_RESULT = "no_result"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a model: its provider (None: none of the config), the requested model, and the result.
+
+    `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
+    `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
+    request to the complete answer, None if it was not measured. `most` is the most that a turn with tools can have used.
+    """
+
+    provider: str | None
+    model: str | None
+    model_used: str | None = None
+    tokens: Tokens | None = None
+    cost_usd: float | None = None
+    failure: Failure | None = None
+    retry_after: timedelta | None = None
+    tools_ignored: int = 0
+    not_sent: bool = False
+    status: int | None = None
+    took: timedelta | None = None
+    most: Tokens | None = None
+
+
+UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an attempt that never called its model
+
+
+@dataclass(frozen=True, slots=True)
+class SentPrompt:
+    """What the agent was given: the size of each part of its prompt, what did not fit, and the items of its checklist."""
+
+    part_sizes: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    selection: Selection | None = None
+
+
+NO_PROMPT = SentPrompt()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """The result of one attempt of a run."""
+
+    outcome: Outcome
+    reason: Skip | Failure | Reason | None = None
+    suppression: Suppression | None = None
+    text: str | None = None  # the agent's answer or the job's output, kept in the run record
+    message: str | None = None  # what is to be delivered, None for nothing
+    error: str | None = None
+    exit_code: int | None = None
+    transient: bool = False  # another attempt may succeed
+    retry_after: timedelta | None = None  # how long the provider wants no further request
+    precheck: PrecheckResult | None = None
+    prompt: SentPrompt = NO_PROMPT
+    calls: tuple[Call, ...] = ()  # of models
+    model_used: str | None = None
+    request_id: str | None = None  # the provider's id of the last request
+    tool_calls: tuple[ToolCall, ...] = ()  # the tools that the agent used
+    log: str | None = None  # the agent's text for the log only
+    truncated: bool = False  # the answer was cut at a token limit
+    report: Report | None = None  # the findings of the answer, None if it has none
+    findings: tuple[Mapping[str, object], ...] = ()  # what happened to each when the run was closed
+
+    @property
+    def is_complete_answer(self) -> bool:
+        """Whether the agent has looked at everything in its prompt: its answer was not cut, and no decision skipped it."""
+        skipped = (Suppression.DECIDED_SKIP, Suppression.NO_FINDINGS)
+        return self.outcome in ANSWERED and not self.truncated and self.suppression not in skipped
+
+    @property
+    def precheck_problem(self) -> str | None:
+        """Why the precheck of this attempt failed, however the attempt ended; None if it did not fail."""
+        return self.precheck.error if self.precheck and self.precheck.status is PrecheckStatus.FAILED else None

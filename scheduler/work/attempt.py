@@ -1,0 +1,162 @@
+"""Carries out one claimed attempt: a heartbeat, a job with a prompt, or a job with a command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cron.job import SHELL_ERRORS, Job, job_process
+from heartbeat import attempt as agent_attempts
+from heartbeat import verdict
+from heartbeat.attempt import AGENT_CHECKS, Elapsed, Given, Task, read_situation, result_without_text
+from heartbeat.checks import check_results, late_checks
+from heartbeat.prompt import PromptFacts, PromptWake
+from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
+from heartbeat.runners.redaction import Redactor, redactor_for_env
+from heartbeat.spec import Agent, Heartbeat
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Skip
+from scheduler.model.wake import interleave_senders
+from scheduler.work.plan import HeartbeatEntry, JobEntry
+
+OUTPUT_KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
+
+
+async def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    """Carry out one attempt. It is put aside while it waits for an answer or for a program."""
+    match claim.entry:
+        case HeartbeatEntry(spec=spec):
+            return await agent_attempts.attempt(spec, _given(claim, spec), resources, elapsed)
+        case JobEntry(spec=job, agent=Agent() as agent) as entry:
+            task = Task(job.name, job.prompt or "", agent, job.timeout, lambda answer: classify_answer(entry, answer))
+            return _with_failure_message(job, await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed))
+        case JobEntry(spec=job):
+            return await _run_command(job, resources)
+    raise TypeError(f"{type(claim.entry).__name__} is no kind of entry")
+
+
+def preconditions(claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
+    """Each reason not to run, in the order of the checks, and whether it applies to this claim; None: only a run can tell."""
+    entry, blocked = claim.entry, claim.facts.blocked
+    if isinstance(entry, HeartbeatEntry):
+        return check_results(read_situation(entry.spec, _given(claim, entry.spec)))
+    day_off = entry.is_day_off(claim.run.started_at)
+    own = [(Skip.DISABLED, not entry.enabled), (Skip.PAUSED, Skip.PAUSED in blocked), (Skip.CALENDAR, day_off)]
+    if entry.lane is None:
+        return own
+    known = ((reason, reason in blocked) for reason in AGENT_CHECKS)
+    return [*own, *known, *((reason, None) for reason in late_checks(entry.precheck))]
+
+
+def classify_answer(entry: Entry, answer: Answer) -> AttemptResult:
+    """The result of a run with this answer."""
+    if isinstance(entry, HeartbeatEntry):
+        return agent_attempts.classify_answer(entry.spec, answer)
+    assert isinstance(entry, JobEntry)
+    text = answer.text if answer.report is None else str(answer.report)
+    truncated, agent = answer.truncated, entry.agent
+    result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
+    content = verdict.without_reasoning(text, strip_reasoning=entry.spec.strip_reasoning, truncated=truncated).strip()
+    if agent and (failed := result_without_text(agent.runner, answer, content)) is not None:
+        return failed
+    if agent and agent.ok_match and answer.report is None:
+        judged = verdict.judge_for(agent, content, truncated=truncated)
+        if judged.outcome == "ok":
+            return replace(result, suppression=judged.suppression)
+        return replace(result, message=verdict.with_cut_note(judged.text, truncated=truncated).strip())
+    return replace(result, message=entry.answer_text(result).strip() or None)
+
+
+def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
+    """What the attempt knows of a claim."""
+    run, past, memory, reserved = claim.run, claim.facts.past, claim.facts.memory, claim.facts.reserved
+    limit = replace(agent.prompt_limit, reserved=reserved.input_tokens if reserved else None)
+    facts = PromptFacts(
+        now=run.started_at,
+        last_beat=past.last_beat,
+        failures=past.failures,
+        wakes=tuple(
+            PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome)
+            for wake in interleave_senders(claim.facts.wakes)
+        ),
+        last_success=past.last_success,
+        last_error=past.last_error,
+        up_since=past.up_since,
+        activity=past.activity,
+        limit=limit,
+        messages=tuple(text for _, text in memory.messages),
+        run=run.id,
+        conditions=memory.conditions,
+    )
+    most = reserved.turns if reserved else None
+    return Given(
+        facts,
+        # Somebody asked for the run, or a wake waits for it: its text must reach the agent.
+        woken=run.trigger in WOKEN or bool(claim.facts.wakes),
+        blocked=claim.facts.blocked,
+        slot=run.slot,
+        last_prompted=memory.last_checked,
+        last_precheck=memory.last_precheck,
+        looked_at=memory.looked_at,
+        left_out=memory.left_out,
+        messages=memory.messages,
+        meta={
+            "run": run.id,
+            "trigger": run.trigger.value,
+            "attempt": run.attempt,
+            "scheduled_at": run.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+        turns=TurnLimits(limit, most.usd, most.tokens, most.input_price, most.output_price) if most else None,
+        has_budget=reserved is not None and bool(reserved.amount.nanos or reserved.amount.tokens),
+    )
+
+
+async def _run_command(job: Job, resources: Resources) -> AttemptResult:
+    """One attempt of a job with a command. A job without one only wakes agents.
+
+    The secrets in its `env` are redacted in its output.
+    """
+    if job.command is None:
+        return AttemptResult(Outcome.OK)
+    child = job_process(job, {})
+    process = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True)
+    return _command_result(job, process, redactor_for_env(job.env))
+
+
+def _command_result(job: Job, process: ProcessResult, redactor: Redactor) -> AttemptResult:
+    output = _command_output(process, redactor)
+    error = _command_error(job, process, redactor)
+    if error is None:
+        return AttemptResult(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
+    outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if process.timed_out else (Outcome.FAILED, Failure.EXIT)
+    result = AttemptResult(
+        outcome, reason, text=output, error=error, exit_code=process.exit_code, transient=process.problem is None
+    )
+    return _with_failure_message(job, result)
+
+
+def _command_output(process: ProcessResult, redactor: Redactor) -> str:
+    """The output of the command. If it is longer than what is kept: its end, after a line with its length."""
+    output = process.output_text
+    if process.truncated:
+        return f"(the last {len(process.output):,} of {process.size:,} bytes)\n{redactor.redact_tail(output)}"
+    return redactor.redact(output)
+
+
+def _with_failure_message(job: Job, result: AttemptResult) -> AttemptResult:
+    """The result, for a failure with a message: the error, then the output."""
+    if result.outcome not in FAILURES:
+        return result
+    parts = (f"{job.name} ended {result.outcome}: {result.error}", (result.text or "").strip())
+    return replace(result, message="\n".join(part for part in parts if part))
+
+
+def _command_error(job: Job, process: ProcessResult, redactor: Redactor) -> str | None:
+    """The error in one line, with the end of the standard error; None if the command succeeded."""
+    problem = process.problem or (None if process.exit_code == 0 else f"exit code {process.exit_code}")
+    if isinstance(job.command, str) and problem and process.exit_code in SHELL_ERRORS:
+        problem = f"{problem} ({SHELL_ERRORS[process.exit_code]}, in {job.workdir})"
+    if process.timed_out:
+        problem = "did not end within its timeout"
+    error_text = redactor.redact(process.error_text).strip()
+    return f"{problem}: {error_text[-2000:]}" if problem and error_text else problem
