@@ -60,6 +60,7 @@ class Verb(Operation[Answer]):
     method: ClassVar[Method] = "POST"
     may: ClassVar[Permission | None] = "operate"
     concern = Concern.ALL
+    section: ClassVar[str] = ""  # of the help that lists its command; empty: it is a subcommand, or has none
     button: ClassVar[str] = ""  # its label on the page; empty: the page has none
     is_final: ClassVar[bool] = False  # it cannot be undone, so its button looks different
     in_chat: ClassVar[ChatButton | None] = None
@@ -71,6 +72,7 @@ class Wake(Verb[answers.WakeAccepted]):
     of a text. With `urgent: false` the wake starts no run: the next run gets the text.
     """
 
+    section = "Act"
     may = "wake"
     tool = "wake"
     button = "Wake"
@@ -108,6 +110,7 @@ class Cancel(Verb[answers.CancelledRun]):
     the cancelled run are put into the prompt of the agent's next run.
     """
 
+    section = "Act"
     button = "Cancel"
     is_final = True
 
@@ -165,12 +168,14 @@ class Pause(_Ending[answers.PausedEntries]):
     skipped run with a count. Runs in progress continue.
     """
 
+    section = "Act"
     button = "Pause"
 
 
 class Resume(Verb[answers.ResumedEntries]):
     """Resume a paused agent or job, or all of them."""
 
+    section = "Act"
     button = "Resume"
 
 
@@ -180,6 +185,7 @@ class Mute(_Ending[answers.Muted]):
     and a failure that is not over.
     """
 
+    section = "Messages"
     button = "Mute"
     in_chat = ChatButton("mute", "Mute 2h", {"for_": timedelta(hours=2)})
 
@@ -195,6 +201,7 @@ class Unmute(Verb[answers.Unmuted]):
     the end of reported conditions, and a failure that is not over.
     """
 
+    section = "Messages"
     button = "Unmute"
 
 
@@ -245,6 +252,7 @@ class _OfConditions(Verb[Answer]):
 class Ack(_OfConditions[answers.AcknowledgedConditions]):
     """Suppress the messages about an open condition until it gets worse or ends. Case and blanks in the key are ignored."""
 
+    section = "Messages"
     button = "Acknowledge"
     in_chat = ChatButton("acknowledge", "Acknowledge")
 
@@ -252,6 +260,7 @@ class Ack(_OfConditions[answers.AcknowledgedConditions]):
 class Unack(_OfConditions[answers.AcknowledgedConditions]):
     """Remove the acknowledgement of a condition. From the next run on, reminders are sent again."""
 
+    section = "Messages"
     button = "Report again"
 
 
@@ -260,12 +269,15 @@ class Ping(Verb[answers.TestedChannels]):
     and is sent only once.
     """
 
+    section = "Messages"
+
     channel: Text | None = None
 
 
 class Reload(Verb[answers.Reloaded]):
     """Reload the config in the running daemon. If the new config has errors, the daemon keeps the old one."""
 
+    section = "Configure"
     may_be_refused_by_config = True
 
     dry_run: TrueOrFalse = Field(

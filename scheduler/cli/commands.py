@@ -14,7 +14,7 @@ import click
 
 from scheduler.cli import options
 from scheduler.cli.options import ZONE_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
-from scheduler.cli.verb_commands import VerbCommand
+from scheduler.cli.verb_commands import VerbCommand, commands_of_section
 from scheduler.system import extras
 
 WATCH_INTERVAL = 2.0  # seconds
@@ -605,8 +605,8 @@ def schema() -> None:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Look": [status, explain, plan, runs, show, logs, report],
-    "Act": [*map(VerbCommand, ("Wake", "Cancel", "Pause", "Resume")), busy, cron],
-    "Messages": [problems, outbox, conditions, *map(VerbCommand, ("Ack", "Unack", "Mute", "Unmute", "Ping"))],
-    "Configure": [check, config, VerbCommand("Reload")],
+    "Act": [*commands_of_section("Act"), busy, cron],
+    "Messages": [problems, outbox, conditions, *commands_of_section("Messages")],
+    "Configure": [check, config, *commands_of_section("Configure")],
     "Set up": [init, run, doctor, database, docs, files],
 }

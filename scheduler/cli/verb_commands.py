@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heartbeatd.verbs import Verb
 
 VERBS = "heartbeatd.verbs"
-CLASS = re.compile(r'^class (\w+)\([^\n]*\):\n    """(.+?)"""', re.MULTILINE | re.DOTALL)  # with its docstring
+CLASS = re.compile(r'^class (\w+)\([^\n]*\):\n    """(.+?)"""(.*?)\n\n\n', re.MULTILINE | re.DOTALL)  # docstring, and the rest
 TYPES = {timedelta: DurationParam(), datetime: TimeParam(), int: click.INT}  # of options; any other value is a text
 
 
@@ -35,7 +35,7 @@ class VerbCommand(click.Command):
         self._verb = verb
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return _split(_read_docstrings()[self._verb])[0]
+        return _split(_read_classes()[self._verb][0])[0]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -60,12 +60,17 @@ class VerbCommand(click.Command):
         return made
 
 
+def commands_of_section(title: str) -> list[VerbCommand]:
+    """The commands of the verbs that are listed in a section of the help."""
+    return [VerbCommand(name) for name, (_, rest) in _read_classes().items() if f'    section = "{title}"\n' in f"{rest}\n"]
+
+
 @cache
-def _read_docstrings() -> dict[str, str]:
-    """The docstrings of the verbs by the names of the classes. An import would take three times as long as the whole help."""
+def _read_classes() -> dict[str, tuple[str, str]]:
+    """The docstring of each verb, and the rest of its class. An import would take three times as long as the whole help."""
     spec = find_spec(VERBS)
     assert spec is not None and spec.origin is not None
-    return dict(CLASS.findall(Path(spec.origin).read_text("utf-8")))
+    return {name: (docstring, rest) for name, docstring, rest in CLASS.findall(Path(spec.origin).read_text("utf-8"))}
 
 
 def _split(docstring: str) -> tuple[str, str]:
