@@ -109,6 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _deselect(config, items, lambda item: item.get_closest_marker("long_simulation") is not None)
     if not os.environ.get("HEARTBEATD_TEST_CI"):
         _deselect(config, items, lambda item: item.get_closest_marker("ci") is not None)
+    if not (HOME / "scheduler" / "extras").is_dir():
+        _deselect(config, items, lambda item: item.get_closest_marker("extras") is not None)
     if not ON_SERVER:
         return
     run_all = bool(os.environ.get("HEARTBEATD_TEST_ALL"))

@@ -44,7 +44,7 @@ class GroupWithExtras(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Raises MissingExtra, which says what to install, for a command whose libraries are missing."""
-        if args[0] not in self.commands and args[0] in self.list_commands(ctx):
+        if args[0] not in self.commands and extras.is_known("commands", self._prefix + args[0]):
             extras.load("commands", self._prefix + args[0])
         return super().resolve_command(ctx, args)
 

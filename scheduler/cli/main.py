@@ -15,6 +15,7 @@ from scheduler.cli.commands import SECTIONS, GroupWithExtras
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.model.expected_error import ExpectedError
 from scheduler.model.state_address import INSTEAD_OF_SHARDS
+from scheduler.system import extras
 
 LAST_SECTION = "Set up"  # which lists the commands of extras too
 MAX_SUMMARY = 200  # characters: summaries are printed whole
@@ -27,7 +28,8 @@ class Commands(GroupWithExtras):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in FORMER_COMMANDS:
             ctx.fail(f"the command {args[0]!r} {FORMER_COMMANDS[args[0]]}")
-        if args[0] not in self.commands and not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
+        if args[0] not in self.commands and not args[0].startswith("-") and not extras.is_known("commands", args[0]):
+            known = self.list_commands(ctx)
             matching = tuple(name for name in known if name.startswith(args[0]))
             meant = (
                 f"; did you mean {join_with_or(matching)}?"

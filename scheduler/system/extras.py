@@ -33,8 +33,13 @@ class MissingExtra(ExpectedError):
 
 
 def find_names(point: Point) -> tuple[str, ...]:
-    """The names of everything that extras add at an extension point, sorted."""
-    return tuple(sorted(_find(point)))
+    """The names of everything that extras add at an extension point, sorted. Their libraries may be missing."""
+    return tuple(sorted(name for name, found in _find(point).items() if _exists(found.module)))
+
+
+def is_known(point: Point, name: str) -> bool:
+    """Whether an installed package has registered this name. The extra may have been deleted."""
+    return name in _find(point)
 
 
 @cache
@@ -46,9 +51,8 @@ def load(point: Point, name: str) -> Any:
 
 
 def load_without_libraries(point: Point, name: str) -> Any:
-    """Import the object, or return None if its module is not there. The libraries that it uses later may be missing."""
-    found = _find(point).get(name)
-    return found.load() if found is not None and _exists(found.module) else None
+    """Import the object of one of `find_names`, although the libraries that it uses later may be missing."""
+    return _find(point)[name].load()
 
 
 def describe_missing(point: Point, name: str) -> str | None:

@@ -39,6 +39,7 @@ def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str])
     )
 
 
+@pytest.mark.extras
 def test_a_former_command_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
     for name, rest in FORMER_COMMANDS.items():
         assert main([name, "--out", "x"]) == 2

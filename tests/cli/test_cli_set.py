@@ -88,6 +88,7 @@ def test_a_missing_config_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.extras
 def test_each_command_that_edits_keeps_the_mark_the_line_breaks_and_the_missing_last_one(tmp_path: Path) -> None:
     (tmp_path / "crontab").write_text("0 3 * * * date\n")
     (tmp_path / "openclaw.json").write_text('{agents: {defaults: {workspace: "~/x", heartbeat: {every: "1h", target: "none"}}}}')

@@ -55,7 +55,7 @@ def test_an_unknown_shell_is_rejected(capsys: pytest.CaptureFixture[str]) -> Non
 def test_commands_and_options_are_completed() -> None:
     assert complete("heartbeatd files comp") == ["completion", "compose"]
     assert "--worst" in complete("heartbeatd plan --")
-    assert "import" in complete("heartbeatd cron ")
+    assert "next" in complete("heartbeatd cron ")
 
 
 NAMED = """\

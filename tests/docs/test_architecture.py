@@ -47,6 +47,7 @@ def test_each_file_of_a_path_imports_its_neighbour(steps: str) -> None:
     ] == []
 
 
+@pytest.mark.extras
 def test_the_table_of_modules_is_the_order_of_the_layers() -> None:
     section = PAGE.split("## Modules\n")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)/` \|", section, re.MULTILINE) == list(ROOMS_FROM_THE_GROUND)
@@ -54,6 +55,7 @@ def test_the_table_of_modules_is_the_order_of_the_layers() -> None:
     assert folders == set(ROOMS_FROM_THE_GROUND)
 
 
+@pytest.mark.extras
 def test_each_file_that_the_page_names_exists() -> None:
     """A name without a package, such as `engine/run_ends`, is a module of the scheduler."""
     named = re.findall(r"`((?:[\w]+/)+[\w]*(?:\.py)?)`", PAGE)

@@ -111,6 +111,7 @@ def test_every_path_of_the_daemon_in_the_pages_and_in_the_alerts_exists() -> Non
     assert [path for path in sorted(named) if not any(route.fullmatch(path) for route in routes)] == []
 
 
+@pytest.mark.extras
 def test_the_man_page_has_the_help_texts_of_all_commands() -> None:
     folder = HOME / "packaging"
     written = runpy.run_path(str(folder / "manual.py"))["manual"]()

@@ -189,6 +189,7 @@ def is_config(text: str) -> bool:
     return isinstance(data, dict) and bool(CONFIG_KEYS & set(data))
 
 
+@pytest.mark.extras
 @blocks("yaml")
 def test_a_yaml_example_is_valid(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scratch: Scratch
@@ -347,6 +348,7 @@ def test_the_commands_of_a_page_work_with_a_daemon(page: str, scratch: Scratch) 
         scratch.run(block.text)
 
 
+@pytest.mark.extras
 @pytest.mark.process
 @pytest.mark.parametrize("page", pages_of_commands(curl=False))
 def test_the_commands_of_a_page_work_without_a_daemon(page: str, tmp_path: Path) -> None:
@@ -424,6 +426,7 @@ def parse_command(words: list[str]) -> None:
                 return  # only the name of the command is quoted, as in a sentence about it
 
 
+@pytest.mark.extras
 @loop_over(("page", "command"), quoted_commands())
 def test_a_quoted_command_is_accepted_by_the_command_line(page: str, command: str) -> None:
     _, *words = shlex.split(command.replace("[", "").replace("]", ""))
@@ -516,6 +519,7 @@ def test_json_is_an_answer_with_findings(block: Block) -> None:
     assert findings.read_report(block.text)
 
 
+@pytest.mark.extras
 @blocks("json5")
 def test_json5_is_a_config_of_openclaw(block: Block, tmp_path: Path) -> None:
     (tmp_path / "openclaw.json").write_text(block.text)
