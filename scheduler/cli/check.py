@@ -15,7 +15,7 @@ from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli.colours import Meaning, paint
 from scheduler.cli.daemon_files import Source
-from scheduler.cli.output import format_table, print_answer, print_warnings, shorten_to_line, utc_now
+from scheduler.cli.output import format_table, print_answer, print_config_errors, print_warnings, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
@@ -38,9 +38,9 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
             times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
             loaded = load.load_config(path, os.environ, time_check=times, check_files=True)
     except ConfigError as error:
-        return _print_faults(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
+        return print_config_errors(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:
-        return _print_faults(ConfigError(loaded.warnings, ()), form)
+        return print_config_errors(ConfigError(loaded.warnings, ()), form)
     if diff:
         return _show_diff(source, loaded)
     if tools:
@@ -81,18 +81,6 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     for variable in loaded.overrides:
         click.echo(f"overridden by {variable}")
     return 0
-
-
-def _print_faults(error: ConfigError, form: str) -> int:
-    if form == "json":
-        errors, warnings = ([each.as_json() for each in notes] for notes in (error.errors, error.warnings))
-        click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
-        return 2
-    print_warnings(error.warnings)
-    for complaint in error.errors:
-        place, colon, wrong = str(complaint).partition(": ")
-        click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)
-    return 2
 
 
 def _count_entries(settings: Settings) -> str:

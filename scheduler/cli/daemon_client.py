@@ -17,12 +17,14 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
+from heartbeatd.answers import Reloaded
 from heartbeatd.operations import Answer, Concern, Endpoint, query_of
 from heartbeatd.state_folder import MAX_DAEMON_ANSWER
 from heartbeatd.verbs import VERB_ENDPOINTS, Reload, Verb
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
 from scheduler.cli.output import utc_now
+from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.settings import load
 from scheduler.engine import plan_sync
 from scheduler.engine.effects import Sender, VerbRequest
@@ -118,6 +120,9 @@ class HttpDaemonClient:
     def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
         endpoint = _endpoint_of(verb, subject)
         status, answer = self.call(endpoint, subject[1] if isinstance(subject, tuple) else subject, verb.as_json())
+        return self._read_answer(verb, status, answer)
+
+    def _read_answer(self, verb: Verb[Answer], status: int, answer: dict[str, Any]) -> Answer:
         if status >= 300:
             raise _error_from_answer(status, answer)
         try:
@@ -127,12 +132,13 @@ class HttpDaemonClient:
                 f"the answer of the daemon at {self._host}:{self._port} is unknown; restart the daemon after an upgrade"
             ) from None
 
-    def reload_config(self, *, dry: bool) -> tuple[bool, dict[str, Any]]:
-        """Reload the config. Returns whether the config is valid, and the daemon's answer."""
-        status, answer = self.call(VERB_ENDPOINTS["reload_config"], None, Reload(dry_run=dry).as_json())
-        if status not in (200, 422) or "error" in answer:
-            raise _error_from_answer(status, answer)
-        return status == 200, answer
+    def reload_config(self, verb: Reload, path: Path) -> Reloaded:
+        """Reload the config. Raises ConfigError with the errors in the file at `path`."""
+        status, answer = self.call(_endpoint_of(verb, None), None, verb.as_json())
+        if status == 422 and "errors" in answer:
+            notes = ([Diagnostic(**each, source=str(path)) for each in answer[word]] for word in ("errors", "warnings"))
+            raise ConfigError(*notes)
+        return self._read_answer(verb, status, answer)
 
     def with_token(self, token: str) -> HttpDaemonClient:
         """A client of the same daemon that sends another token."""

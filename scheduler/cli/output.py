@@ -27,6 +27,7 @@ from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
     from heartbeatd.answers import ConditionReport, ResponseBody
+    from scheduler.config.file.diagnostics import ConfigError
 
 Row = TypeVar("Row")
 RowOf = TypeVar("RowOf", contravariant=True)
@@ -109,6 +110,19 @@ def print_warnings(warnings: Iterable[object]) -> None:
     """Print warnings on standard error."""
     for warning in warnings:
         click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
+
+
+def print_config_errors(error: ConfigError, form: str) -> int:
+    """Print the errors and warnings of a rejected config, as lines or as JSON. Returns the exit code."""
+    if form == "json":
+        errors, warnings = ([each.as_json() for each in notes] for notes in (error.errors, error.warnings))
+        click.echo(json.dumps({"ok": False, "errors": errors, "warnings": warnings}))
+        return 2
+    print_warnings(error.warnings)
+    for complaint in error.errors:
+        place, colon, wrong = str(complaint).partition(": ")
+        click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)
+    return 2
 
 
 def print_list(

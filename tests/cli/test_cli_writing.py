@@ -473,12 +473,13 @@ def test_with_the_daemon_up_the_config_may_be_invalid(config: Path, daemon: Daem
 def test_a_reload_prints_its_changes(config: Path, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     lines = ["added agent/new", "agent/ops: heartbeat.interval 30m -> 1h"]
-    daemon.answers["/-/reload"] = (200, {"lines": lines, "warnings": ["state: changed"]})
+    other_keys = {"says": "active", "added": [], "removed": [], "changed": {}, "unchanged": 1}
+    daemon.answers["/-/reload"] = (200, {"lines": lines, "warnings": ["state: changed"], **other_keys})
     assert call(config, "reload") == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == lines
     assert err == "warning: state: changed\n"
-    assert daemon.asked == [("/-/reload", {"dry_run": False})]
+    assert daemon.asked == [("/-/reload", {})]
 
 
 def test_a_rejected_reload_prints_the_errors_as_check_does(
@@ -493,7 +494,7 @@ def test_a_rejected_reload_prints_the_errors_as_check_does(
         "warning: config.yaml:3:5: agents.ops: is missing",
         "config.yaml:3:5: agents.ops: is missing",
     ]
-    assert daemon.asked == [("/-/reload", {"dry_run": False})]
+    assert daemon.asked == [("/-/reload", {})]
 
 
 def test_a_running_daemon_is_found_under_every_path_of_its_database(config: Path, daemon: Daemon) -> None:
