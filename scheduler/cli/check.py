@@ -13,7 +13,7 @@ from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
-from scheduler.cli.colours import Meaning, paint
+from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import format_table, print_answer, print_config_errors, print_warnings, shorten_to_line, utc_now
 from scheduler.cli.progress import show_progress
@@ -23,6 +23,7 @@ from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.expected_error import InputError
+from scheduler.model.levels import Level
 from scheduler.model.settings import Settings
 from scheduler.store import entries
 
@@ -75,7 +76,7 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     print_warnings(loaded.warnings)
-    click.echo(f"{path} is {paint('valid', Meaning.GOOD)}: {_count_entries(loaded.settings)}")
+    click.echo(f"{path} is {paint('valid', Level.GOOD)}: {_count_entries(loaded.settings)}")
     for agent, tools in _agents_with_tools(loaded.settings):
         click.echo(f"agent/{agent} may use {_list_tools(tools)}")
     for variable in loaded.overrides:
@@ -124,7 +125,7 @@ def _show_tools(settings: Settings, form: str) -> int:
         ]
         click.echo(format_table(("AGENT", "TOOL", "READ-ONLY", "DESCRIPTION"), cells))
     for agent, error in failed.items():
-        click.echo(f"{paint(f'agent/{agent}', Meaning.BAD)}: {one_line(error)}", err=True)
+        click.echo(f"{paint(f'agent/{agent}', Level.BAD)}: {one_line(error)}", err=True)
     if not found:
         click.echo("no agent has tools")
     return int(bool(failed))

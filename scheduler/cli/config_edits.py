@@ -16,7 +16,7 @@ import click
 
 from heartbeat.words import format_duration
 from scheduler.cli import daemon_files
-from scheduler.cli.colours import Meaning, paint
+from scheduler.cli.colours import paint
 from scheduler.cli.output import host_zone_name, utc_now
 from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
@@ -31,6 +31,7 @@ from scheduler.engine.config_reload import changed_lines
 from scheduler.insight.schedule_texts import schedule_text
 from scheduler.model import entry_schedule
 from scheduler.model.expected_error import InputError
+from scheduler.model.levels import Level
 from scheduler.model.settings import LOG_CHANNEL
 from scheduler.store import entries
 from scheduler.system.files import FileChanged, read_file, replace_file
@@ -269,7 +270,7 @@ def _write_config(path: Path, before: bytes, after: bytes, *, dry_run: bool) -> 
     """Print the difference, and write the file unless `dry_run`."""
     old, new = (text.decode().splitlines() for text in (before, after))
     for line in unified_diff(old, new, str(path), str(path), lineterm="", n=1):
-        click.echo(paint(line, Meaning.GOOD) if line.startswith("+") else line)
+        click.echo(paint(line, Level.GOOD) if line.startswith("+") else line)
     if dry_run:
         click.echo("nothing was written (--dry-run)")
         return

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from heartbeat.runners import ProcessResult
 from scheduler.cli import daemon_files
-from scheduler.cli.colours import Meaning, paint_label
+from scheduler.cli.colours import paint_label
 from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import format_time, print_answer, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
-from scheduler.insight.installation_checks import Finding, Level
+from scheduler.insight.installation_checks import Finding
 from scheduler.model.expected_error import ExpectedError
+from scheduler.model.levels import level_of
 from scheduler.store import boots, database
 from scheduler.system.process import Children
 from scheduler.work.remote import remote_executors
 
-LEVEL_MEANINGS: dict[Level, Meaning] = {"ok": Meaning.GOOD, "warn": Meaning.WORRYING, "bad": Meaning.BAD}
 CRONTAB_TIMEOUT = timedelta(seconds=5)
 MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read
 
@@ -40,7 +40,7 @@ def print_findings(source: Source) -> int:
 
 def _format_finding(finding: Finding) -> list[str]:
     lines = wrap_text(f"{finding.level:<5} {finding.what:<9} {finding.text}", 16)
-    return paint_label(lines, finding.level, LEVEL_MEANINGS[finding.level])
+    return paint_label(lines, finding.level, level_of(finding.level))
 
 
 def _check_everything(source: Source) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from heartbeatd.answers import (
     SlotStretch,
 )
 from scheduler.cli import daemon_files, options
-from scheduler.cli.colours import Meaning, meaning_of, paint, paint_label
+from scheduler.cli.colours import paint, paint_label
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.output import (
     Column,
@@ -39,6 +39,7 @@ from scheduler.insight.records import Records
 from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
 from scheduler.model.expected_error import InputError
+from scheduler.model.levels import Level, level_of
 from scheduler.store import database, entries
 from scheduler.system import lanes
 
@@ -97,13 +98,13 @@ def _overview_lines(data: Overview) -> Iterator[str]:
     first = f"{begin:%a %Y-%m-%d}" if begin.time() == time.min else f"{begin:%a %Y-%m-%d %H:%M}"
     yield f"{first}{until}, {zone.key} (UTC{local_days.offset_text(min(asked, end))})"
     for problem in data.problems:
-        yield from (paint(line, Meaning.BAD) for line in wrap_text(problem.says, 2))
+        yield from (paint(line, Level.BAD) for line in wrap_text(problem.says, 2))
     listed = data.entries
     for group in _group_alike(listed) if len(listed) > MAX_LISTED else [[each] for each in listed]:
         shown = group if len(group) <= MAX_ALIKE else group[:MAX_NAMES]
         for each in shown:
             lines = wrap_text(f"{_entry_label(each)}  {_day_text(each)}", 2)
-            yield from paint_label(lines, _entry_label(each), _day_meaning(each))
+            yield from paint_label(lines, _entry_label(each), _day_level(each))
         yield from _left_out_lines(group[len(shown) :])
     for override in data.overrides[:MAX_OVERRIDES]:
         yield from format_fact("override", override.says)
@@ -148,9 +149,9 @@ def _status_text(entry: EntryOverview) -> str:
     return "" if entry.status == "normal" else f"{entry.status}: "
 
 
-def _day_meaning(entry: EntryOverview) -> Meaning | None:
+def _day_level(entry: EntryOverview) -> Level | None:
     planned = entry.expected and entry.status in ("silent", "unusual")
-    return Meaning.PLANNED if planned else meaning_of(entry.status)
+    return Level.PLANNED if planned else level_of(entry.status)
 
 
 def _group_alike(listed: list[EntryOverview]) -> list[list[EntryOverview]]:
@@ -167,22 +168,22 @@ def _entry_lines(data: Explanation) -> Iterator[str]:
     if isinstance(data, ExplanationOn):
         yield from _period_lines(data)
     if isinstance(data, ExplanationNow | ExplanationOn) and data.why:
-        yield from format_fact("why", _day_text(data.why), _day_meaning(data.why))
+        yield from format_fact("why", _day_text(data.why), _day_level(data.why))
     for fact in data.facts:
-        yield from format_fact(fact.label, fact.says, meaning_of(fact.code))
+        yield from format_fact(fact.label, fact.says, level_of(fact.code))
     if isinstance(data, ExplanationNow):
         yield ""
         yield format_list(data.now.gates, GATE_COLUMNS)
 
 
-GATE_MEANINGS: dict[bool | None, Meaning] = {True: Meaning.WORRYING, False: Meaning.GOOD}
+GATE_LEVELS: dict[bool | None, Level] = {True: Level.LOST, False: Level.GOOD}
 GATE_ANSWERS = {True: "yes", False: "no", None: "not known before a run"}
 GATE_COLUMNS: list[Column[PreconditionResult]] = [
     Column("CHECK", lambda each: each.gate),
     Column(
         "BLOCKS",
         lambda each: GATE_ANSWERS[each.stands_in_the_way],
-        meaning=lambda each: GATE_MEANINGS.get(each.stands_in_the_way),
+        level=lambda each: GATE_LEVELS.get(each.stands_in_the_way),
     ),
 ]
 
@@ -204,7 +205,7 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
             Column("FROM", lambda each: clock(each.from_)),
             Column("TO", lambda each: clock(each.to) if each.slots else ""),
             Column("SLOTS", lambda each: str(each.slots or "-")),
-            Column("WHY", _stretch_text, meaning=lambda each: meaning_of(each.causes[0].cause)),
+            Column("WHY", _stretch_text, level=lambda each: level_of(each.causes[0].cause)),
         ]
         yield format_list(data.stretches, columns)
 

@@ -22,7 +22,6 @@ from heartbeatd.answers import (
     ToolCallRecord,
 )
 from scheduler.cli import options
-from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import (
     Column,
@@ -44,6 +43,7 @@ from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, hold_te
 from scheduler.model.budget import describe_unknown
 from scheduler.model.condition import ReportKind
 from scheduler.model.expected_error import InputError
+from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store import run_history
 from scheduler.store.conditions import list_conditions
 from scheduler.store.entries import states_and_schedules
@@ -65,7 +65,7 @@ def print_runs(
         found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
     has_filter = name is not None or since or until or outcome or reason
     empty = "no run matches" if has_filter else "nothing has run yet"
-    print_list(found, source.form, _run_columns(found, sort, utc_now()), empty=empty, meaning=_planned_meaning)
+    print_list(found, source.form, _run_columns(found, sort, utc_now()), empty=empty, level=_planned_level)
 
 
 def print_run(run: int, source: Source) -> None:
@@ -87,12 +87,12 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
         Column(
             "OUTCOME",
             lambda run: (run.outcome or run.state) + (f" x{run.slots}" if run.slots > 1 else ""),
-            meaning=lambda run: meaning_of_run(run.outcome, run.reason),
+            level=lambda run: level_of_run(run.outcome, run.reason),
         ),
         Column(
             "WHY",
             lambda run: format_reason(run.reason, run.suppression, run.delivery.state),
-            meaning=lambda run: meaning_of(run.delivery.state) or meaning_of_run(run.outcome, run.reason),
+            level=lambda run: level_of(run.delivery.state) or level_of_run(run.outcome, run.reason),
         ),
         Column("COST", lambda run: format_usd(run.cost_usd), is_number=True)
         if sort == "cost"
@@ -101,13 +101,13 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
     return [*columns, Column("WORKER", lambda run: run.worker or "")] if any(run.worker for run in found) else columns
 
 
-def _planned_meaning(run: RunRecord) -> Meaning | None:
+def _planned_level(run: RunRecord) -> Level | None:
     """A planned skip is dim as a whole."""
-    return Meaning.PLANNED if meaning_of_run(run.outcome, run.reason) is Meaning.PLANNED else None
+    return Level.PLANNED if level_of_run(run.outcome, run.reason) is Level.PLANNED else None
 
 
 def _run_lines(run: RunWithWakes) -> Iterator[str]:
-    ended = meaning_of_run(run.outcome, run.reason)
+    ended = level_of_run(run.outcome, run.reason)
     for word, value in _run_facts(run):
         yield from format_fact(word, value, ended if word in JUDGED else None)
     log = f"for the log:\n{run.log}" if run.log else ""

@@ -15,18 +15,19 @@ import click
 from heartbeat.words import one_line
 from heartbeatd.answers import LoggedEvent
 from scheduler.cli import daemon_files, options
-from scheduler.cli.colours import Meaning, meaning_of, meaning_of_run, paint
+from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_now, zone_name
 from scheduler.insight import reload_history
 from scheduler.model.entry import Key
+from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store import activity, boots
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database
 OVERLAP = timedelta(minutes=5)  # a tick that writes its events late does not hide them
 MAX_NEW = 10_000  # events that one look shows
-DAEMON_MEANINGS = {"started": Meaning.GOOD, "stopped": Meaning.WORRYING, "ended unexpectedly": Meaning.BAD}
+DAEMON_LEVELS = {"started": Level.GOOD, "stopped": Level.LOST, "ended unexpectedly": Level.BAD}
 
 
 def print_logs(name: str | None, follow: bool, lines: int, since: datetime | None, source: Source) -> None:
@@ -124,13 +125,13 @@ def _print_events(events: list[LoggedEvent], form: str) -> None:
 
 def _format_event(event: LoggedEvent) -> Iterator[str]:
     """The columns of a line: the time, the entry or the part of the daemon, what happened, and the details."""
-    meaning = _meaning(event)
+    level = _level(event)
     at = format_time(event.at)
-    yield paint(at, meaning) if meaning is Meaning.PLANNED else at
+    yield paint(at, level) if level is Level.PLANNED else at
     yield entry_label(event.kind, event.name) if event.kind and event.name else event.event
     text, detail, error = _describe(event)
     more = f": {one_line(error)}" if error else ""
-    yield paint(text, meaning) + (f" {one_line(detail)}" if detail else "") + more
+    yield paint(text, level) + (f" {one_line(detail)}" if detail else "") + more
 
 
 def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
@@ -155,17 +156,17 @@ def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
             return event.result, f"({detail})" if detail else "", error
 
 
-def _meaning(event: LoggedEvent) -> Meaning | None:
+def _level(event: LoggedEvent) -> Level | None:
     match event.event:
         case "run" | "skip":
-            return meaning_of_run(event.result, event.detail)
+            return level_of_run(event.result, event.detail)
         case "message":
-            return meaning_of(event.result)
+            return level_of(event.result)
         case "daemon":
-            return DAEMON_MEANINGS.get(event.result)
+            return DAEMON_LEVELS.get(event.result)
         case "condition":
-            return Meaning.WORRYING if event.result == "opened" else Meaning.GOOD
+            return Level.LOST if event.result == "opened" else Level.GOOD
         case "config":
-            return Meaning.BAD if event.result == "refused" else None
+            return Level.BAD if event.result == "refused" else None
         case _:
             return None

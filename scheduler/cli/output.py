@@ -21,7 +21,8 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from heartbeat.words import format_count, format_usd, one_line
-from scheduler.cli.colours import Meaning, paint, paint_label
+from scheduler.cli.colours import paint, paint_label, style_of
+from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
 
@@ -46,12 +47,12 @@ def format_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     numbers: Collection[int] = (),
-    meanings: Sequence[Mapping[int, Meaning | None]] = (),
+    levels: Sequence[Mapping[int, Level | None]] = (),
 ) -> str:
     """A table with a heading. The widest columns are cut until a line fits COLUMNS or the terminal.
 
-    In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right. `meanings` has one map
-    for each row: the columns that have the colour of a meaning.
+    In a pipe or a file nothing is cut. The columns with an index in `numbers` are aligned to the right. `levels` has one map
+    for each row: the columns that have the colour of a level.
     """
     from rich.console import Console  # a command without a table saves these imports
     from rich.table import Table
@@ -60,9 +61,9 @@ def format_table(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for place, word in enumerate(head):
         table.add_column(Text(word), justify="right" if place in numbers else "left")
-    for row, meant in zip_longest(rows, meanings):
+    for row, meant in zip_longest(rows, levels):
         styles = [(meant or {}).get(place) for place in range(len(head))]
-        cells = [(one_line(cell), style.value if style else "") for cell, style in zip(row, styles, strict=True)]
+        cells = [(one_line(cell), style_of(level)) for cell, level in zip(row, styles, strict=True)]
         table.add_row(*(Text.assemble(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     console = Console(width=max(MIN_TABLE_WIDTH, _terminal_width()), color_system="standard", no_color=False)
     with console.capture() as printed:
@@ -74,27 +75,27 @@ def format_table(
 class Column(Generic[RowOf]):
     """A column of a list: its heading, and what it shows of an item. A number is aligned to the right.
 
-    `meaning` chooses the colour of a cell; for None, the item as a whole chooses it.
+    `level` chooses the colour of a cell; for None, the item as a whole chooses it.
     """
 
     head: str
     cell: Callable[[RowOf], str]
     is_number: bool = False
-    meaning: Callable[[RowOf], Meaning | None] = lambda _: None
+    level: Callable[[RowOf], Level | None] = lambda _: None
 
 
 def format_list(
     items: Sequence[Row],
     columns: Sequence[Column[Row]],
     details: Callable[[Row], Iterable[str]] = lambda _: (),
-    meaning: Callable[[Row], Meaning | None] = lambda _: None,
+    level: Callable[[Row], Level | None] = lambda _: None,
 ) -> str:
     """A table of items, with the beginnings of its `details` below each."""
     title, *lines = format_table(
         [column.head for column in columns],
         [[column.cell(item) for column in columns] for item in items],
         numbers=[place for place, column in enumerate(columns) if column.is_number],
-        meanings=[dict(enumerate(column.meaning(item) or meaning(item) for column in columns)) for item in items],
+        levels=[dict(enumerate(column.level(item) or level(item) for column in columns)) for item in items],
     ).splitlines()
     for place, item in enumerate(items):
         lines[place] = "\n".join((lines[place], *(f"    {shorten_to_line(text, LINE_WIDTH - 4)}" for text in details(item))))
@@ -109,7 +110,7 @@ def print_answer(data: object, form: str, lines: Iterable[str]) -> None:
 def print_warnings(warnings: Iterable[object]) -> None:
     """Print warnings on standard error."""
     for warning in warnings:
-        click.echo(f"{paint('warning:', Meaning.WORRYING)} {warning}", err=True)
+        click.echo(f"{paint('warning:', Level.LOST)} {warning}", err=True)
 
 
 def print_config_errors(error: ConfigError, form: str) -> int:
@@ -121,7 +122,7 @@ def print_config_errors(error: ConfigError, form: str) -> int:
     print_warnings(error.warnings)
     for complaint in error.errors:
         place, colon, wrong = str(complaint).partition(": ")
-        click.echo(f"{paint(place, Meaning.BAD)}{colon}{wrong}", err=True)
+        click.echo(f"{paint(place, Level.BAD)}{colon}{wrong}", err=True)
     return 2
 
 
@@ -133,13 +134,13 @@ def print_list(
     empty: str,
     more: int = 0,
     details: Callable[[Answer], Iterable[str]] = lambda _: (),
-    meaning: Callable[[Answer], Meaning | None] = lambda _: None,
+    level: Callable[[Answer], Level | None] = lambda _: None,
 ) -> None:
     """Print answers as JSON, or as a table with the zone of its times. `more` is the number of those that --limit leaves out."""
     if form == "json":
         click.echo(json.dumps([each.as_data() for each in items], indent=2))
     elif items:
-        click.echo(format_list(items, columns, details, meaning))
+        click.echo(format_list(items, columns, details, level))
         click.echo(f"times in {zone_name()}" + (f"; {more:,} more with --limit" if more else ""))
     else:
         click.echo(empty)
@@ -189,12 +190,12 @@ def wrap_text(text: str, indent: int) -> list[str]:
     return [line.replace(NO_BREAK, " ").replace(SECOND_HALF, "") for line in lines]
 
 
-def format_fact(word: str, value: str, meaning: Meaning | None = None) -> list[str]:
+def format_fact(word: str, value: str, level: Level | None = None) -> list[str]:
     """A value after its label, wrapped to several lines if necessary; no line for an empty value.
 
-    The label has the colour of the meaning.
+    The label has the colour of the level.
     """
-    return paint_label(wrap_text(f"{word:<10} {value}", 11), word, meaning) if value else []
+    return paint_label(wrap_text(f"{word:<10} {value}", 11), word, level) if value else []
 
 
 def utc_now() -> datetime:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from heartbeat.words import format_duration, list_names
 from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
 from scheduler.cli import daemon_files, options, output
-from scheduler.cli.colours import Meaning, paint
+from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.output import (
     LINE_WIDTH,
@@ -33,6 +33,7 @@ from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.model.expected_error import InputError
+from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 
 COLUMNS = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
@@ -135,7 +136,7 @@ def _table_with_clock_changes(rows: list[TimedRow], changes: list[ClockChange]) 
         format_table(COLUMNS, shown) if len(zones) > 1 else format_table(COLUMNS[:-1], [cells[:-1] for cells in shown])
     ).splitlines()
     texts = [f"--- clock of {change.zone}: {change.before} is {change.after} ---" for change in changes]
-    marks = [(change.at, paint(text, Meaning.WORRYING)) for change, text in zip(changes, texts, strict=True)]
+    marks = [(change.at, paint(text, Level.LOST)) for change, text in zip(changes, texts, strict=True)]
     yield head
     # The line of a clock change comes before runs at the same time, which are in the new clock's time.
     for _, line in sorted([*marks, *zip((at for at, _ in rows), lines, strict=True)], key=lambda marked: marked[0]):
@@ -174,8 +175,8 @@ def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
         yield from _format_names(words, [_label(entry) for entry in entries if entry.total and entry.source == source])
     for state, words in STATE_NOTES.items():
         found = [_label(entry) for entry in entries if not entry.total and entry.state == state]
-        yield from (paint(line, Meaning.PLANNED) for line in _format_names(words, found))
-    state = paint("running", Meaning.GOOD) if running else paint("down", Meaning.BAD)
+        yield from (paint(line, Level.PLANNED) for line in _format_names(words, found))
+    state = paint("running", Level.GOOD) if running else paint("down", Level.BAD)
     yield f"daemon: {state}{'' if running else '; nothing runs until it is started'}"
 
 
@@ -225,7 +226,7 @@ WORST_COLUMNS: list[Column[EntryMaximum]] = [
     Column(
         "USD A DAY",
         lambda each: NO_LIMIT if each.usd_per_day is None else round_up_usd(each.usd_per_day),
-        meaning=lambda each: Meaning.WORRYING if each.usd_per_day is None else None,
+        level=lambda each: Level.LOST if each.usd_per_day is None else None,
     ),
     Column("BY", lambda each: each.by),
 ]

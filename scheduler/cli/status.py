@@ -24,7 +24,7 @@ from heartbeatd.answers import (
     Status,
 )
 from scheduler.cli import daemon_files, progress
-from scheduler.cli.colours import Fact, Meaning, meaning_of, meaning_of_run, paint_label
+from scheduler.cli.colours import Fact, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
 from scheduler.cli.output import (
     Column,
@@ -46,6 +46,7 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
 from scheduler.model.budget import describe_unknown
 from scheduler.model.circuit import EVERY_MODEL, Circuit
+from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, database, disk_reserve
 from scheduler.store.boots import STOPPED
@@ -87,7 +88,7 @@ def _status_lines(source: Source) -> Iterator[str]:
         return
     for fact in (
         *_daemon_lines(data, up, now, files, standby, runs_elsewhere=runs_elsewhere),
-        *(Fact(f"problem: {says}", Meaning.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
+        *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if found else ()),
     ):
@@ -98,7 +99,7 @@ def _status_lines(source: Source) -> Iterator[str]:
 
 def _wrap_fact(fact: str | Fact) -> list[str]:
     if isinstance(fact, Fact):
-        return paint_label(wrap_text(fact.text, 2), fact.label, fact.meaning)
+        return paint_label(wrap_text(fact.text, 2), fact.label, fact.level)
     return wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
 
 
@@ -107,7 +108,7 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
     refused = data.config_refused
     if refused:
         by = f" by {refused.by}" if refused.by else ""
-        yield Fact(f"config: rejected {format_time(refused.at)}{by}, the previous one stays active", Meaning.BAD)
+        yield Fact(f"config: rejected {format_time(refused.at)}{by}, the previous one stays active", Level.BAD)
         yield from (f"  {problem}" for problem in refused.problems)
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:
@@ -115,15 +116,15 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
     if more := data.overrides[MAX_OVERRIDES:]:
         yield f"  and {format_count(len(more), 'more override')}"
     if data.deadman_problem:
-        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Meaning.BAD)
+        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
     if data.workers_problem:
-        yield Fact(f"workers: {data.workers_problem}", Meaning.BAD)
+        yield Fact(f"workers: {data.workers_problem}", Level.BAD)
     for breaker in data.breakers:
-        yield Fact(_format_breaker(breaker), Meaning.BAD)
+        yield Fact(_format_breaker(breaker), Level.BAD)
     for outage in data.outages:
-        yield Fact(_format_outage(outage), Meaning.BAD if outage.failing else Meaning.WORRYING)
+        yield Fact(_format_outage(outage), Level.BAD if outage.failing else Level.LOST)
     for entry in data.flapping:
-        yield Fact(f"unstable: {entry_label(entry.kind, entry.name)} fails and recovers repeatedly", Meaning.WORRYING)
+        yield Fact(f"unstable: {entry_label(entry.kind, entry.name)} fails and recovers repeatedly", Level.LOST)
 
 
 def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
@@ -182,12 +183,10 @@ def _daemon_lines(
     if up is not None:
         started_at = up.started_at if standby else _start_time(boot, up)  # the boot is that of the leader
         since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
-        yield Fact(
-            f"daemon: {f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}", Meaning.GOOD
-        )
+        yield Fact(f"daemon: {f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}", Level.GOOD)
     elif boot is not None and runs_elsewhere:
         last = abbreviate_duration(elapsed_time(boot.last_tick_at or boot.started_at, now))
-        yield Fact(f"daemon: running on another machine, last tick {last} ago", Meaning.GOOD)
+        yield Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
     elif boot is None:
         yield f"daemon: has never run on {files.shown}; `heartbeatd run` starts it"
     else:
@@ -195,13 +194,13 @@ def _daemon_lines(
         span = abbreviate_duration(elapsed_time(ended, now))
         clean = boot.ended_at is not None
         was = f"daemon: down since {format_time(ended)} ({span}), {ending_text(clean)}"
-        yield Fact(was, Meaning.WORRYING if clean else Meaning.BAD)
+        yield Fact(was, Level.LOST if clean else Level.BAD)
 
 
 def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str | Fact]:
     """The space on the disk, problems of the config and of providers, and the latest times at which the daemon did not run."""
     if up is not None and files.server is None and (shortage := disk_reserve.shortage_message(files.database)):
-        yield Fact(f"disk: {shortage}", Meaning.BAD)
+        yield Fact(f"disk: {shortage}", Level.BAD)
     yield from _problem_lines(data)
     for down in data.downs[:MAX_DOWNTIMES]:
         span = abbreviate_duration(elapsed_time(down.since, down.until or now))
@@ -242,7 +241,7 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
     for box in data.outbox:
         since = f" since {format_time(box.oldest_at)}" if box.oldest_at else ""
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
-        yield Fact(line, Meaning.BAD if box.dead else Meaning.WORRYING)
+        yield Fact(line, Level.BAD if box.dead else Level.LOST)
     if data.spend:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)
@@ -276,7 +275,7 @@ def _failing_lines(entry: EntryStatus) -> Iterator[Fact]:
         fault = f" ({failing.reason})" if failing.reason else ""
         yield Fact(
             f"{trouble_word(failing.reason)}: {name} {often}{fault} since {format_time(failing.since)}, {report}",
-            Meaning.BAD,
+            Level.BAD,
         )
 
 
@@ -284,7 +283,7 @@ def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
     if undelivered := entry.undelivered:
         name = entry_label(entry.kind, entry.name)
         line = f"undelivered: {name} {undelivered.says}"
-        yield Fact(f"{line}, since {format_time(undelivered.since)}", Meaning.BAD)
+        yield Fact(f"{line}, since {format_time(undelivered.since)}", Level.BAD)
 
 
 def _paused_lines(entry: EntryStatus) -> Iterator[str]:
@@ -296,14 +295,14 @@ def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
     if muted := entry.muted:
         held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
         says = muted.says.removeprefix("muted ")
-        yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Meaning.WORRYING)
+        yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Level.LOST)
 
 
 def _condition_lines(entry: EntryStatus) -> Iterator[Fact]:
     count, worst = entry.conditions.open, entry.conditions.worst
     if count:
         name = entry_label(entry.kind, entry.name)
-        yield Fact(f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", meaning_of(worst))
+        yield Fact(f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", level_of(worst))
 
 
 def _busy_lines(entry: EntryStatus) -> Iterator[str]:
@@ -360,8 +359,8 @@ def _format_amount(amount: float) -> str:
 
 
 def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
-    def ended(entry: EntryStatus) -> Meaning | None:
-        return meaning_of_run(entry.last_run.outcome, entry.last_run.reason) if entry.last_run else None
+    def ended(entry: EntryStatus) -> Level | None:
+        return level_of_run(entry.last_run.outcome, entry.last_run.reason) if entry.last_run else None
 
     def why(entry: EntryStatus) -> str:
         last = entry.last_run
@@ -371,16 +370,16 @@ def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
             return f"on {last.worker}"
         return format_reason(last.reason, last.suppression, last.delivery)
 
-    def undelivered(entry: EntryStatus) -> Meaning | None:
-        return (meaning_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
+    def undelivered(entry: EntryStatus) -> Level | None:
+        return (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
 
     return [
         Column("NAME", lambda entry: entry_label(entry.kind, entry.name)),
-        Column("STATE", lambda entry: entry.state, meaning=lambda entry: meaning_of(entry.state)),
-        Column("NEXT", lambda entry: format_short_time(entry.next_due or entry.paused_until, now)),
-        Column("LAST", lambda entry: entry.last_run.outcome or entry.last_run.state if entry.last_run else "-", meaning=ended),
         Column(
-            "WHY", why, meaning=lambda entry: (meaning_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
+            "STATE", lambda entry: entry.state, level=lambda entry: None if entry.state == "active" else level_of(entry.state)
         ),
+        Column("NEXT", lambda entry: format_short_time(entry.next_due or entry.paused_until, now)),
+        Column("LAST", lambda entry: entry.last_run.outcome or entry.last_run.state if entry.last_run else "-", level=ended),
+        Column("WHY", why, level=lambda entry: (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)),
         Column("ENDED", lambda entry: format_short_time(entry.last_run.finished_at if entry.last_run else None, now)),
     ]

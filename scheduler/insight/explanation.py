@@ -33,13 +33,14 @@ from scheduler.insight import entry_states, obstacles, reason_texts, reload_hist
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
 from scheduler.insight.entry_day import STATUSES, existed, explain_day
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, Level, SlotCause
+from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, SlotCause
 from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.condition import Condition
 from scheduler.model.entry import Key
+from scheduler.model.levels import Level
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
 from scheduler.model.timestamps import MILLISECOND

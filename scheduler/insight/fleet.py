@@ -11,10 +11,11 @@ from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
 from heartbeatd.answers import BudgetUsage, EntryOverview, EntryStatus
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import find_entry
-from scheduler.insight.reason_texts import Level, trouble_word
+from scheduler.insight.reason_texts import trouble_word
 from scheduler.insight.records import Records
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
+from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.store import fleet_records
 from scheduler.store.fleet_records import DayCost, LatestAnswer, SlotRecord

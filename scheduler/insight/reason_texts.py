@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from heartbeat.words import format_count
 from heartbeatd.answers import RunNotice
 from scheduler.model.condition import Effect, EndedBy
-from scheduler.model.outcome import ANSWERED, FAILURES, WORRYING_SKIPS, DeliveryState, Outcome, Reason, Skip, Suppression
+from scheduler.model.levels import Level, level_of
+from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
@@ -26,19 +26,6 @@ DUE = "due"
 TO_COME = "to_come"
 NOT_KEPT = "not_kept"
 NOT_DECLARED = "not_declared"
-
-
-class Level(StrEnum):
-    """How good or bad a result is. Charts have one colour for each, the same as the dashboards."""
-
-    GOOD = "good"
-    ALERT = "alert"
-    WAITING = "waiting"
-    PLANNED = "planned"  # skipped as the settings require
-    LOST = "lost"  # skipped although the entry should have run
-    BAD = "bad"
-    TO_COME = "to_come"
-    UNKNOWN = "unknown"
 
 
 OUTCOMES_OF_RUNS = frozenset(outcome.value for outcome in Outcome if outcome is not Outcome.SKIPPED)
@@ -59,9 +46,8 @@ class SlotCause:
     @property
     def level(self) -> Level:
         """How good or bad it is."""
-        if self.code in ANSWERED and self.detail in DELIVERY_LEVELS:
-            return DELIVERY_LEVELS[self.detail]
-        return LEVELS.get(self.code, Level.PLANNED)
+        undelivered = level_of(self.detail) if self.code in ANSWERED and self.detail in DELIVERY_TEXTS else None
+        return undelivered or level_of(self.code) or Level.PLANNED
 
     @property
     def text(self) -> str:
@@ -91,12 +77,6 @@ DELIVERY_TEXTS: dict[str, str] = {
     DeliveryState.DEAD: "accepted, not delivered and given up",
     DeliveryState.DROPPED: "accepted, not delivered and dropped",
 }  # after `alert` or `message`
-
-DELIVERY_LEVELS: dict[str | None, Level] = {
-    **dict.fromkeys((DeliveryState.NO_TARGET, DeliveryState.DEAD), Level.BAD),
-    **dict.fromkeys((DeliveryState.PARTIAL, DeliveryState.UNCERTAIN, DeliveryState.HELD), Level.LOST),
-    **dict.fromkeys((DeliveryState.PENDING, DeliveryState.SENDING), Level.WAITING),
-}
 
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     **{(Outcome.ALERT, state): f"ran, alert {text}" for state, text in DELIVERY_TEXTS.items()},
@@ -155,17 +135,6 @@ REASON_TEXTS: dict[str, str] = {
     NOT_KEPT: "no longer in the history (history.keep, history.runs)",
     NOT_DECLARED: "not yet known to the daemon",
 }
-
-LEVELS: dict[str, Level] = {
-    **dict.fromkeys(FAILURES, Level.BAD),
-    **dict.fromkeys(WORRYING_SKIPS, Level.LOST),
-    **dict.fromkeys((DAEMON_DOWN, CLOCK_JUMPED, STOOD_STILL), Level.LOST),
-    **dict.fromkeys((Outcome.ASYNC, RUNNING, WAITING, DUE), Level.WAITING),
-    **dict.fromkeys((NOT_KEPT, NOT_DECLARED), Level.UNKNOWN),
-    Outcome.OK: Level.GOOD,
-    Outcome.ALERT: Level.ALERT,
-    TO_COME: Level.TO_COME,
-}  # every other reason is a skip that the settings require
 
 TEXTS_FOR_NOW: dict[str, str] = {
     Skip.ALREADY_RUNNING: "a run is in progress",

@@ -10,7 +10,7 @@ from world import MakeWorld, World, utc
 
 from scheduler.insight import explanation
 from scheduler.insight.explanation import DayTimeline
-from scheduler.insight.reason_texts import Level
+from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.store import wakes
 

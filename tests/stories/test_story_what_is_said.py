@@ -21,8 +21,8 @@ from scheduler.cli.main import main
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Request
 from scheduler.insight import fleet, status_data
-from scheduler.insight.reason_texts import Level
 from scheduler.insight.slot_history import cause_of_run
+from scheduler.model.levels import Level
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store.outbox import delivery_text
 

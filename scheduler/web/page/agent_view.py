@@ -15,9 +15,10 @@ from scheduler.engine.inbox import Refused
 from scheduler.insight import explanation, slot_history, status_data
 from scheduler.insight.explanation import DayMark, DayTimeline
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import Level, SlotCause
+from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.records import ExplainedEntry
 from scheduler.model.day_names import parse_day
+from scheduler.model.levels import Level
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
 from scheduler.web.api_request import parse_sent

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from heartbeatd.answers import LastRun, RunRecord
-from scheduler.insight.reason_texts import Level
-from scheduler.model.outcome import FAILURES, WORRYING_SKIPS, Outcome
+from scheduler.model.levels import Level, level_of
+from scheduler.model.outcome import Outcome
 
 # good: green. bad: red. late: orange, a warning. wait: yellow. note: blue, an alert. off: grey, as planned.
-COLOURS_OF_WORDS: dict[str, str] = {
-    **dict.fromkeys(("ok", "delivered", "active", "applied", "info"), "good"),
-    **dict.fromkeys((*map(str, FAILURES), "dead", "no_target", "refused", "critical", "bad", "failing"), "bad"),
-    **dict.fromkeys(("held", "uncertain", "partial", "warning", "warn", "problem", *map(str, WORRYING_SKIPS)), "late"),
-    **dict.fromkeys(("pending", "sending", "waiting", "running", "async", "open"), "wait"),
-    **dict.fromkeys(("alert", "started"), "note"),
-}
 COLOURS_OF_LEVELS: dict[Level, str] = {
     Level.GOOD: "good",
     Level.ALERT: "note",
@@ -30,7 +23,8 @@ def colour_of_level(level: Level) -> str:
 
 def colour_of_word(word: str | None) -> str:
     """The class of a word; `off` (grey) for any other word."""
-    return COLOURS_OF_WORDS.get(word or "", "off")
+    level = level_of(word)
+    return colour_of_level(level) if level else "off"
 
 
 def colour_of_run(run: RunRecord | LastRun) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from heartbeatd.questions import ListAgents
 from scheduler.insight import fleet, status_data
 from scheduler.insight.fleet import AgentCard, AgentState, Group
-from scheduler.insight.reason_texts import Level
+from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.http_errors import not_found
