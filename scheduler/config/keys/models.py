@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -30,6 +30,8 @@ from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, Relo
 
 Form = Mapping[str, Any]
 """The JSON Schema of a key or of a model."""
+
+TITLE = "heartbeatd config.yaml"  # of the JSON Schema of the whole
 
 # The sections of the form on the page of an agent, in their order.
 Section = Literal["Interval and hours", "Model", "Checklist and context", "Delivery", "Budget"]
@@ -835,7 +837,7 @@ def config_schema() -> Form:
     """JSON Schema of config.yaml as it is written, for an editor."""
     made = Config.model_json_schema()
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    made["title"] = "heartbeatd config.yaml"
+    made["title"] = TITLE
     made["patternProperties"] = {"^x-": {}}
     return made
 
@@ -844,8 +846,7 @@ def keys_on_path(steps: Iterable[str], model: str = "") -> Iterator[Form]:
     """The JSON Schema of each known key on the way to a value, from the top of the config or from a model. Names of entries are
     left out: an agent may have the name of a key.
     """
-    definitions = config_schema()["$defs"]
-    part = definitions.get(model, config_schema())
+    part = definition(model)
     for step in steps:
         form = part.get("properties", {}).get(step)
         if form is not None:
@@ -855,10 +856,42 @@ def keys_on_path(steps: Iterable[str], model: str = "") -> Iterator[Form]:
         part = model_of_form(form) or form
 
 
+def definition(model: str) -> Form:
+    """The JSON Schema of a model."""
+    found: Form = config_schema()["$defs"].get(model, config_schema())
+    return found
+
+
+def models_of_form(form: Form) -> list[str]:
+    """The models of the maps that a key may contain; none for a plain value."""
+    named = form.get("additionalProperties", {})
+    parts = (form, form.get("items", {}), *form.get("anyOf", ()), *form.get("oneOf", ()), named, *named.get("anyOf", ()))
+    return [part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part]
+
+
 def model_of_form(form: Form) -> Form | None:
     """The JSON Schema of the model of a key whose value is a map of one kind; None for another value."""
-    references = [part["$ref"] for part in (form, *form.get("anyOf", ())) if "$ref" in part]
-    found: Form | None = config_schema()["$defs"][references[0].rpartition("/")[2]] if references else None
+    found = models_of_form({key: form[key] for key in ("$ref", "anyOf") if key in form})
+    return definition(found[0]) if found else None
+
+
+def kinds_of_model(model: Form) -> list[str]:
+    """The words that `kind` may be in a map; none where it has no such key."""
+    kind = model["properties"].get("kind", {})
+    found: list[str] = kind.get("enum") or [kind["const"]] if kind.keys() & {"enum", "const"} else []
+    return found
+
+
+def models_at(steps: Iterable[str | int], model: str = "") -> list[Form]:
+    """The JSON Schemas of the models that the map at `steps` may have, from the top of the config or from a model."""
+    found, is_name = [definition(model)], False
+    for step in steps:
+        form = None if is_name else found[0]["properties"].get(step)
+        is_name = form is not None and "additionalProperties" in form  # an agent may have the name of a key
+        if form is not None:
+            found = [definition(each) for each in models_of_form(form)] or found
+        else:  # a name, an index or the tag of a union
+            found = [each for each in found if step in kinds_of_model(each)] or found
     return found
 
 
@@ -867,16 +900,3 @@ def keys_with_form(form: str) -> frozenset[str]:
     """The names of all keys whose values have this form, as the reference says it."""
     parts = (config_schema(), *config_schema()["$defs"].values())
     return frozenset(name for part in parts for name, each in part["properties"].items() if each.get("x-form") == form)
-
-
-def models_in(annotation: object) -> list[type[ConfigPart]]:
-    """The models inside the annotation of a key; none for a plain value."""
-    if isinstance(annotation, type) and issubclass(annotation, ConfigPart):
-        return [annotation]
-    return [model for inside in get_args(annotation) for model in models_in(inside)]
-
-
-def kinds_of_model(model: type[ConfigPart]) -> tuple[str, ...]:
-    """The words that `kind` may be in a model of a union; none where the model has no such key."""
-    kind = model.model_fields.get("kind")
-    return get_args(kind.annotation) if kind and get_origin(kind.annotation) is Literal else ()

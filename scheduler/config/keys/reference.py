@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
-from scheduler.config.keys.models import Form, config_schema
+from scheduler.config.keys.models import Form, config_schema, kinds_of_model, models_of_form
 
 _HEAD = """# config.yaml
 
@@ -46,32 +46,19 @@ def _render_section(title: str, model: Form, models: Form, seen: dict[str, str])
     yield "|---|---|---|---|"
     inner: list[tuple[str, str]] = []
     for key, form in model["properties"].items():
-        names = _model_names(form)
+        names = models_of_form(form)
         path = key if title == "Top level" else f"{title.partition(',')[0]}.{key}"
         if names and "additionalProperties" in form:
             path = f"{path}.NAME"
         for name in names:
             if name not in seen:
                 seen[name] = path
-                inner.append((name, path if len(names) == 1 else f"{path}, kind {_join_kinds(models[name])}"))
+                inner.append((name, path if len(names) == 1 else f"{path}, kind {' or '.join(kinds_of_model(models[name]))}"))
         default = _describe_default(form, required=key in model.get("required", ()))
         yield f"| `{key}` | {describe_form(form) or _describe_map(form, names, seen)} | {default} | {form['description']} |"
     yield ""
     for name, path in inner:
         yield from _render_section(path, models[name], models, seen)
-
-
-def _model_names(form: Form) -> list[str]:
-    """The names of the models that a key may contain; none for a plain value."""
-    named = form.get("additionalProperties", {})
-    among = [*form.get("anyOf", ()), *form.get("oneOf", ()), *(named.get("anyOf", ()) if isinstance(named, dict) else ())]
-    parts = [form, form.get("items"), named, *among]
-    return [part["$ref"].rpartition("/")[2] for part in parts if isinstance(part, dict) and "$ref" in part]
-
-
-def _join_kinds(model: Form) -> str:
-    kind = model["properties"]["kind"]
-    return " or ".join(kind.get("enum") or [kind["const"]])
 
 
 def describe_form(form: Form) -> str:

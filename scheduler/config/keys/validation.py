@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, get_origin
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -16,7 +16,7 @@ from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, Position
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import as_yaml, describe_type, find_closest, join_with_or, quote_value
 from scheduler.config.keys import models
-from scheduler.config.keys.models import ConfigPart, Form, kinds_of_model, models_in
+from scheduler.config.keys.models import Form, definition, kinds_of_model, models_at, models_of_form
 from scheduler.model.state_address import INSTEAD_OF_SHARDS
 
 Steps = tuple[str | int, ...]
@@ -48,17 +48,27 @@ SENTENCES: Mapping[str, str] = {
 _MISSING = ("missing", "union_tag_not_found")
 
 
+# What to say for a key that does not exist any more, by the title of its model.
+REMOVED = {
+    (models.TITLE, "shard"): f"shards no longer exist; remove this key; {INSTEAD_OF_SHARDS}",
+    (
+        "Channel",
+        "links",
+    ): "links no longer exist; remove this key; messages in Telegram can have buttons, and the HTTP API does the same",
+}
+
+
 def check_values(root: MarkedMap, diagnostics: Diagnostics) -> models.Config:
     """The config whose agents and jobs have their defaults. Raises ConfigError with the errors of all values."""
     defaults = root.get("defaults")
     try:
         models.Defaults.model_validate(defaults)
     except ValidationError as error:
-        _add_errors(error, models.Defaults, defaults, ("defaults",), root.marks["defaults"][0], diagnostics)
+        _add_errors(error, "Defaults", defaults, ("defaults",), root.marks["defaults"][0], diagnostics)
     try:
         config = _validate_config(root)
     except ValidationError as error:
-        _add_errors(error, models.Config, root, (), NO_POSITION, diagnostics)
+        _add_errors(error, "Config", root, (), NO_POSITION, diagnostics)
     diagnostics.raise_errors()
     return config
 
@@ -70,7 +80,7 @@ def find_unknown_key(root: MarkedMap) -> tuple[Steps, str] | None:
     except ValidationError as error:
         for found in _iterate_errors(error):
             if found["type"] == "extra_forbidden":
-                return found["loc"], _explain_error(found, models.Config)
+                return found["loc"], _explain_error(found, "Config")
     return None
 
 
@@ -79,14 +89,12 @@ def _validate_config(root: MarkedMap) -> models.Config:
     return models.Config.model_validate({k: value for k, value in root.items() if k != "defaults" and not k.startswith("x-")})
 
 
-def _add_errors(
-    error: ValidationError, model: type[ConfigPart], node: Any, steps: Steps, place: Position, diagnostics: Diagnostics
-) -> None:
+def _add_errors(error: ValidationError, model: str, node: Any, steps: Steps, place: Position, diagnostics: Diagnostics) -> None:
     """Report each error once. A key that is missing in `defaults`, or beside a misspelt one, is no error of its own."""
     misspelt = {found["loc"][:-1] for found in _iterate_errors(error) if found["type"] == "extra_forbidden"}
     for found in _iterate_errors(error):
         is_missing = found["type"] in _MISSING
-        if is_missing and (model is models.Defaults or found["loc"][:-1] in misspelt):
+        if is_missing and (model == "Defaults" or found["loc"][:-1] in misspelt):
             continue
         tag = ("kind",) if found["type"].startswith("union_tag") else ()
         is_key = found["loc"][-1:] == ("[key]",)
@@ -107,15 +115,15 @@ def _key_position(node: Any, steps: Sequence[str | int], place: Position) -> Pos
     return node.marks[str(steps[-1])][0] if isinstance(node, MarkedMap) and steps[-1] in node else place
 
 
-def _explain_error(found: ErrorDetails, model: type[ConfigPart]) -> str:
-    """What is wrong, and what to write."""
+def _explain_error(found: ErrorDetails, model: str) -> str:
+    """What is wrong in a value of this model, and what to write."""
     kind, value, limits = found["type"], found["input"], found.get("ctx", {})
     if kind == "value_error":
         return str(limits["error"])
-    parts = _models_at(model, found["loc"])
+    parts = models_at(found["loc"], model)
     name = next((str(step) for step in reversed(found["loc"]) if isinstance(step, str)), "")
     if kind == "extra_forbidden":
-        return _explain_unknown_key(name, _models_at(model, found["loc"][:-1])[0], found["loc"])
+        return _explain_unknown_key(name, models_at(found["loc"][:-1], model)[0], found["loc"])
     words = re.findall(r"'([^']*)'", str(limits.get("expected", limits.get("expected_tags", ""))))
     if kind == "union_tag_not_found":
         words = [word for part in parts for word in kinds_of_model(part)]
@@ -126,7 +134,7 @@ def _explain_error(found: ErrorDetails, model: type[ConfigPart]) -> str:
         key=name,
         value=quote_value(value),
         type=describe_type(value),
-        example=_example(_models_at(model, found["loc"][:-1])[0], name),
+        example=_example(models_at(found["loc"][:-1], model)[0], name),
         map=_example_map(parts[0]),
         words=join_with_or(words) if words else "",
         word=quote_value(word),
@@ -138,39 +146,30 @@ def _format_limit(limit: float) -> str:
     return f"{limit:g}" if limit < 1 else f"{limit:.0f}"
 
 
-def _example_map(model: type[ConfigPart]) -> str:
+def _example_map(model: Form) -> str:
     """A map with the first key of a model that has an example."""
-    forms = _forms_of_keys(model)
+    forms = model["properties"]
     name = next((name for name, form in forms.items() if {"examples", "default"} & form.keys()), next(iter(forms)))
     return f"{{{name}: {_example(model, name)}}}"
 
 
-def _example(model: type[ConfigPart], name: str) -> str:
+def _example(model: Form, name: str) -> str:
     """A value that may be written for a key, such as its default."""
-    form = _forms_of_keys(model).get(name, {})
+    form = model["properties"].get(name, {})
     return as_yaml(form.get("examples", [form.get("default", 1)])[0])
 
 
-def _forms_of_keys(model: type[ConfigPart]) -> Form:
-    """The JSON Schemas of the keys of a model."""
-    schema = models.config_schema()
-    found: Form = schema["$defs"].get(model.__name__, schema)["properties"]
-    return found
-
-
-def _explain_unknown_key(name: str, model: type[ConfigPart], steps: Steps) -> str:
+def _explain_unknown_key(name: str, model: Form, steps: Steps) -> str:
     """The error for an unknown key: with the closest key of its map, else with the maps that have a key of this name."""
-    if model is models.Config and name == "shard":
-        return f"shards no longer exist; remove this key; {INSTEAD_OF_SHARDS}"
-    if model is models.Channel and name == "links":
-        return "links no longer exist; remove this key; messages in Telegram can have buttons, and the HTTP API does the same"
-    known = tuple(model.model_fields)
+    if removed := REMOVED.get((model["title"], name)):
+        return removed
+    known = tuple(model["properties"])
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"
-    kinds = [word for part in _models_at(models.Config, steps[:-2]) for word in kinds_of_model(part) if name in part.model_fields]
+    kinds = [word for part in models_at(steps[:-2]) for word in kinds_of_model(part) if name in part["properties"]]
     if kinds:
         return f"unknown key here; {name} is for kind: {join_with_or(kinds)}"
-    if len(steps) > 1 and name in models.Config.model_fields:
+    if len(steps) > 1 and name in definition("")["properties"]:
         return "unknown key here; it belongs at the top of the file"
     if homes := _maps_with_key(name, steps):
         return f"unknown key here; it belongs under {join_with_or(homes)}"
@@ -191,28 +190,15 @@ def _maps_with_key(name: str, steps: Steps) -> list[str]:
 def _maps_by_key() -> Mapping[str, list[str]]:
     """The paths of the maps that have a key, by the key, the shallowest first."""
     found = defaultdict[str, list[str]](list)
-    level: list[tuple[str, type[ConfigPart]]] = [("", models.Config)]
+    level: list[tuple[str, Form]] = [("", definition(""))]
     while level:
         below = []
         for path, model in level:
-            for name, field in model.model_fields.items():
+            for name, form in model["properties"].items():
                 if path and path not in found[name]:
                     found[name].append(path)
-                inside = f"{path}.{name}".removeprefix(".") + (".NAME" if get_origin(field.annotation) is dict else "")
+                inside = f"{path}.{name}".removeprefix(".") + (".NAME" if "additionalProperties" in form else "")
                 if inside != "defaults":
-                    below += [(inside, part) for part in models_in(field.annotation)]
+                    below += [(inside, definition(part)) for part in models_of_form(form)]
         level = below
-    return found
-
-
-def _models_at(model: type[ConfigPart], steps: Steps) -> list[type[ConfigPart]]:
-    """The models that the map at `steps` may have."""
-    found, is_name = [model], False
-    for step in steps:
-        field = None if is_name else found[0].model_fields.get(str(step))
-        is_name = field is not None and get_origin(field.annotation) is dict  # an agent may have the name of a key
-        if field is not None:
-            found = models_in(field.annotation) or found
-        else:  # a name, an index or the tag of a union
-            found = [part for part in found if step in kinds_of_model(part)] or found
     return found

@@ -14,10 +14,10 @@ from heartbeat.spec import Heartbeat
 from heartbeatd.secret import MASK
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
-from scheduler.config.keys.models import config_schema
+from scheduler.config.keys.models import keys_on_path
 from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders, load_stored
-from scheduler.config.settings.effective_values import SECTIONS, format_value, nested_model
+from scheduler.config.settings.effective_values import SECTIONS, format_value
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.model.config_changes import (
     MAX_STORED_VALUE,
@@ -139,16 +139,11 @@ def _changed_secrets(old: Settings, new: Settings, changes: list[KeyChange], *, 
 
 
 @cache
-def _default_of(model: str | None, path: str) -> str:
+def _default_of(model: str, path: str) -> str:
     """The default of a key in a model, as it is written; NOT_SET if it has none."""
-    default = None
-    for step in path.split("."):
-        schema = config_schema() if model == "Config" else config_schema()["$defs"].get(model, {})
-        form = schema.get("properties", {}).get(step)
-        if form is None:
-            return NOT_SET
-        default = form.get("default")
-        model = nested_model(form, MarkedMap()) if "discriminator" not in form else None
+    steps = path.split(".")
+    forms = list(keys_on_path(steps, model))
+    default = forms[-1].get("default") if len(forms) == len(steps) else None
     return format_value(default) if default else NOT_SET
 
 

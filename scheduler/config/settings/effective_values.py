@@ -14,7 +14,7 @@ from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.config.keys.models import Form, config_schema
+from scheduler.config.keys.models import Form, definition
 from scheduler.config.settings.config_data import map_at, read_config_data
 from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders
 from scheduler.config.settings.load import load_config
@@ -69,7 +69,7 @@ class _Listing:
 
     def iterate_values(self, model: str, written: MarkedMap, above: tuple[str, ...]) -> Iterator[EffectiveValue]:
         """The values of a map, whose path is `above`."""
-        for key, form in config_schema()["$defs"][model]["properties"].items():
+        for key, form in definition(model)["properties"].items():
             path, value = (*above, key), written.get(key)
             if inner := nested_model(form, value):
                 yield from self.iterate_values(inner, value if isinstance(value, MarkedMap) else MarkedMap(), path)

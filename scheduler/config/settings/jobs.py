@@ -126,7 +126,7 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     """Report keys of the job itself that have no effect. Inherited keys may be meant for other jobs."""
     if node.has_own_key("stagger") and job.stagger:
         _check_stagger(job, node)
-    for key, form in models.config_schema()["$defs"]["Job"]["properties"].items():
+    for key, form in models.definition("Job")["properties"].items():
         needed = form.get("x-applies-to")
         if not needed or getattr(job, needed) is not None or not node.has_own_key(key):
             continue
