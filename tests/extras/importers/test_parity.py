@@ -121,7 +121,7 @@ def test_claw0_the_same_text_in_any_case_is_sent_once_in_24_hours(make_world: Ma
 
 @row("claw0", 8)
 def test_claw0_the_agent_can_be_a_function_in_the_same_process() -> None:
-    assert heartbeat.beat(lambda prompt: "Disk full", now=NOW, checklist="- look").text == "Disk full"
+    assert heartbeat.beat(heartbeat.Spec(lambda prompt: "Disk full", checklist="- look"), now=NOW).text == "Disk full"
 
 
 @row("claw0", 9)
@@ -454,7 +454,7 @@ def test_nanobot_decides_first_then_executes_then_notifies() -> None:
         order.append(tasks)
         return "b is down"
 
-    heartbeat.beat(now=NOW, checklist="- look", decide=decide, on_execute=execute, on_notify=order.append)
+    heartbeat.beat(heartbeat.Spec(checklist="- look", decide=decide, on_execute=execute, on_notify=order.append), now=NOW)
     assert order == ["decide", "look at b", "b is down"]
 
 
@@ -469,8 +469,11 @@ def test_nanobot_active_tasks_count_and_completed_ones_do_not() -> None:
 def test_nanobot_callbacks_execute_and_notify() -> None:
     alerts: list[str] = []
     run = {"action": "run", "tasks": "look"}
-    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "HEARTBEAT_OK", on_notify=alerts.append)
-    heartbeat.beat(now=NOW, checklist="- x", decide=lambda _: run, on_execute=lambda _: "Disk full", on_notify=alerts.append)
+    for answer in ("HEARTBEAT_OK", "Disk full"):
+        spec = heartbeat.Spec(
+            checklist="- x", decide=lambda _: run, on_execute=lambda _, says=answer: says, on_notify=alerts.append
+        )
+        heartbeat.beat(spec, now=NOW)
     assert alerts == ["Disk full"]
 
 
