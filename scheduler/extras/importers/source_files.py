@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from heartbeat.words import one_line
 from scheduler.config.file import config_text
-from scheduler.config.file.diagnostics import ConfigError, Diagnostics
+from scheduler.config.file.diagnostics import ConfigError, Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.extras.importers import json5_reader
 
@@ -256,12 +256,8 @@ def _read_toml(text: str, builder: _Builder) -> Node:
     return builder.build(MarkedMap(), 1)
 
 
-class _Line:
-    """A position as the YAML parser counts it."""
-
-    def __init__(self, line: int) -> None:
-        self.line = line
-        self.column = 0
+def _at(line: int) -> ExternalPosition:
+    return ExternalPosition(line=line, column=0)
 
 
 def _mark_toml(data: object, lines: dict[tuple[PathStep, ...], int], steps: tuple[PathStep, ...] = (), above: int = 0) -> object:
@@ -269,12 +265,12 @@ def _mark_toml(data: object, lines: dict[tuple[PathStep, ...], int], steps: tupl
     line = lines.get(steps, above)
     if isinstance(data, dict):
         children = {key: _mark_toml(value, lines, (*steps, key), line) for key, value in data.items()}
-        places = {key: _Line(lines.get((*steps, key), line)) for key in data}
+        places = {key: _at(lines.get((*steps, key), line)) for key in data}
         return MarkedMap(children, {key: (place, place) for key, place in places.items()})
     if isinstance(data, list):
         made = MarkedList()
         for index, value in enumerate(data):
-            made.marks.append(_Line(lines.get((*steps, index), line)))
+            made.marks.append(_at(lines.get((*steps, index), line)))
             made.append(_mark_toml(value, lines, (*steps, index), line))
         return made
     return data
@@ -333,7 +329,7 @@ def _read_env(text: str, builder: _Builder) -> Node:
         if value[:1] in ("'", '"') and value[:1] == value[-1:] and len(value) > 1:
             value = value[1:-1]
         made[name.strip()] = value
-        made.marks[name.strip()] = (_Line(number), _Line(number))
+        made.marks[name.strip()] = (_at(number), _at(number))
     return builder.build(made, 1)
 
 
@@ -347,7 +343,7 @@ def _read_markdown(text: str, builder: _Builder) -> Node:
     for number, line in enumerate(text.splitlines()):
         if not line.strip():
             continue
-        place = _Line(number)
+        place = _at(number)
         if re.fullmatch(r"tasks:\s*", line):
             inside = True
             continue
@@ -367,7 +363,7 @@ def _read_markdown(text: str, builder: _Builder) -> Node:
     for key, part in (("tasks", tasks), ("lines", rest)):
         if part:
             made[key] = part
-            made.marks[key] = (_Line(0), _Line(0))
+            made.marks[key] = (_at(0), _at(0))
     return builder.build(made, 1)
 
 
