@@ -52,11 +52,11 @@ class Api(Protocol):
     """Performs the request of the API with this name, for an agent or without one. Raises ToolFailed if it is rejected."""
 
     async def __call__(
-        self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None
+        self, endpoint: str, agent: str | None = None, sent: Mapping[str, object] | None = None
     ) -> dict[str, Any]: ...
 
 
-Arguments = Mapping[str, Any]
+Arguments = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Tool:
     description: str
     keys: tuple[str, ...] | None = None  # None: all of the request
     required: tuple[str, ...] = ("agent",)
-    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    call: Callable[[Api, Arguments], Awaitable[Any]] | None = None
+    properties: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    call: Callable[[Api, str | None, Arguments], Awaitable[object]] | None = None
 
     @property
     def may(self) -> str | None:
@@ -84,7 +84,7 @@ class Tool:
         return ENDPOINTS[self.endpoint].method == "GET"
 
     @property
-    def input_schema(self) -> dict[str, Any]:
+    def input_schema(self) -> dict[str, object]:
         """The JSON schema of the arguments, made from that of the request."""
         schema = self._operation.model_json_schema()["properties"]
         agent = {"agent": {"type": "string", "description": "the name of the agent"}} if self.has_agent else {}
@@ -106,13 +106,14 @@ class Tool:
     def has_agent(self) -> bool:
         return "agent" in self.required
 
-    async def run(self, api: Api, arguments: Arguments) -> Any:
+    async def run(self, api: Api, arguments: Arguments) -> object:
+        agent = str(arguments["agent"]) if "agent" in arguments else None
         if self.call is not None:
-            return await self.call(api, arguments)
-        return await api(self.endpoint, arguments.get("agent"), _chosen(arguments, self.arguments))
+            return await self.call(api, agent, arguments)
+        return await api(self.endpoint, agent, _chosen(arguments, self.arguments))
 
 
-def _chosen(arguments: Arguments, keys: tuple[str, ...]) -> dict[str, Any]:
+def _chosen(arguments: Arguments, keys: tuple[str, ...]) -> dict[str, object]:
     return {key: arguments[key] for key in keys if key in arguments}
 
 
@@ -123,52 +124,48 @@ def _reject_given(arguments: Arguments, keys: tuple[str, ...], reason: str) -> N
             raise ToolFailed(f"{key}: leave it out, because {reason}")
 
 
-async def _get(api: Api, arguments: Arguments) -> Any:
-    state = await api("get_agent", arguments["agent"])
-    config = await api("get_agent_config", arguments["agent"])
+async def _get(api: Api, agent: str | None, arguments: Arguments) -> object:
+    state = await api("get_agent", agent)
+    config = await api("get_agent_config", agent)
     if not arguments.get("all_values"):
         config.pop("values")
     return {"state": state, "config": config}
 
 
-async def _set(api: Api, arguments: Arguments) -> Any:
-    found = await api("get_agent_config", arguments["agent"])
-    return await api(
-        "patch_agent_config", arguments["agent"], _chosen(arguments, ("changes", "dry_run")) | {"hash": found["hash"]}
-    )
+async def _set(api: Api, agent: str | None, arguments: Arguments) -> object:
+    found = await api("get_agent_config", agent)
+    return await api("patch_agent_config", agent, _chosen(arguments, ("changes", "dry_run")) | {"hash": found["hash"]})
 
 
-async def _toggle(api: Api, arguments: Arguments) -> Any:
+async def _toggle(api: Api, agent: str | None, arguments: Arguments) -> object:
     if arguments["on"]:
         _reject_given(arguments, ("for", "until"), "`on: true` resumes the heartbeat at once")
-        return await api("resume_agent", arguments["agent"])
-    return await api("pause_agent", arguments["agent"], _chosen(arguments, ("for", "until")))
+        return await api("resume_agent", agent)
+    return await api("pause_agent", agent, _chosen(arguments, ("for", "until")))
 
 
-async def _mute(api: Api, arguments: Arguments) -> Any:
+async def _mute(api: Api, agent: str | None, arguments: Arguments) -> object:
     if arguments.get("muted", True):
-        return await api("mute_agent", arguments["agent"], _chosen(arguments, ("for", "until", "until_changed")))
+        return await api("mute_agent", agent, _chosen(arguments, ("for", "until", "until_changed")))
     _reject_given(arguments, ("for", "until", "until_changed"), "`muted: false` ends the mute at once")
-    return await api("unmute_agent", arguments["agent"])
+    return await api("unmute_agent", agent)
 
 
-async def _set_checklist(api: Api, arguments: Arguments) -> Any:
-    return await api(
-        "put_checklist", arguments["agent"], {"text": arguments["text"], "hash": arguments.get("hash") or NO_VERSION}
-    )
+async def _set_checklist(api: Api, agent: str | None, arguments: Arguments) -> object:
+    return await api("put_checklist", agent, {"text": arguments["text"], "hash": arguments.get("hash") or NO_VERSION})
 
 
-async def _logs(api: Api, arguments: Arguments) -> Any:
-    wanted = {"kind": "agent", "name": arguments["agent"], "limit": arguments.get("limit", 10)}
+async def _logs(api: Api, agent: str | None, arguments: Arguments) -> object:
+    wanted = {"kind": "agent", "name": agent, "limit": arguments.get("limit", 10)}
     return await api("list_runs", None, wanted)
 
 
-async def _explain(api: Api, arguments: Arguments) -> Any:
-    return await api("get_explanation", arguments["agent"], {"kind": "agent"} | _chosen(arguments, ("on", "at")))
+async def _explain(api: Api, agent: str | None, arguments: Arguments) -> object:
+    return await api("get_explanation", agent, {"kind": "agent"} | _chosen(arguments, ("on", "at")))
 
 
-async def _plan(api: Api, arguments: Arguments) -> Any:
-    name = {"name": arguments["agent"]} if "agent" in arguments else {}
+async def _plan(api: Api, agent: str | None, arguments: Arguments) -> object:
+    name = {} if agent is None else {"name": agent}
     return await api("get_plan", None, name | _chosen(arguments, ("for",)))
 
 
@@ -255,7 +252,7 @@ TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     """The MCP server. `api_of` gives the API for the caller of one request of the protocol."""
 
-    async def read(context: Any, endpoint: str, agent: str | None = None, **sent: Any) -> dict[str, Any]:
+    async def read(context: Any, endpoint: str, agent: str | None = None, **sent: object) -> dict[str, Any]:
         """The answer to a question. A rejected request becomes a protocol error: only tool results can say why."""
         try:
             return await api_of(context)(endpoint, agent, sent)
@@ -329,7 +326,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
     )
 
 
-def _tool_result(data: Any) -> types.CallToolResult:
+def _tool_result(data: object) -> types.CallToolResult:
     text = _as_json(data)
     if len(text) > MAX_RESULT:
         hint = f"the result has {len(text):,} characters, and at most {MAX_RESULT:,} are returned; request less data"
@@ -338,7 +335,7 @@ def _tool_result(data: Any) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured)
 
 
-def _as_json(data: Any) -> str:
+def _as_json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, indent=1)
 
 
@@ -385,7 +382,9 @@ class _InnerApi:
     app_state: AppState
     caller: Caller
 
-    async def __call__(self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def __call__(
+        self, endpoint: str, agent: str | None = None, sent: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
         request = ApiRequest(self.app_state, self.caller, {} if agent is None else {"name": agent}, {}, Headers())
         try:
             operation = parse_operation(ENDPOINTS[endpoint].operation, sent or {})

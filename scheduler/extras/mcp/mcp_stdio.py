@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from mcp.server.stdio import stdio_server
@@ -49,7 +48,9 @@ class _DaemonApi:
     config: Path
     token: str | None
 
-    async def __call__(self, endpoint: str, agent: str | None = None, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def __call__(
+        self, endpoint: str, agent: str | None = None, sent: Mapping[str, object] | None = None
+    ) -> dict[str, object]:
         try:
             status, answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], agent, sent or {}))
         except (ValueError, ExpectedError, click.ClickException) as error:
