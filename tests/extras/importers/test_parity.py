@@ -121,7 +121,7 @@ def test_claw0_the_same_text_in_any_case_is_sent_once_in_24_hours(make_world: Ma
 
 @row("claw0", 8)
 def test_claw0_the_agent_can_be_a_function_in_the_same_process() -> None:
-    assert heartbeat.beat(heartbeat.Spec(lambda prompt: "Disk full", checklist="- look"), now=NOW).text == "Disk full"
+    assert heartbeat.beat(heartbeat.Spec(ask=lambda prompt: "Disk full", checklist="- look"), now=NOW).text == "Disk full"
 
 
 @row("claw0", 9)
