@@ -1,0 +1,361 @@
+"""The rules of messages once more, as a reader of docs/messages.md understands them: what each recipient is sent about a problem.
+
+A test plays the same events here and in the daemon, and compares. Nothing is taken from the code of the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+INFO, WARNING, CRITICAL = range(3)
+OPENS, RISES, REMINDS, UNSTABLE, OVER, NOTHING = "opens", "rises", "reminds", "unstable", "over", "nothing"
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+REMIND_CRITICAL = 6 * HOUR
+OPENINGS = 3  # of a day make a problem unstable
+LOOKS = 2  # without a line, or without a mention, end a problem; failures in a row open one of an agent
+MOST_LOOKS = 16  # without a mention, after ends that were wrong
+LOG = "log"
+TOLERANT = True
+
+Expected = dict["Place", "Chance"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A problem and one of its recipients."""
+
+    subject: str
+    key: str
+    recipient: str
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What may be sent to a recipient now: one of these, over this channel."""
+
+    kinds: frozenset[str]
+    channel: str
+
+
+@dataclass
+class Sent:
+    """What a recipient was sent last about a problem: the highest severity, and when.
+
+    `lost` is what it said if it did not arrive, and `told` the highest severity of earlier messages about it; None if there was none.
+    """
+
+    severity: int
+    at: timedelta
+    message: str
+    is_unstable: bool = False
+    told: int | None = None
+    floor: int = INFO  # as `severity`, but without what was told before a message was lost
+    lost: str = ""
+    is_pending: bool = True
+    was_removed: bool = False  # from the recipients since: then it need not get the end
+
+
+@dataclass
+class Problem:
+    """What is wrong with a subject. Times are elapsed time since the beginning of the test."""
+
+    severity: int
+    openings: list[timedelta] = field(default_factory=list)
+    is_open: bool = True
+    is_mentioned: bool = True
+    missed: int = 0
+    looks: int = LOOKS  # without a mention that end it
+    ended_at: timedelta | None = None
+    ended_by_silence: bool = False
+    is_closed_by_user: bool = False
+    acknowledged: int | None = None  # the severity at which it was
+    sent: dict[str, Sent] = field(default_factory=dict)
+
+
+@dataclass
+class Rules:
+    """What is wrong, and what each recipient was sent. Each method returns what must be sent because of an event.
+
+    Where the clock was set within a period, its length is known only roughly: then more than one outcome is right.
+    """
+
+    deliver: dict[str, list[str]]  # the recipients of each subject
+    remind: timedelta = DAY
+    channels: tuple[str, ...] = ("phone", "mail")
+    now: timedelta = timedelta()
+    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)  # in a row
+    clock: timedelta = timedelta()  # the time by the clock, since the beginning
+    muted_until: dict[str, timedelta] = field(default_factory=dict)  # by the clock
+    clock_changes: list[tuple[timedelta, timedelta]] = field(default_factory=list)  # when, and by how much
+    delivered_at: dict[str, timedelta] = field(default_factory=dict)  # the last message that a channel took
+
+    # --- events ---------------------------------------------------------------------------------------------------------
+
+    def look(self, agent: str, mentioned: dict[str, int], resolved: Iterable[str] = ()) -> Expected:
+        """An answer of an agent without a precheck."""
+        self.failures[agent] = 0
+        for key, severity in mentioned.items():
+            self._see(agent, key, severity)
+        for key, problem in self._open_of(agent):
+            if key in mentioned:
+                continue
+            problem.is_mentioned = False
+            problem.missed += 1
+            if key in resolved:
+                self._end(problem)
+            elif problem.missed >= problem.looks:
+                self._end(problem, by_silence=True)
+        self._end_failure(agent)
+        return self._due(agent, self._keys_of(agent))
+
+    def look_at_lines(self, agent: str, lines: dict[str, int], named: Iterable[str], *, fails: bool = False) -> Expected:
+        """A precheck with lines, of which an answer names some; none if the agent fails."""
+        for key, severity in lines.items():
+            problem = self.problems.get((agent, key))
+            if problem is not None and problem.is_open:
+                problem.missed = 0
+            if key in named:
+                self._see(agent, key, severity)
+        for key, problem in self._open_of(agent):
+            problem.is_mentioned = key in lines  # a reminder needs no answer, only the line
+            if key not in lines:
+                problem.missed += 1
+                if problem.missed >= LOOKS:
+                    self._end(problem)
+        expected = self.fail(agent) if fails else {}
+        if not fails:
+            self.failures[agent] = 0
+            self._end_failure(agent)
+            expected = self._due(agent, ["failed"])
+        return self._due(agent, [key for key in self._keys_of(agent) if key != "failed"]) | expected
+
+    def fail(self, subject: str) -> Expected:
+        """A run fails. One of a job is enough for a message."""
+        self.failures[subject] = self.failures.get(subject, 0) + 1
+        if self.failures[subject] >= (1 if subject.startswith("cron/") else LOOKS):
+            self._see(subject, "failed", WARNING)
+        elif (subject, "failed") in self.problems:
+            self.problems[subject, "failed"].missed = -1  # it seems to begin again, so that its end may wait
+        return self._due(subject, ["failed"])
+
+    def work(self, job: str) -> Expected:
+        """A job succeeds."""
+        self.failures[job] = 0
+        self._end_failure(job)
+        return self._due(job, ["failed"])
+
+    def settle(self, place: Place, message: str, lost: str = "") -> None:
+        """A message about a problem has arrived, or what it said was `lost`: it was not sent, and the next chance sends it again."""
+        sent = self.problems[place.subject, place.key].sent.get(place.recipient)
+        if sent is not None and sent.message == message:
+            sent.lost, sent.is_pending = lost, False
+
+    def channel_refuses(self, channel: str) -> Expected:
+        """A channel refused a message for good, or has taken none for an hour."""
+        subject = f"channel {channel}"
+        self._see(subject, "undelivered", CRITICAL)
+        self.deliver[subject] = [self._substitute(channel)]
+        return self._due(subject, ["undelivered"])
+
+    def channel_is_late(self, channel: str, waited: timedelta) -> Expected:
+        """A channel did not take a message that has waited for some time."""
+        has_taken_others = self.now - self.delivered_at.get(channel, -DAY) < HOUR
+        return {} if waited < HOUR or has_taken_others else self.channel_refuses(channel)
+
+    def channel_takes(self, channel: str) -> Expected:
+        self.delivered_at[channel] = self.now
+        subject = f"channel {channel}"
+        problem = self.problems.get((subject, "undelivered"))
+        if problem is None or not problem.is_open:
+            return {}
+        self._end(problem)
+        return self._due(subject, ["undelivered"])
+
+    def reload(self, subject: str, recipients: list[str], remind: timedelta) -> None:
+        self.deliver[subject], self.remind = recipients, remind
+        for (of, _), problem in self.problems.items():
+            for recipient, sent in problem.sent.items():
+                sent.was_removed |= of == subject and recipient not in recipients
+
+    def acknowledge(self, subject: str, key: str) -> None:
+        problem = self.problems[subject, key]
+        problem.acknowledged = problem.severity
+
+    def unacknowledge(self, subject: str, key: str) -> None:
+        self.problems[subject, key].acknowledged = None
+
+    def close(self, subject: str, key: str) -> None:
+        """A user ends a problem: nothing is sent. What is unstable stays so."""
+        problem = self.problems[subject, key]
+        is_unstable = self.is_unstable(problem) is not False
+        self._end(problem)
+        problem.is_closed_by_user, problem.looks = True, LOOKS
+        problem.sent = {who: sent for who, sent in problem.sent.items() if is_unstable and sent.is_unstable}
+
+    def set_clock(self, by: timedelta) -> None:
+        self.clock_changes.append((self.now, abs(by)))
+
+    def note(self, place: Place, kind: str, message: str) -> None:
+        """A recipient was sent something about a problem. It is pending until it is settled."""
+        problem = self.problems[place.subject, place.key]
+        before = problem.sent.get(place.recipient)
+        if kind == OVER:
+            del problem.sent[place.recipient]
+            return
+        told = None if before is None else before.told if before.lost else before.severity
+        severity = problem.severity if told is None else max(problem.severity, told)
+        is_unstable = kind == UNSTABLE or self._stays_unstable(problem, before)
+        floor = problem.severity if before is None or before.lost else max(problem.severity, before.floor)
+        problem.sent[place.recipient] = Sent(severity, self.now, message, is_unstable, told, floor)
+
+    # --- rules ----------------------------------------------------------------------------------------------------------
+
+    def is_muted(self, subject: str) -> bool:
+        return subject in self.muted_until and self.muted_until[subject] > self.clock
+
+    def was_muted_within(self, span: timedelta) -> bool:
+        """Whether a mute ends later than so long ago: a clock that is set back may begin it again."""
+        return any(until > self.clock - span for until in self.muted_until.values())
+
+    def has_passed(self, span: timedelta, since: timedelta) -> bool | None:
+        """Whether so much time has passed; None if the clock was set, so that one cannot say."""
+        doubt = sum((by for at, by in self.clock_changes if at >= since), timedelta())
+        passed = self.now - since
+        return True if passed - doubt >= span else False if passed + doubt < span else None
+
+    def is_unstable(self, problem: Problem) -> bool | None:
+        """Whether it opened for the third time within a day."""
+        recent = [self.has_passed(DAY, opened) for opened in problem.openings]
+        if sum(each is False for each in recent) >= OPENINGS:
+            return True
+        return None if sum(each is not True for each in recent) >= OPENINGS else False
+
+    def rightful(self, place: Place) -> frozenset[str]:
+        """What a recipient may get now about a problem: one of these."""
+        problem = self.problems[place.subject, place.key]
+        sent, unstable = problem.sent.get(place.recipient), self.is_unstable(problem)
+        if self.is_muted(place.subject):
+            return frozenset((NOTHING,))
+        if not problem.is_open:
+            return frozenset(self._after_end(problem, sent, unstable))
+        if problem.acknowledged is not None and problem.severity <= problem.acknowledged:
+            return frozenset((NOTHING,))
+        return frozenset(self._while_open(problem, sent, unstable))
+
+    def _after_end(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
+        arrived = sent is not None and (not sent.lost or sent.told is not None)
+        if not arrived or sent is None or (sent.told if sent.lost else sent.severity) == INFO or problem.is_closed_by_user:
+            yield NOTHING
+            if TOLERANT and sent is not None and sent.lost:
+                yield OVER
+            return
+        if unstable is not True:
+            yield OVER
+        if unstable is not False or problem.missed < 0 or sent.was_removed or (TOLERANT and sent.floor == INFO):
+            yield NOTHING
+
+    def _while_open(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
+        if sent is None or (sent.lost and sent.told is None):
+            yield from self._either(unstable, UNSTABLE, OPENS)
+        elif sent.lost:
+            yield from (sent.lost, *self._either(unstable, UNSTABLE, OPENS))
+            if sent.lost == RISES and problem.severity <= (sent.told or INFO):
+                yield NOTHING
+        elif problem.severity > sent.severity:
+            yield RISES
+        elif TOLERANT and problem.severity > sent.floor:
+            yield from (RISES, NOTHING)
+        elif unstable is not False and not sent.is_unstable:
+            yield from self._either(unstable, UNSTABLE, NOTHING)
+        elif unstable is True or problem.severity == INFO or sent.is_pending or not problem.is_mentioned:
+            yield NOTHING
+        elif sent.is_unstable:  # it is stable again, so the interval of reminders may begin again
+            yield from (REMINDS, NOTHING)
+            if unstable is False:
+                sent.is_unstable, sent.at = False, self.now
+        else:
+            is_due = self.has_passed(min(self.remind, REMIND_CRITICAL) if problem.severity == CRITICAL else self.remind, sent.at)
+            yield from self._either(is_due, REMINDS, NOTHING)
+
+    @staticmethod
+    def _either(is_so: bool | None, yes: str, no: str) -> Iterator[str]:
+        if is_so is not False:
+            yield yes
+        if is_so is not True:
+            yield no
+
+    def _stays_unstable(self, problem: Problem, before: Sent | None) -> bool:
+        return before is not None and before.is_unstable and self.is_unstable(problem) is not False
+
+    def _see(self, subject: str, key: str, severity: int) -> None:
+        problem = self.problems.get((subject, key))
+        if problem is None:
+            self.problems[subject, key] = Problem(severity, [self.now])
+            return
+        if not problem.is_open:
+            was_wrong = problem.ended_at is not None and self.has_passed(DAY, problem.ended_at) is not True
+            problem.looks = (
+                min(2 * problem.looks, MOST_LOOKS)
+                if was_wrong and problem.ended_by_silence
+                else problem.looks
+                if was_wrong
+                else LOOKS
+            )
+            problem.openings.append(self.now)
+            problem.is_open, problem.is_closed_by_user, problem.acknowledged = True, False, None
+        if problem.acknowledged is not None and severity > problem.acknowledged:
+            problem.acknowledged = None
+        problem.severity, problem.is_mentioned, problem.missed = severity, True, 0
+
+    def _end(self, problem: Problem, *, by_silence: bool = False) -> None:
+        problem.is_open, problem.ended_at, problem.ended_by_silence = False, self.now, by_silence
+        problem.acknowledged = None
+
+    def _end_failure(self, subject: str) -> None:
+        problem = self.problems.get((subject, "failed"))
+        if problem is not None and problem.is_open:
+            self._end(problem)
+
+    def _open_of(self, subject: str) -> list[tuple[str, Problem]]:
+        """What an agent has reported and is not over."""
+        return [(key, each) for (of, key), each in self.problems.items() if of == subject and each.is_open and key != "failed"]
+
+    def _keys_of(self, subject: str) -> list[str]:
+        return [key for of, key in self.problems if of == subject]
+
+    def is_failing(self, channel: str) -> bool:
+        problem = self.problems.get((f"channel {channel}", "undelivered"))
+        return problem is not None and problem.is_open
+
+    def _substitute(self, channel: str) -> str:
+        """Another channel that takes messages, or else the log."""
+        return next((each for each in self.channels if each != channel and not self.is_failing(each)), LOG)
+
+    def _recipients(self, subject: str, key: str) -> list[str]:
+        """What an agent says goes to its channels. What the daemon says goes to those of them that work, or to another one."""
+        named = self.deliver[subject]
+        if key != "failed":
+            return named
+        return [each for each in named if not self.is_failing(each)] or [self._substitute(named[0])]
+
+    def _due(self, subject: str, keys: Iterable[str]) -> Expected:
+        """What is to be sent now about these problems of a subject. What needs no message is settled."""
+        expected = {}
+        for key in keys:
+            problem = self.problems.get((subject, key))
+            if problem is None:
+                continue
+            recipients = (
+                self._recipients(subject, key) if problem.is_open or key not in ("failed", "undelivered") else list(problem.sent)
+            )
+            for place in (Place(subject, key, each) for each in recipients):
+                rightful = self.rightful(place)
+                if rightful != {NOTHING}:
+                    is_own = key in ("failed", "undelivered") and self.is_failing(place.recipient)
+                    expected[place] = Chance(rightful, self._substitute(place.recipient) if is_own else place.recipient)
+                elif not problem.is_open and not self.is_muted(subject) and self.is_unstable(problem) is False:
+                    problem.sent.pop(place.recipient, None)
+        return expected
