@@ -78,7 +78,7 @@ async def _send_request(
     if run.model is None:
         raise CallError(Failure.BAD_REQUEST, f"no model is set; write a model: for the agent {run.agent}")
     sdk = _load_sdk()
-    request: dict[str, Any] = {
+    request: dict[str, object] = {
         "model": run.model,
         "messages": messages,
         "timeout": run.timeout.total_seconds(),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, HttpReply, ProcessResult
 from heartbeat.runners.redaction import Redactor
@@ -95,7 +94,7 @@ def failure_of_status(status: int) -> Failure:
     return Failure.BAD_REQUEST if status >= 400 else Failure.BAD_ANSWER
 
 
-def parse_json_object(reply: HttpReply) -> dict[str, Any]:
+def parse_json_object(reply: HttpReply) -> dict[str, object]:
     """The JSON object in a successful response. Raises CallError if the body is an HTML page, broken JSON or another JSON
     value.
     """

@@ -49,7 +49,7 @@ class MarkedMap(dict[str, Any]):
 
     __slots__ = ("marks",)
 
-    def __init__(self, items: dict[str, Any] | None = None, marks: dict[str, tuple[Position, Position]] | None = None) -> None:
+    def __init__(self, items: dict[str, object] | None = None, marks: dict[str, tuple[Position, Position]] | None = None) -> None:
         super().__init__(items or {})
         self.marks = marks or {}
 
@@ -78,11 +78,11 @@ class UnreadableYaml(Exception):
 class MarkedDocument:
     """The data of a text, MarkedMap, MarkedList, str, int, float, bool or None, and its position."""
 
-    node: Any
+    node: object
     position: Position
 
 
-def parse_yaml(text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None) -> Any:
+def parse_yaml(text: str, diagnostics: Diagnostics, at: ExternalPosition | None = None) -> object:
     """The data of the single document in `text`; otherwise as `parse_document`."""
     return parse_document(text, diagnostics, at).node
 
@@ -103,7 +103,7 @@ def parse_document(text: str, diagnostics: Diagnostics, at: ExternalPosition | N
         raise UnreadableYaml from None
 
 
-def locate_value(node: Any, steps: Steps, place: Position, *, tagged: bool = True) -> tuple[Position, list[str | int]]:
+def locate_value(node: object, steps: Steps, place: Position, *, tagged: bool = True) -> tuple[Position, list[str | int]]:
     """The position of the value at `steps`, and the steps that exist in the file; `place` is the position of `node`.
 
     Steps that the file does not have are left out: the tag of a union, or the index of a single item written without a list.
@@ -146,8 +146,8 @@ class _YamlReader:
         self._at = at
         self._masks = masks
         self._nodes = 0
-        self._anchors: dict[str, tuple[Any, int]] = {}
-        self._plain: dict[str, Any] = dict(_KEYWORDS)
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._plain: dict[str, object] = dict(_KEYWORDS)
         self.path: list[str | int] = []
 
     def read_document(self) -> MarkedDocument:
@@ -163,7 +163,7 @@ class _YamlReader:
             self._add_error(after.start_mark, "a second document begins here; a config is one document: remove the ---")
         return MarkedDocument(node, self._at or first.start_mark)
 
-    def _read_node(self, event: Any, depth: int) -> Any:
+    def _read_node(self, event: Any, depth: int) -> object:
         kind = type(event)
         if kind is AliasEvent:
             return self._resolve_alias(event)
@@ -184,7 +184,7 @@ class _YamlReader:
             self._anchors[event.anchor] = node, self._nodes - before + 1
         return node
 
-    def _read_scalar(self, event: Any) -> Any:
+    def _read_scalar(self, event: Any) -> object:
         text: str = event.value
         if event.style:
             return self._remove_masks(text) if self._masks else text
@@ -211,7 +211,7 @@ class _YamlReader:
     def _read_map(self, depth: int) -> MarkedMap:
         node = MarkedMap()
         marks = node.marks
-        merges: list[tuple[Position, Any]] = []
+        merges: list[tuple[Position, object]] = []
         path = self.path
         while type(event := self._next()) is not MappingEndEvent:
             key = self._read_key(event, depth)
@@ -243,7 +243,7 @@ class _YamlReader:
             self._add_error(event.start_mark, "this key is not read as text; put it in quotes")
         return ""
 
-    def _merge_into(self, node: MarkedMap, place: Position, source: Any) -> None:
+    def _merge_into(self, node: MarkedMap, place: Position, source: object) -> None:
         for part in source if isinstance(source, MarkedList) else [source]:
             if not isinstance(part, MarkedMap):
                 self._add_error(place, "<< takes a map that has an anchor, as in <<: *name, or a list of them")
@@ -253,7 +253,7 @@ class _YamlReader:
                     node[key] = value
                     node.marks[key] = part.marks[key]
 
-    def _resolve_alias(self, event: Any) -> Any:
+    def _resolve_alias(self, event: Any) -> object:
         if event.anchor not in self._anchors:
             message = "no anchor above has the name of this alias; if the star is text, put the text in quotes"
             self._abort_reading(event.start_mark, message)
@@ -271,7 +271,7 @@ class _YamlReader:
         raise UnreadableYaml
 
 
-def _parse_plain_scalar(text: str) -> Any:
+def _parse_plain_scalar(text: str) -> object:
     """The value of unquoted text by YAML 1.2; text that other parsers read as a number is marked as AmbiguousText."""
     if text[0] not in "+-.0123456789":
         return text

@@ -27,6 +27,7 @@ from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.file.message_parts import as_yaml
 
 Keys = tuple[str, ...]
+Values = Mapping[str, object]
 Pair = tuple[Node, Node]
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -57,11 +58,11 @@ class NewEntry:
     """An entry to add, such as a job: its name, its keys, and the comment lines above it."""
 
     name: str
-    keys: Mapping[str, object]
+    keys: Values
     comment: Sequence[str] = ()
 
 
-def apply_patch(text: str, patch: Mapping[str, Any], own: Keys = (), comments: Mapping[str, Sequence[str]] | None = None) -> str:
+def apply_patch(text: str, patch: Values, own: Keys = (), comments: Mapping[str, Sequence[str]] | None = None) -> str:
     """The text with the changes of a JSON merge patch (RFC 7396): maps are merged, None removes a key, all else replaces.
 
     A patch that changes nothing gives the same text, and so does the removal of a key that is not there. `comments` are the
@@ -110,14 +111,14 @@ def list_leaves(text: str) -> list[Leaf]:
     return list(_Document(text).leaves())
 
 
-def nest_value(steps: Sequence[str], value: Any) -> Any:
+def nest_value(steps: Sequence[str], value: object) -> Any:
     """The map of maps in which `value` is at these keys."""
     for step in reversed(steps):
         value = {step: value}
     return value
 
 
-def _list_changes(path: Keys, data: Mapping[str, Any], patch: Mapping[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
+def _list_changes(path: Keys, data: Values, patch: Values) -> Iterator[tuple[Keys, dict[str, object]]]:
     """The path of each map to change, with one of its keys or with all its new keys. None removes a key."""
     new = {key: _without_removals(value) for key, value in patch.items() if key not in data and not _removes_only(value)}
     for key, value in patch.items():
@@ -130,24 +131,24 @@ def _list_changes(path: Keys, data: Mapping[str, Any], patch: Mapping[str, Any])
         yield path, new
 
 
-def _removes_only(patch: Any) -> bool:
+def _removes_only(patch: object) -> bool:
     return patch is None or (isinstance(patch, Mapping) and bool(patch) and all(map(_removes_only, patch.values())))
 
 
-def _without_removals(value: Any) -> Any:
+def _without_removals(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     return {key: _without_removals(inner) for key, inner in value.items() if inner is not None}
 
 
-def _changed_data(data: Any, path: Keys, keys: Mapping[str, Any]) -> Any:
+def _changed_data(data: object, path: Keys, keys: Values) -> object:
     below = dict(data) if isinstance(data, dict) else {}
     if path:
         return {**below, path[0]: _changed_data(below.get(path[0]), path[1:], keys)}
     return {key: value for key, value in {**below, **keys}.items() if value is not None or key not in keys}
 
 
-def _parse_or_none(text: str) -> Any:
+def _parse_or_none(text: str) -> object:
     """The data of a text; None if it is not valid."""
     diagnostics = Diagnostics("")
     try:
@@ -158,7 +159,7 @@ def _parse_or_none(text: str) -> Any:
     return {} if found is None else found
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: object, other: object) -> bool:
     """Whether two values are equal in type too: in YAML and JSON, true is not 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
@@ -191,7 +192,7 @@ class _Document:
         if self._root is not None:
             self._count_uses(self._root)
 
-    def change(self, steps: Keys, keys: Mapping[str, Any], own: Keys, comments: Mapping[str, Sequence[str]]) -> str:
+    def change(self, steps: Keys, keys: Values, own: Keys, comments: Mapping[str, Sequence[str]]) -> str:
         """The text in which the map above the last of `steps` has these keys. None removes a key."""
         pairs, node = self._find_pairs(steps)
         missing = steps[len(pairs) :]
@@ -209,7 +210,7 @@ class _Document:
             raise EditRefused(pairs[block - 1][1][0].start_mark.line + 1 if block else 1, dotted_path(own), reason)
         return self._round_trip(steps, keys, pairs[block - 1][1] if block else None, max(block - 1, 0))
 
-    def refusal(self, steps: Keys, keys: Mapping[str, Any]) -> EditRefused:
+    def refusal(self, steps: Keys, keys: Values) -> EditRefused:
         """The refusal of a change that would change the text around it too."""
         pairs, _ = self._find_pairs(steps)
         value = keys[steps[-1]]
@@ -277,7 +278,7 @@ class _Document:
             reason = f"its value comes from the merge `<<` here; write `{path[-1]}:` below it in the file"
             raise EditRefused(merge.start_mark.line + 1, dotted_path(path), reason)
 
-    def _round_trip(self, steps: Keys, keys: Mapping[str, Any], pair: Pair | None, depth: int) -> str:
+    def _round_trip(self, steps: Keys, keys: Values, pair: Pair | None, depth: int) -> str:
         """The text in which the lines of one key are loaded, changed and dumped. Without `pair`, it is the whole document."""
         first, end = self._lines_of(pair) if pair else (0, len(self._lines))
         column = pair[0].start_mark.column if pair else 0
@@ -297,9 +298,7 @@ class _Document:
         lines = [line.replace(star, "*") for line in self._dump(data, column, _STEP)]
         return self._replace_lines(first, end, lines)
 
-    def _insert_keys(
-        self, missing: Keys, keys: Mapping[str, Any], comments: Mapping[str, Sequence[str]], parent: str, place: _Place
-    ) -> str:
+    def _insert_keys(self, missing: Keys, keys: Values, comments: Mapping[str, Sequence[str]], parent: str, place: _Place) -> str:
         """The text with new keys under those of `missing` that come before the last one."""
         data = _as_node(nest_value(missing[:-1], keys), parent)
         data.fa.set_block_style()
@@ -312,7 +311,7 @@ class _Document:
         is_apart = place.column or len(new) == 1 or not self._lines or not self._lines[place.line - 1].strip()
         return self._replace_lines(place.line, place.line, new if is_apart else [self._newline, *new])
 
-    def _dump(self, data: Any, column: int, step: int) -> list[str]:
+    def _dump(self, data: object, column: int, step: int) -> list[str]:
         stream = io.StringIO()
         _yaml(step).dump(data, stream)
         lines = stream.getvalue().removesuffix("\n").split("\n")
@@ -393,7 +392,7 @@ def _dedent(line: str, column: int) -> str:
     return line.lstrip() if line[:column].strip() else line[column:]
 
 
-def _set_in(data: Any, path: Keys, keys: Mapping[str, Any], parent: str) -> None:
+def _set_in(data: Any, path: Keys, keys: Values, parent: str) -> None:
     """Change keys of the map at `path` in loaded data. `parent` is the key of the data."""
     for depth, step in enumerate(path):
         inner = data.get(step)
@@ -410,7 +409,7 @@ def _set_in(data: Any, path: Keys, keys: Mapping[str, Any], parent: str) -> None
             )
 
 
-def _as_node(value: Any, key: str = "", parent: str = "") -> Any:
+def _as_node(value: object, key: str = "", parent: str = "") -> Any:
     """A new value. Entries, and maps that contain maps, get lines of their own; all other maps and lists are in brackets."""
     if isinstance(value, Mapping):
         made = CommentedMap((_as_node(name), _as_node(inner, name, key)) for name, inner in value.items())

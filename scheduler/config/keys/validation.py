@@ -89,7 +89,9 @@ def _validate_config(root: MarkedMap) -> models.Config:
     return models.Config.model_validate({k: value for k, value in root.items() if k != "defaults" and not k.startswith("x-")})
 
 
-def _add_errors(error: ValidationError, model: str, node: Any, steps: Steps, place: Position, diagnostics: Diagnostics) -> None:
+def _add_errors(
+    error: ValidationError, model: str, node: object, steps: Steps, place: Position, diagnostics: Diagnostics
+) -> None:
     """Report each error once. A key that is missing in `defaults`, or beside a misspelt one, is no error of its own."""
     misspelt = {found["loc"][:-1] for found in _iterate_errors(error) if found["type"] == "extra_forbidden"}
     for found in _iterate_errors(error):

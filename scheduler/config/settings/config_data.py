@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from heartbeatd.state_folder import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file import inheritance, marked_yaml
@@ -104,7 +103,7 @@ def apply_overrides(root: MarkedMap, environ: Mapping[str, str], diagnostics: Di
     return root
 
 
-def _set_value(node: MarkedMap, steps: list[str], value: Any, place: ExternalPosition, diagnostics: Diagnostics) -> MarkedMap:
+def _set_value(node: MarkedMap, steps: list[str], value: object, place: ExternalPosition, diagnostics: Diagnostics) -> MarkedMap:
     first, *rest = steps
     if rest:
         below = node.get(first)
@@ -139,7 +138,7 @@ def _merge_entries(
     return MarkedMap({**root, section: MarkedMap(found, (entries or MarkedMap()).marks)}, root.marks)
 
 
-def map_at(node: Any, *steps: str) -> MarkedMap:
+def map_at(node: object, *steps: str) -> MarkedMap:
     """The map at these keys; an empty map if there is none."""
     for step in steps:
         node = node.get(step) if isinstance(node, MarkedMap) else None
@@ -151,7 +150,7 @@ def _find_default_paths(node: object, steps: marked_yaml.Steps, seen: set[int]) 
     if id(node) in seen:
         return
     seen.add(id(node))
-    children: list[tuple[str | int, tuple[Position, ...], Any]] = []
+    children: list[tuple[str | int, tuple[Position, ...], object]] = []
     if isinstance(node, MarkedMap):
         children = [(key, node.marks[key], value) for key, value in node.items()]
     elif isinstance(node, MarkedList):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
@@ -84,7 +83,7 @@ class _Version:
         self._data = loaded.data.merged
         self._masker = SecretMasker(loaded.data.root)
 
-    def values(self, label: str) -> dict[str, tuple[Any, str]]:
+    def values(self, label: str) -> dict[str, tuple[object, str]]:
         """The values of an agent or job, or (empty label) of all other keys: each with its text without secrets."""
         if not label:
             node = MarkedMap({key: value for key, value in self._data.items() if key not in SEPARATE})
@@ -95,13 +94,13 @@ class _Version:
         inherited = {"heartbeat.timezone" if kind == "agent" else "timezone": (zone, str(zone))} if zone else {}
         return inherited | self._leaves(map_at(self._data, *path), path)
 
-    def _leaves(self, node: MarkedMap, path: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
+    def _leaves(self, node: MarkedMap, path: tuple[str, ...]) -> dict[str, tuple[object, str]]:
         masked = dict(_iterate_leaves(self._masker.mask_map(node, path), ()))
         raw = dict(_iterate_leaves(node, ()))
         return {key: (raw[key], hide_placeholders(format_value(value))) for key, value in masked.items()}
 
 
-def _iterate_leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     """Each value that is no map, with its path."""
     if not isinstance(node, MarkedMap):
         yield dotted_path(path), node
@@ -153,7 +152,7 @@ def _entries(settings: Settings) -> dict[str, Heartbeat | Job]:
     return dict(chain(agents, jobs))
 
 
-def _others(settings: Settings, label: str) -> tuple[Any, ...]:
+def _others(settings: Settings, label: str) -> tuple[object, ...]:
     """The settings of an entry beside its own: its budget, and the agent of a job."""
     kind, _, name = label.partition("/")
     if kind == "agent":

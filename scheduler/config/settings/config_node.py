@@ -173,7 +173,7 @@ class ConfigNode:
         return MappingProxyType({name: value for name, value in filled.items() if value is not None})
 
 
-def carried_keys(part: models.ConfigPart, spec: Any, computed: tuple[str, ...]) -> dict[str, Any]:
+def carried_keys(part: models.ConfigPart, spec: object, computed: tuple[str, ...]) -> dict[str, Any]:
     """The values of the keys that are fields of a spec, by their name, without those that are computed."""
     return {name: getattr(part, name) for name in _carried_names(type(part), spec, computed)}
 

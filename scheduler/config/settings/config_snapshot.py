@@ -58,7 +58,7 @@ def store_config(loaded: LoadedConfig, path: Path | None = None) -> StoredConfig
     return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, overrides, packed, settings.zone.key)
 
 
-def _shown_value(value: Any) -> str:
+def _shown_value(value: object) -> str:
     return NOT_SET if value is None else shorten_value(hide_placeholders(json.dumps(value)))
 
 
@@ -76,7 +76,7 @@ def stored_overrides(stored: StoredConfig) -> dict[str, str]:
 
 def _read_copy(stored: StoredConfig) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(_OLD_PLACEHOLDER.sub(_PLACEHOLDER, zlib.decompress(stored.snapshot).decode()))
+        found: dict[str, object] = json.loads(_OLD_PLACEHOLDER.sub(_PLACEHOLDER, zlib.decompress(stored.snapshot).decode()))
     except (zlib.error, ValueError):  # older versions kept an empty copy of a very large config
         return {"root": {}, "overrides": {}}
     return found
@@ -107,7 +107,7 @@ def mask_text(text: str) -> str:
     return "".join(map(redactor.redact, text.splitlines(keepends=True)))
 
 
-def _value_at_path(node: Any, path: tuple[str, ...]) -> Any:
+def _value_at_path(node: object, path: tuple[str, ...]) -> object:
     for step in path:
         if isinstance(node, list):
             node = node[int(step)] if step.isdecimal() and int(step) < len(node) else None
@@ -126,7 +126,7 @@ def hide_placeholders(text: str) -> str:
     return text.replace(_PLACEHOLDER, MASK)
 
 
-def _value_at(node: Any, steps: list[str]) -> Any:
+def _value_at(node: object, steps: list[str]) -> object:
     for step in steps:
         node = node.get(step) if isinstance(node, dict) else None
     return node
@@ -144,14 +144,14 @@ def _is_in_secret_map(path: tuple[str, ...]) -> bool:
     return len(path) >= 4 and path[-2] in keys_with_form(SECRETS_FORM)
 
 
-def _literal_secrets(node: Any) -> list[str]:
+def _literal_secrets(node: object) -> list[str]:
     """The secrets that are written in the file itself; none if there are too many to search for."""
     found: set[str] = set()
     _collect_literals(node, (), found, set())
     return sorted(found) if len(found) <= MAX_QUOTED_SECRETS else []
 
 
-def _collect_literals(node: Any, path: tuple[str, ...], found: set[str], seen: set[int]) -> None:
+def _collect_literals(node: object, path: tuple[str, ...], found: set[str], seen: set[int]) -> None:
     if isinstance(node, dict):
         if id(node) not in seen:
             seen.add(id(node))
@@ -183,7 +183,7 @@ class SecretMasker:
         found: MarkedMap = self._done[place]
         return found
 
-    def _mask_value(self, value: Any, path: tuple[str, ...]) -> Any:
+    def _mask_value(self, value: object, path: tuple[str, ...]) -> object:
         if isinstance(value, MarkedMap):
             return self.mask_map(value, path)
         if isinstance(value, MarkedList):
