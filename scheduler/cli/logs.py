@@ -21,7 +21,7 @@ from scheduler.cli.output import entry_label, format_elapsed, format_time, utc_n
 from scheduler.insight import reload_history
 from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run
-from scheduler.store import activity, boots
+from scheduler.store import boots, overviews
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database
@@ -76,7 +76,7 @@ def _list_events(db: sqlite3.Connection, key: Key | None, since: datetime, limit
 
     Starts and ends of the daemon are always among them. With `key`, all others concern this entry.
     """
-    found, now = activity.list_activity(db, key, since, limit), utc_now()
+    found, now = overviews.list_activity(db, key, since, limit), utc_now()
     found += [event for event in _daemon_events(db, running=running) if event.at >= since]
     if key is None:
         changes = reload_history.config_changes_between(db, since, now)

@@ -13,7 +13,7 @@ from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun, Past
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import breakers, checklist_items, conditions, entries, lane_holds, runs, sessions, wakes
+from scheduler.store import agent_memory, breakers, conditions, entries, lane_holds, runs, wakes
 from scheduler.store.transaction import Transaction
 
 
@@ -79,8 +79,8 @@ def _make_claim(
         _agent_activity(tx, entry, entry_row),
     )
     memory = Memory(
-        sessions.session_messages(tx, entry.name, entry.session_keep),
-        checklist_items.last_checked_slots(tx, entry),
+        agent_memory.session_messages(tx, entry.name, entry.session_keep),
+        agent_memory.last_checked_slots(tx, entry),
         entry_row.precheck,
         entry_row.looked_at,
         entry_row.looked_line_digests,

@@ -43,7 +43,7 @@ from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import conditions, entries, lane_holds, outbox, run_history, runs, slot_records, targets, wakes
+from scheduler.store import agent_memory, conditions, entries, lane_holds, outbox, run_history, runs, slot_records, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -240,10 +240,10 @@ def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> Rec
             target_urls.check_target(tick.plan.settings.channels, target)
         except ValueError as error:
             raise Refused("bad_request", str(error)) from None
-        targets.record_target(tick.tx, request.name, target, verb.title and one_line(verb.title))
+        agent_memory.record_target(tick.tx, request.name, target, verb.title and one_line(verb.title))
     updated_row = _with_counts(entry_row, verb, tick.now)
     entries.change_entry(tick.tx, entry_row, updated_row)
-    last = next(iter(targets.known_targets(tick.tx.db, request.name)), None)
+    last = next(iter(agent_memory.known_targets(tick.tx.db, request.name)), None)
     return RecordedActivity(
         last=last,
         queue=updated_row.queue,

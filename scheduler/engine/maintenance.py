@@ -14,18 +14,14 @@ from scheduler.engine.tick import Tick
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
 from scheduler.store import (
-    boots,
     clock_changes,
     conditions,
-    config_history,
     entries,
     lane_holds,
     outbox,
     problems,
-    rejected_wakes,
+    retention,
     runs,
-    sessions,
-    spend,
 )
 from scheduler.store.transaction import Transaction
 
@@ -105,16 +101,9 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED)
     lane_holds.delete_ended_holds(tick.tx)
     outbox.expire_held_messages(tick.tx)
-    outbox.delete_old_texts(tick.tx)
-    sessions.delete_old_messages(tick.tx, tick.plan.settings.history.keep)
     if (listener := message_buttons.listener_of(tick.plan.settings.channels)) is not None:
         listener.delete_old_uses(tick.tx)
-    conditions.delete_old_conditions(tick.tx, tick.plan.settings.history.keep)
-    problems.delete_old_problems(tick.tx, tick.plan.settings.history.keep)
-    spend.delete_old_days(tick.tx)
-    config_history.delete_old_config_events(tick.tx, tick.plan.settings.history.keep)
-    entries.delete_old_history(tick.tx, keep)
-    clock_changes.delete_old_clock_changes(tick.tx, keep)
-    boots.delete_old_stalls(tick.tx, keep)
-    rejected_wakes.delete_old_rejected_wakes(tick.tx, keep)
+    conditions.delete_old_conditions(tick.tx, keep)
+    problems.delete_old_problems(tick.tx, keep)
+    retention.delete_old_rows(tick.tx, keep)
     return removed

@@ -17,7 +17,7 @@ from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip
 from scheduler.model.problem import UNSTABLE_OPENINGS, Problem
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
-from scheduler.store import problems, targets
+from scheduler.store import agent_memory, problems
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.outbox import OutboxMessage
 
@@ -214,10 +214,10 @@ def substitute_target(declared: Mapping[str, Channel], wished: tuple[str, ...], 
 def resolve_targets(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> tuple[Target, ...]:
     """The targets of messages of an agent. `last` in `deliver` adds none while no target of the agent is known."""
     channels = tick.plan.settings.channels
-    last = targets.last_target(tick.tx.db, channels, agent) if LAST_TARGET in deliver else None
+    last = agent_memory.last_target(tick.tx.db, channels, agent) if LAST_TARGET in deliver else None
     return target_urls.resolve_targets(channels, deliver, last)
 
 
 def is_last_target_unknown(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> bool:
     """Whether `deliver` contains `last` although no target of the agent is known."""
-    return LAST_TARGET in deliver and targets.last_target(tick.tx.db, tick.plan.settings.channels, agent) is None
+    return LAST_TARGET in deliver and agent_memory.last_target(tick.tx.db, tick.plan.settings.channels, agent) is None

@@ -47,7 +47,7 @@ from scheduler.model.outcome import (
 )
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import breakers, checklist_items, entries, outbox, runs, sessions, wakes
+from scheduler.store import agent_memory, breakers, entries, outbox, runs, wakes
 from scheduler.store.transaction import Transaction
 
 MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
@@ -176,11 +176,11 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
         after = _record_look(after, claim, result, plan.update, tick.now)
     if result.prompt.selection and result.prompt.selection.remarks:
         tick.tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
-    sessions.save_alert(tick.tx, claim, result)
+    agent_memory.save_alert(tick.tx, claim, result)
     if result.outcome in ANSWERED:
-        checklist_items.record_checked_items(tick.tx, claim, result)
+        agent_memory.record_checked_items(tick.tx, claim, result)
     if result.outcome is Outcome.ASYNC:
-        checklist_items.save_pending_items(tick.tx, claim, result)
+        agent_memory.save_pending_items(tick.tx, claim, result)
     after = _record_outcome(tick.tx, after, claim, result, sent=bool(plan.texts))
     _settle_wakes(tick, after, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or after.conditions):
@@ -437,7 +437,7 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
     if run is None:
         return None
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
-    late_result = checklist_items.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
+    late_result = agent_memory.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
     claim = claims.claim_of_run(tick, entry, entry_row, run)
     woken_by = wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
     claim = replace(claim, facts=replace(claim.facts, wakes=woken_by))

@@ -17,8 +17,8 @@ from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
-from scheduler.store import fleet_records
-from scheduler.store.fleet_records import DayCost, LatestAnswer, SlotRecord
+from scheduler.store import overviews
+from scheduler.store.overviews import DayCost, LatestAnswer, SlotRecord
 
 STRIP_SLOTS = 48
 ANSWER_LENGTH = 280  # characters of the latest answer on a card
@@ -94,9 +94,9 @@ def read_card(records: Records, state: AgentState) -> AgentCard:
         _model_of(heartbeat),
         heartbeat.deliver if heartbeat else (),
         tuple(each.says for each in explained.quiet_reasons if each.says not in why.says),
-        fleet_records.latest_answer(db, state.name, ANSWER_LENGTH),
-        _latest_levels(fleet_records.latest_slots(db, state.name, STRIP_SLOTS)),
-        fleet_records.cost_since(db, state.name, today.begins),
+        overviews.latest_answer(db, state.name, ANSWER_LENGTH),
+        _latest_levels(overviews.latest_slots(db, state.name, STRIP_SLOTS)),
+        overviews.cost_since(db, state.name, today.begins),
         state.entry.budget,
         explained.zone.key,
     )

@@ -51,9 +51,9 @@ from scheduler.store import (
     conditions,
     config_history,
     cost_history,
-    entries_view,
     lane_holds,
     outbox,
+    overviews,
     problems,
     run_history,
     spend,
@@ -171,7 +171,7 @@ def read_entries(
 ) -> list[EntryStatus]:
     """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
     held, spent, times = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now), TimeFormat.of_today(zone, now)
-    open_counts, found = conditions.count_open(db), entries_view.entry_overviews(db, kind, name)
+    open_counts, found = conditions.count_open(db), overviews.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
     own = {key: list(each) for key, each in groupby(problems.unsettled_problems(db, kind, name), lambda one: one.subject[:2])}
@@ -354,8 +354,8 @@ def _read_boot(boot: sqlite3.Row) -> DaemonBoot:
 
 def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetime) -> QueueCounts:
     states = [each.state for each in listed]
-    due, _ = entries_view.count_due_entries(db, now)
-    open_runs = entries_view.count_open_runs(db)
+    due, _ = overviews.count_due_entries(db, now)
+    open_runs = overviews.count_open_runs(db)
     return QueueCounts(
         entries=len(states),
         active=states.count("active"),

@@ -261,8 +261,3 @@ def stalls_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> li
     """The stalls that overlap [begin, end)."""
     rows = db.execute("select * from stall where until >= ? and since < ? order by id", (to_millis(begin), to_millis(end)))
     return [read_row(Stall, row) for row in rows]
-
-
-def delete_old_stalls(tx: Transaction, keep: timedelta) -> None:
-    """Delete stalls that ended more than `keep` ago."""
-    tx.db.execute("delete from stall where until < ?", (to_millis(tx.now - keep),))

@@ -193,8 +193,3 @@ def clock_changes_between(db: sqlite3.Connection, since: datetime, until: dateti
         ClockChange(from_millis(row["at"]), timedelta(milliseconds=row["by_ms"]), timedelta(milliseconds=row["slept_ms"]))
         for row in rows
     ]
-
-
-def delete_old_clock_changes(tx: Transaction, keep: timedelta) -> None:
-    """Delete changes older than `keep`, counted from the later of their two ends."""
-    tx.db.execute("delete from jump where max(at, at - by_ms) < ?", (to_millis(tx.now - keep),))

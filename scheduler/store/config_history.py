@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import astuple
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from scheduler.model.config_changes import ConfigEvent, Override, RecordedConfigEvent, StoredConfig, diff_from_data
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
-MAX_EVENTS = 500  # events that are kept at most
 MAX_PROBLEM = 4_000  # characters of the errors of a refused config
 
 
@@ -100,12 +99,3 @@ def last_refused_by(db: sqlite3.Connection) -> str | None:
 def _event_from_row(row: sqlite3.Row) -> RecordedConfigEvent:
     event = ConfigEvent(row["result"], row["actor"], diff_from_data(json.loads(row["diff"])), row["problem"])
     return RecordedConfigEvent(row["id"], from_millis(row["at"]), event, row["config_hash"])
-
-
-def delete_old_config_events(tx: Transaction, keep: timedelta) -> None:
-    """Delete events that are older than `keep`, and the oldest ones if there are too many. The latest one is kept."""
-    tx.db.execute(
-        "delete from config_event where id < (select max(id) from config_event)"
-        " and (at < ? or id <= (select max(id) from config_event) - ?)",
-        (to_millis(tx.now - keep), MAX_EVENTS),
-    )

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
-from scheduler.store.rows import time_places
+from scheduler.store.rows import read_row, time_places
 from scheduler.store.transaction import Transaction
 from scheduler.store.unit_of_work import COLUMNS as COLUMNS
 
@@ -166,29 +166,25 @@ def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedu
 
 def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState]:
     """The earlier states of an entry, the oldest first."""
-    rows = db.execute("select state, pace, anchor, until_at from former where kind = ? and name = ? order by id", (kind, name))
-    return [PastState(row["state"], row["pace"], from_millis(row["anchor"]), from_millis(row["until_at"])) for row in rows]
+    return [_past_state(row) for row in db.execute("select * from former where kind = ? and name = ? order by id", (kind, name))]
 
 
 def past_states_since(db: sqlite3.Connection, since: datetime) -> dict[tuple[Kind, str], list[PastState]]:
     """The states of all entries that ended at `since` or later, by entry, the oldest first."""
-    rows = db.execute("select * from former where until_at >= ? order by id", (to_millis(since),))
     found: dict[tuple[Kind, str], list[PastState]] = {}
-    for row in rows:
-        past = PastState(row["state"], row["pace"], from_millis(row["anchor"]), from_millis(row["until_at"]))
-        found.setdefault((Kind(row["kind"]), row["name"]), []).append(past)
+    for row in db.execute("select * from former where until_at >= ? order by id", (to_millis(since),)):
+        found.setdefault((Kind(row["kind"]), row["name"]), []).append(_past_state(row))
     return found
+
+
+def _past_state(row: sqlite3.Row) -> PastState:
+    return read_row(PastState, row, schedule_text=row["pace"], until=from_millis(row["until_at"]))
 
 
 def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastState | None:
     """The state of an entry before its last change; None if it never changed."""
     found = past_states(db, kind, name)
     return found[-1] if found else None
-
-
-def delete_old_history(tx: Transaction, keep: timedelta) -> None:
-    """Delete earlier states that ended more than `keep` ago."""
-    tx.db.execute("delete from former where until_at < ?", (to_millis(tx.now - keep),))
 
 
 def record_one_time_job(tx: Transaction, name: str, schedule_text: str) -> bool:

@@ -777,16 +777,6 @@ def delete_text(tx: Transaction, channel: str, run_id: int, notice: str | None) 
     )
 
 
-def delete_old_texts(tx: Transaction) -> None:
-    """Delete texts whose window is over, unless their message is on its way or was given up and may be sent again."""
-    tx.db.execute(
-        "delete from digest where until_at < ? and outbox_id not in"
-        " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))"
-        " and not (until_at = 0 and exists (select 1 from outbox where id = outbox_id))",
-        (to_millis(tx.now),),
-    )
-
-
 MAX_PARTS = 3  # of the message of a run; a chat with more of them cannot be read
 
 

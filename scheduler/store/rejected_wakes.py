@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.model.outcome import Trigger
-from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.model.timestamps import to_millis
 from scheduler.model.wake import RejectedBecause, Wake
+from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 ONE_RECORD = timedelta(hours=1)  # after it a repetition gets a record of its own
@@ -57,15 +58,4 @@ def rejected_wakes_between(db: sqlite3.Connection, begin: datetime, end: datetim
         " where at >= ? and first_at < ? group by agent, source, sender, why order by max(at), max(id)",
         (to_millis(begin), to_millis(end)),
     )
-    return [
-        RejectedWakes(
-            row["agent"], row["source"], row["sender"], RejectedBecause(row["why"]), row["count"],
-            from_millis(row["first_at"]), from_millis(row["at"]),
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def delete_old_rejected_wakes(tx: Transaction, keep: timedelta) -> None:
-    """Delete records that are older than `keep`."""
-    tx.db.execute("delete from rejected_wake where at < ?", (to_millis(tx.now - keep),))
+    return [read_row(RejectedWakes, row) for row in rows]

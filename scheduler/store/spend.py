@@ -14,8 +14,6 @@ from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 EARLIEST_ZONE = timedelta(hours=14)  # before UTC, where a day begins first
-SHARES_KEPT = timedelta(days=8)  # only today's shares are shown; the others serve a clock that is set back
-KEPT = timedelta(days=100)  # if the clock is set back by less than this, the day's sum is still there
 
 
 def spent_on_day(db: sqlite3.Connection, budget_day: BudgetDay) -> Amount:
@@ -213,16 +211,3 @@ def _yesterday(now: datetime) -> str:
 def _latest_today(now: datetime) -> str:
     """The latest date that it is now in any zone."""
     return (now + EARLIEST_ZONE).date().isoformat()
-
-
-def delete_old_days(tx: Transaction) -> None:
-    """Delete days that no clock will show again, a few at a time."""
-    tx.db.execute(
-        "delete from spend where (day, kind, name) in (select day, kind, name from spend where day < ? order by day limit 500)",
-        ((tx.now - KEPT).date().isoformat(),),
-    )
-    tx.db.execute(
-        "delete from budget_share where (day, kind, name) in"
-        " (select day, kind, name from budget_share where day < ? order by day limit 500)",
-        ((tx.now - SHARES_KEPT).date().isoformat(),),
-    )

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from heartbeatd.answers import RunWake
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.model.timestamps import from_optional_millis, to_millis, to_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
 from scheduler.store import entries, rejected_wakes, runs
+from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
-
-OF_SENDER_COLUMNS = ("kind", "name", "source", "sender", "token")
-STATE_COLUMNS = ("id", "count", "tries", "waits_for", "started")
-STORED = tuple(each.name for each in fields(Wake) if each.name != "urgent")  # which `due_at` tells
-CONTENT = tuple(name for name in STORED if name not in OF_SENDER_COLUMNS + STATE_COLUMNS)  # a repeated wake replaces it
 
 SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
 
@@ -29,7 +24,7 @@ OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of
 
 # A merged wake starts a run no later than the waiting row would have, unless it has just been refused.
 MERGE = f"""
-update wake set count = count + 1, {", ".join(f"{name} = :{name}" for name in CONTENT)}, updated_at = :now,
+update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
   tries = case when :urgent = 1 then 0 else tries end, run_id = coalesce(:run, run_id),
   waits_for = case when :refused = 1 or cast(:start as bigint) < coalesce(due_at, cast(:start as bigint) + 1) then :waits_for
     else waits_for end,
@@ -38,8 +33,12 @@ update wake set count = count + 1, {", ".join(f"{name} = :{name}" for name in CO
 where {SAME_SENDER} returning id
 """  # noqa: S608
 
-INSERTED = (*OF_SENDER_COLUMNS, *CONTENT, "created_at", "updated_at", "due_at", "held_until", "waits_for", "run_id", "state")
-INSERT = f"insert into wake ({', '.join(INSERTED)}) values ({', '.join(f':{name}' for name in INSERTED)}) returning id"  # noqa: S608
+INSERT = """
+insert into wake (kind, name, source, sender, token, text, outcome, created_at, updated_at, due_at, held_until, waits_for, run_id,
+  state)
+values (:kind, :name, :source, :sender, :token, :text, :outcome, :now, :now, :start, :held_until, :waits_for, :run, 'waiting')
+returning id
+"""
 
 JOIN_NEWER = f"""
 update wake set count = count + :more, tries = max(tries, :tries), due_at = coalesce(due_at, :again_at)
@@ -63,20 +62,28 @@ def keep_wake(
     (None: it waits for another run), `waits_for` why not at once, `refused_by` the run that was refused. Until `held_until` it
     does not start a run by itself, because more wakes are expected; `release_held_wakes` ends that.
     """
-    row_id = _merge_wake(tx, wake, due_at, waits_for, refused_by) or _insert_wake(
-        tx, wake, due_at, waits_for, refused_by, held_until
-    )
+    values = _columns(wake) | {
+        "text": clip_wake_text(wake.text), "outcome": wake.outcome, "urgent": wake.urgent, "now": to_millis(tx.now),
+        "start": to_optional_millis(due_at), "held_until": to_optional_millis(held_until), "waits_for": waits_for,
+        "run": refused_by, "refused": waits_for not in (None, WAITS_FOR_GAP, WAITS_FOR_FLOOD),
+    }  # fmt: skip
+    row = tx.db.execute(MERGE, values).fetchone()
+    if row is not None:
+        _report_result(tx, wake, WakeResult.JOINED)
+    else:
+        _cache_waiting(tx, wake.kind, wake.name)
+        row = tx.db.execute(INSERT, values).fetchone()
     if waits_for is not None:
         _report_result(tx, wake, WakeResult.DEFERRED, final=False)
     _advance_due_at(tx, entry_row)
-    return row_id
+    return int(row["id"])
 
 
 def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
     """The waiting wake of the same sender, with which this wake would merge."""
     if not _may_have_wakes(tx, wake.kind, wake.name):
         return None
-    row = tx.db.execute(OF_SENDER, _sender_columns(wake)).fetchone()
+    row = tx.db.execute(OF_SENDER, _columns(wake)).fetchone()
     return _wake_from_row(row) if row else None
 
 
@@ -155,53 +162,9 @@ def _after_gap(entry_row: EntryRow, at: datetime, gap: timedelta) -> datetime:
     return at if entry_row.last_woken_at is None else max(at, entry_row.last_woken_at + gap)
 
 
-def _sender_columns(wake: Wake) -> dict[str, Any]:
-    return {name: getattr(wake, name) for name in OF_SENDER_COLUMNS}
-
-
-def _content_columns(wake: Wake) -> dict[str, Any]:
-    return {name: getattr(wake, name) for name in CONTENT} | {"text": clip_wake_text(wake.text)}
-
-
-def _merge_wake(
-    tx: Transaction, wake: Wake, due_at: datetime | None, waits_for: str | None, refused_by: int | None
-) -> int | None:
-    """Merge with the waiting row of the same sender; None if there is none.
-
-    The row starts a run no later than before, unless it was refused.
-    """
-    start, is_refused = to_optional_millis(due_at), waits_for not in (None, WAITS_FOR_GAP, WAITS_FOR_FLOOD)
-    row = tx.db.execute(
-        MERGE,
-        _sender_columns(wake)
-        | _content_columns(wake)
-        | {"now": to_millis(tx.now), "urgent": wake.urgent, "run": refused_by, "refused": is_refused}
-        | {"start": start, "waits_for": waits_for},
-    ).fetchone()
-    if row is None:
-        return None
-    _report_result(tx, wake, WakeResult.JOINED)
-    return int(row["id"])
-
-
-def _insert_wake(
-    tx: Transaction,
-    wake: Wake,
-    due_at: datetime | None,
-    waits_for: str | None,
-    refused_by: int | None,
-    held_until: datetime | None,
-) -> int:
-    now = to_millis(tx.now)
-    _cache_waiting(tx, wake.kind, wake.name)
-    row = tx.db.execute(
-        INSERT,
-        _sender_columns(wake)
-        | _content_columns(wake)
-        | {"created_at": now, "updated_at": now, "due_at": to_optional_millis(due_at), "waits_for": waits_for}
-        | {"held_until": to_optional_millis(held_until), "run_id": refused_by, "state": "waiting"},
-    ).fetchone()
-    return int(row["id"])
+def _columns(wake: Wake) -> dict[str, object]:
+    """The columns by which wakes of one sender merge."""
+    return {"kind": wake.kind, "name": wake.name, "source": wake.source, "sender": wake.sender, "token": wake.token}
 
 
 def next_start_at(tx: Transaction, kind: Kind, name: str) -> datetime | None:
@@ -310,7 +273,7 @@ def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
     """
     newer = tx.db.execute(
         JOIN_NEWER,
-        _sender_columns(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": to_optional_millis(again_at)},
+        _columns(wake) | {"more": wake.count, "tries": wake.tries + 1, "again_at": to_optional_millis(again_at)},
     ).fetchone()
     if newer is None:
         return False
@@ -371,8 +334,7 @@ def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
 
 
 def _wakes_with_texts(rows: Iterable[sqlite3.Row]) -> list[RunWake]:
-    known = ({name: row[name] for name in RunWake.model_fields} for row in rows)
-    return [RunWake(**each | {"created_at": from_millis(each["created_at"])}) for each in known]
+    return [read_row(RunWake, row) for row in rows]
 
 
 def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
@@ -477,8 +439,7 @@ def count_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str) -> int:
 
 
 def _wake_from_row(row: sqlite3.Row) -> Wake:
-    stored = {name: row[name] for name in STORED}
-    return Wake(**stored | {"kind": Kind(row["kind"]), "started": bool(row["started"]), "urgent": row["due_at"] is not None})
+    return read_row(Wake, row, urgent=row["due_at"] is not None)
 
 
 def _report_result(tx: Transaction, wake: Wake, result: WakeResult, *, final: bool = True) -> None:

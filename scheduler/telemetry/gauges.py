@@ -16,7 +16,7 @@ from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
-from scheduler.store import boots, breakers, conditions, disk_reserve, entries_view, outbox, spend, wakes
+from scheduler.store import boots, breakers, conditions, disk_reserve, outbox, overviews, spend, wakes
 from scheduler.telemetry.catalog import Reading
 
 EntryLabels = tuple[str, str]
@@ -42,7 +42,7 @@ def read_entries(
 ) -> None:
     """The gauges and the stored counters of the entries in `wanted`, which has the text of their labels."""
     specs = entries_by_key(settings)
-    for row in entries_view.entry_gauges(db, wanted):
+    for row in overviews.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
         labels, present = wanted[key], _shown_state(row)
         reading["heartbeatd_entry_state"].add_series(f'{labels},state="{present}"', 1)
@@ -56,7 +56,7 @@ def read_entries(
         for column, name in TIME_GAUGES.items():
             if row[column] is not None:
                 reading[name].add_series(labels, row[column] / 1000)
-    for key in entries_view.muted_entries(db, now).intersection(wanted):
+    for key in overviews.muted_entries(db, now).intersection(wanted):
         reading.show("heartbeatd_muted", 1, *key)
 
 
@@ -98,7 +98,7 @@ def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[st
     The crashes are counted in the database, so that a crash is no reason to begin at 0 again.
     """
     reading.show("heartbeatd_crashes_total", boots.count_crashes(db))
-    count, oldest = entries_view.count_due_entries(db, now)
+    count, oldest = overviews.count_due_entries(db, now)
     reading.show("heartbeatd_due_entries", count)
     reading.show("heartbeatd_oldest_due_timestamp_seconds", oldest)
     for name, number in wakes.count_waiting_by_agent(db).items():
@@ -178,7 +178,7 @@ class DayPlans:
         if len(settings.allowances) > MAX_PLANNED_ENTRIES:
             return dict.fromkeys(BUDGET_LIMITS, share_of_day)
         passed, planned = NO_USAGE, NO_USAGE
-        for key, (text, anchor) in entries_view.schedules_of_entries(db).items():
+        for key, (text, anchor) in overviews.schedules_of_entries(db).items():
             allowance = settings.allowances.get((Kind(key[0]), key[1]))
             if allowance is None or scope not in (key, ALL_ENTRIES):
                 continue

@@ -14,7 +14,7 @@ from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.keys.models import Agent
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.store import entries_view
+from scheduler.store import overviews
 from scheduler.store.database import parse_row_id
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
@@ -63,7 +63,7 @@ def _find_entry(request: ApiRequest, concern: Concern, operation: Operation | No
         return Kind.HEARTBEAT, sent["agent"]
     number = sent["run"] if concern is Concern.NAMED else row_in_path(request, concern)
     with open_reader(request.app_state) as db:
-        found = entries_view.entry_of_row(db, {Concern.MESSAGE: "outbox", Concern.WAKE: "wake"}.get(concern, "run"), number)
+        found = overviews.entry_of_row(db, {Concern.MESSAGE: "outbox", Concern.WAKE: "wake"}.get(concern, "run"), number)
     if found is None or (concern is Concern.NAMED and found[0] != Kind.HEARTBEAT):
         raise not_found(f"run {number} of an agent" if concern is Concern.NAMED else f"{concern.name.lower()} {number}")
     return Kind(found[0]), found[1]

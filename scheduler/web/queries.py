@@ -34,7 +34,7 @@ from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
-from scheduler.store import conditions, disk_reserve, entries, outbox, run_history, targets
+from scheduler.store import agent_memory, conditions, disk_reserve, entries, outbox, run_history
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
@@ -94,7 +94,7 @@ def get_agent(request: ApiRequest, _question: GetAgent) -> answers.AgentStatus:
     _, name = request.key
     with open_reader(request.app_state) as db:
         found = _read_entries(request, db, Kind.HEARTBEAT, name)
-        known = targets.known_targets(db, name)
+        known = agent_memory.known_targets(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
     return answers.AgentStatus(**dict(found[0]), targets=known)

@@ -22,7 +22,7 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.events import TargetUnknown
 from scheduler.model.outcome import Kind
-from scheduler.store.targets import MOST
+from scheduler.store.agent_memory import MAX_TARGETS
 
 TOKEN = telegram.TOKEN
 
@@ -179,12 +179,12 @@ def test_a_pending_message_is_not_sent_to_another_place_when_its_channel_changes
 
 def test_the_number_of_known_targets_is_limited_and_they_keep_their_titles(world: World) -> None:
     report_target(world, "first", title="Family")
-    report_activity(world, *(f"chat{number}" for number in range(MOST + 5)))
+    report_activity(world, *(f"chat{number}" for number in range(MAX_TARGETS + 5)))
     report_target(world, "chat7", title="Work")
     last = report_target(world, "chat7").last
     assert last is not None
     assert (last.target, last.title) == ("chat7", "Work")
-    assert world.store.connection.execute("select count(*), sum(title = 'Family') from target").fetchone()[:] == (MOST, 0)
+    assert world.store.connection.execute("select count(*), sum(title = 'Family') from target").fetchone()[:] == (MAX_TARGETS, 0)
 
 
 HOSTILE = [

@@ -25,7 +25,7 @@ from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
-from scheduler.store import entries_view
+from scheduler.store import overviews
 from scheduler.telemetry.event_log import EventLog
 
 HOOKS = """\
@@ -330,7 +330,7 @@ def test_status_does_not_read_the_messages_of_agents_that_work(make_world: MakeW
     world.run(minutes=1)
     db, steps = world.store.connection, list[int]()
     for _ in range(2):
-        steps.append(count_steps(db, lambda: entries_view.entry_overviews(db, None, None)))
+        steps.append(count_steps(db, lambda: overviews.entry_overviews(db, None, None)))
         world.scripts["ops"] = lambda call: f"news {len(world.calls)}"
         world.run(hours=24)
     assert len(world.delivered) > 40

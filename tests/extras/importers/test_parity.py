@@ -24,7 +24,7 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.store import targets
+from scheduler.store import agent_memory
 
 NOW = utc("2026-03-02 08:00")
 
@@ -310,7 +310,7 @@ def test_goclaw_the_targets_reported_by_a_gateway_are_listed(make_world: MakeWor
     world = make_world(WITH_CHAT + agent())
     for recipient, title in (("7", "Family"), ("8", "Work")):
         world.request(VerbRequest(NoteActivity.of(channel="chat", target=recipient, title=title), (Kind.HEARTBEAT, "ops")))
-    known = [each.as_data() for each in targets.known_targets(world.store.connection, "ops")]
+    known = [each.as_data() for each in agent_memory.known_targets(world.store.connection, "ops")]
     assert [(each["target"], each["title"]) for each in known] == [("8", "Work"), ("7", "Family")]
 
 

@@ -1,0 +1,206 @@
+"""Reads what overviews show: entries with their newest run, their latest slots and answers, and recent events."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from heartbeatd.answers import LoggedEvent
+from scheduler.model.entry import Key
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Kind, Trigger
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.store import entries, run_history
+from scheduler.store.outbox import Delivery
+from scheduler.store.rows import read_row
+
+# Each entry with its newest run record (found by index), and the number of its waiting wakes. A kind or name of null means any.
+OVERVIEWS = f"""
+select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
+  last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
+  last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
+  last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
+  last.worker as last_worker, last.repeats as last_repeats,
+  (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
+    limit 1) as failing_awaits,
+  (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes
+from entry left join run as last on last.id =
+  (select id from run where run.kind = entry.kind and run.name = entry.name order by id desc limit 1)
+where entry.state <> 'removed' and (cast(:kind as text) is null or entry.kind = :kind)
+  and (cast(:name as text) is null or entry.name = :name)
+order by entry.kind desc, entry.name
+"""  # noqa: S608 (names of ours)
+
+# The names come as one JSON text, because SQLite limits the number of parameters.
+GAUGES = """
+with awaited as materialized (select kind, name from run where result_due_at is not null)
+select entry.kind, entry.name, failures, quiet, alerting, first_seen_at, last_ended_at, last_success_at,
+  case when paused_until is null and state = 'active' then coalesce(due_at, slot) end as next_due,
+  case when state = 'active' and paused_until is not null then 'paused' else state end as state, pace, settled_until,
+  expected_at, expected_before, good_slots, bad_slots, case when paused_until = :forever then paused_at end as paused_at,
+  exists (select 1 from awaited where awaited.kind = entry.kind and awaited.name = entry.name) as awaits,
+  slot is null and exists (
+    select 1 from run where kind = entry.kind and name = entry.name and state in ('running', 'waiting')) as goes_on
+from json_each(:keys) as wanted cross join entry where entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1
+"""
+
+
+def entry_overviews(db: sqlite3.Connection, kind: Kind | None, name: str | None) -> list[tuple[EntryRow, sqlite3.Row]]:
+    """Every entry that is not removed, or those of one kind or name: agents first, sorted by name. See OVERVIEWS."""
+    found = db.execute(OVERVIEWS, {"kind": kind, "name": name})
+    return [(entries.entry_from_row(row[: len(entries.COLUMNS)]), row) for row in found]
+
+
+def entry_gauges(db: sqlite3.Connection, keys: Collection[tuple[str, str]]) -> list[sqlite3.Row]:
+    """The columns of these entries that metrics show. See GAUGES."""
+    return db.execute(GAUGES, {"keys": json.dumps(list(keys)), "forever": to_millis(UNTIL_RESUMED)}).fetchall()
+
+
+def schedules_of_entries(db: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, datetime]]:
+    """The schedule text and the anchor of every active entry, by kind and name."""
+    rows = db.execute("select kind, name, pace, anchor from entry where state = 'active'")
+    return {(row["kind"], row["name"]): (row["pace"], from_millis(row["anchor"])) for row in rows}
+
+
+def muted_entries(db: sqlite3.Connection, now: datetime) -> frozenset[tuple[str, str]]:
+    """Kind and name of every entry whose messages are suppressed."""
+    rows = db.execute("select kind, name from entry where muted_until > ? and state <> 'removed'", (to_millis(now),))
+    return frozenset((row["kind"], row["name"]) for row in rows)
+
+
+def count_due_entries(db: sqlite3.Connection, now: datetime) -> tuple[int, datetime | None]:
+    """How many entries are due, and since when the first of them is."""
+    count, oldest = db.execute("select count(*), min(due_at) from entry where due_at <= ?", (to_millis(now),)).fetchone()
+    return count, from_optional_millis(oldest)
+
+
+def count_open_runs(db: sqlite3.Connection) -> dict[str, int]:
+    """The number of open runs by state: `running`, and `waiting` for a retry, a lane or a provider."""
+    return dict(db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall())
+
+
+OWNERS = {
+    "run": "select kind, name from run where id = ?",
+    "wake": "select kind, name from wake where id = ?",
+    "outbox": "select kind, name from outbox where id = ?",
+}
+
+
+def entry_of_row(db: sqlite3.Connection, table: str, number: int) -> tuple[str, str] | None:
+    """Kind and name of the entry of a row in `run`, `wake` or `outbox`; None if there is no such row."""
+    row = db.execute(OWNERS[table], (number,)).fetchone()
+    return (row["kind"], row["name"]) if row else None
+
+
+LONGEST_RUN = timedelta(days=2)  # a run that ended on a day began at most so long before it
+
+# The triggers of runs that no slot started.
+WITHOUT_SLOT = json.dumps(sorted(WOKEN | {Trigger.REBOOT, Trigger.RESULT}))
+
+# The newest records of the agent, found by the index on (kind, name, id).
+SLOTS = """
+select id, slots, state, outcome, reason, suppression, repeats from run
+where kind = 'heartbeat' and name = ? and trigger not in (select value from json_each(?)) order by id desc limit ?
+"""
+
+ANSWER = """
+select id, finished_at, substr(text, 1, ?) as text, length(text) as length from run
+where kind = 'heartbeat' and name = ? and text is not null and state = 'closed' order by id desc limit 1
+"""
+
+COST = """
+select sum(cost_usd) as cost_usd, coalesce(sum(outcome <> 'skipped' and trigger <> 'result'), 0) as runs,
+  coalesce(sum(tokens is not null and cost_usd is null), 0) as unpriced
+from run where kind = 'heartbeat' and name = ? and slot >= ? and state = 'closed' and finished_at >= ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """A run record: `slots` consecutive slots and what happened to them, and to the messages of its run."""
+
+    slots: int
+    state: str
+    outcome: str | None
+    reason: str | None
+    suppression: str | None
+    delivery: DeliveryState
+
+
+@dataclass(frozen=True, slots=True)
+class LatestAnswer:
+    """The beginning of the latest answer of an agent, the length of the whole, and its run."""
+
+    run_id: int
+    ended_at: datetime | None
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DayCost:
+    """The runs of an agent on a day. `cost_usd` is None if no cost is known; `unpriced` is the number of runs without a price."""
+
+    cost_usd: float | None
+    runs: int
+    unpriced: int
+
+
+def latest_slots(db: sqlite3.Connection, name: str, limit: int) -> Sequence[SlotRecord]:
+    """The newest records of an agent's slots, the newest first. Each stands for at least one slot."""
+    rows = db.execute(SLOTS, (name, WITHOUT_SLOT, limit)).fetchall()
+    deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
+    return [_slot_record(row, deliveries.get(row["id"], ())) for row in rows]
+
+
+def _slot_record(row: sqlite3.Row, deliveries: Sequence[Delivery]) -> SlotRecord:
+    delivery = run_history.delivery_state(Kind.HEARTBEAT, row["outcome"], row["suppression"], deliveries)
+    return SlotRecord(row["slots"], row["state"], row["outcome"], row["reason"], row["suppression"], delivery)
+
+
+def latest_answer(db: sqlite3.Connection, name: str, length: int) -> LatestAnswer | None:
+    """The first `length` characters of the latest answer of an agent; None without any."""
+    row = db.execute(ANSWER, (length, name)).fetchone()
+    return row and LatestAnswer(row["id"], from_optional_millis(row["finished_at"]), row["text"], row["length"] > length)
+
+
+def cost_since(db: sqlite3.Connection, name: str, since: datetime) -> DayCost:
+    """What the runs of an agent cost that ended at this time or later."""
+    row = db.execute(COST, (name, to_millis(since - LONGEST_RUN), to_millis(since))).fetchone()
+    return DayCost(row["cost_usd"], row["runs"], row["unpriced"])
+
+
+# `detail` is the reason or suppression of a run, the channel of a message, and the key of a condition.
+ACTIVITY = """
+select at, event, id, kind, name, result, detail, slots, began_at, error from (
+  select finished_at as at, case when outcome = 'skipped' then 'skip' else 'run' end as event, id, kind, name, outcome as result,
+    coalesce(reason, suppression) as detail, slots, started_at as began_at, error
+    from run where state = 'closed' and finished_at >= :since
+  union all
+  select started_at, 'start', id, kind, name, 'running', trigger, 1, null, null
+    from run where state = 'running' and started_at >= :since
+  union all
+  select coalesce(finished_at, doubted_at), 'message', id, kind, name, state, channel, 1, created_at, error
+    from outbox where state in ('delivered', 'dead', 'dropped', 'held', 'uncertain')
+    and coalesce(finished_at, doubted_at) >= :since
+  union all
+  select opened_at, 'condition', id, 'heartbeat', name, 'opened', label, 1, null, text from condition where opened_at >= :since
+  union all
+  select closed_at, 'condition', id, 'heartbeat', name, 'closed', label, 1, opened_at, ended_by
+    from condition where closed_at >= :since
+) as happened where cast(:name as text) is null or (kind = :kind and name = :name)
+order by at desc, id desc limit :limit
+"""
+
+
+def list_activity(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int) -> list[LoggedEvent]:
+    """At most `limit` events since a time, the oldest first, of one entry or (None) of all. Skipped slots may share an event.
+
+    `error` is the text of a condition that was opened, and why one was closed.
+    """
+    kind, name = key or (None, None)
+    rows = db.execute(ACTIVITY, {"since": to_millis(since), "kind": kind, "name": name, "limit": limit}).fetchall()
+    return [read_row(LoggedEvent, row) for row in reversed(rows)]
