@@ -1,4 +1,4 @@
-"""The schedules of cron jobs: a cron expression, a fixed interval or one date, each with its next slots."""
+"""The schedules of cron jobs: a cron expression or one date, each with its next slots."""
 
 from __future__ import annotations
 
@@ -128,34 +128,6 @@ class CronSchedule:
             return 0, None
         whole, part = divmod(over + count - 1, len(readings))
         return count, datetime.combine(date.fromordinal(days[whole]), readings[part])
-
-
-@dataclass(frozen=True, slots=True)
-class IntervalSchedule:
-    """Slots at `anchor + k * period` for k from 1 on, in elapsed time: clock changes have no effect. `period` is positive,
-    `anchor` is aware, UTC.
-    """
-
-    period: timedelta
-    anchor: datetime
-
-    def next(self, after: datetime) -> datetime:
-        """The first slot strictly after this instant (aware), in UTC."""
-        return self._nth_slot(self._slots_until(after) + 1)
-
-    def slots(self, after: datetime, until: datetime) -> SlotRange | None:
-        """The slots in (after, until]. None if there are none."""
-        first, latest = self._slots_until(after) + 1, self._slots_until(until)
-        if latest < first:
-            return None
-        return SlotRange(self._nth_slot(first), self._nth_slot(latest), latest - first + 1)
-
-    def _slots_until(self, instant: datetime) -> int:
-        """The number of slots up to and including this instant."""
-        return max(0, (instant - self.anchor) // self.period)
-
-    def _nth_slot(self, number: int) -> datetime:
-        return self.anchor + number * self.period
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from cron import job_schedules as cron_schedule
 from cron.job import Job
-from cron.job_schedules import IntervalSchedule, OneTimeSchedule
+from cron.job_schedules import OneTimeSchedule
 from heartbeat import calendars
 from heartbeat.hours import Hours, Window
 from heartbeat.interval_slots import IntervalSlots
@@ -181,7 +181,8 @@ def _plain_schedule(text: str, anchor: datetime) -> EntrySchedule:
     parts = _parse_text(text)
     offset = timedelta(seconds=parts.get("offset", 0))
     if "every" in parts:
-        every = IntervalSchedule(timedelta(seconds=parts["every"]), anchor)
+        period = timedelta(seconds=parts["every"])
+        every = IntervalSlots(anchor + period, period, timedelta(0), Hours())
         return EntrySchedule(Trigger.EVERY, every.next, every.slots, offset=offset)
     if "at" in parts:
         moment = _parse_once(text)

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cron.job_schedules import IntervalSchedule, SlotRange
+from heartbeat.interval_slots import SlotRange
+from scheduler.model import entry_schedule
 
 ANCHOR = datetime(2025, 10, 25, 22, 7, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-EVERY_HOUR = IntervalSchedule(HOUR, ANCHOR)
+EVERY_HOUR = entry_schedule.parse_schedule('{"every": 3600}', ANCHOR)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +37,3 @@ def test_slots_are_counted_after_the_first_instant_and_up_to_the_second() -> Non
 @pytest.mark.parametrize("until", [ANCHOR + HOUR, ANCHOR + 1.99 * HOUR, ANCHOR, ANCHOR - 5 * HOUR])
 def test_there_are_no_slots_before_the_next_one(until: datetime) -> None:
     assert EVERY_HOUR.slots(ANCHOR + HOUR, until) is None
-
-
-def test_ten_years_of_minutes_are_one_division() -> None:
-    every = IntervalSchedule(timedelta(minutes=1), ANCHOR)
-    slots = every.slots(ANCHOR, ANCHOR + timedelta(days=3650))
-    assert slots is not None
-    assert slots.count == 3650 * 1440
