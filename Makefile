@@ -101,6 +101,7 @@ clean:
 
 bench: .venv/ready
 	$(BIN)/python -m bench.config
+	$(BIN)/python -m bench.starts
 	$(BIN)/python -m bench.commands
 	$(BIN)/python -m bench.dispatch
 	$(BIN)/python -m bench.month

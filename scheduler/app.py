@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -99,6 +100,16 @@ def read_clocks() -> ClockReading:
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)  # Linux; it counts the time of suspends
     monotonic = time.monotonic()
     return ClockReading(utc_now(), monotonic, max(0.0, time.clock_gettime(boot_time) - monotonic) if boot_time else 0.0)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Of what a start or a reload builds, nothing is garbage yet. Looking for some would take a quarter of its time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
@@ -187,6 +198,7 @@ class Daemon:
     there is one in `after`, ConfigError: each says in words what is wrong.
     """
 
+    @without_garbage_collection()
     def __init__(
         self,
         path: Path,
@@ -640,6 +652,7 @@ class Daemon:
             except (ConfigError, Refused):
                 return  # the log, /metrics and status report it
 
+    @without_garbage_collection()
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load.load_config(path, environ, content=content, time_check=today)

@@ -45,14 +45,18 @@ class Transaction:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part of the transaction that is undone if it raises: its rows and its events. Not after an error of SQLite."""
-        reported = len(self.events)
+        """A part of the transaction that is undone if it raises: its rows and its events.
+
+        After an error of SQLite nothing is undone here, because the whole transaction will be rolled back.
+        """
+        reported, pending = len(self.events), self.db.open_savepoint()
         try:
-            with self.db.savepoint():
-                yield
+            yield
         except sqlite3.Error:
             raise
         except Exception:
+            self.db.undo_savepoint(pending)
             del self.events[reported:]
             self.held_lanes = self.entries_with_wakes = self.open_breakers = None  # their rows may have changed back
             raise
+        self.db.close_savepoint()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ _WRITES = 1
 _NAMES_ENTRIES = 2
 
 Key = tuple[str, str]
+Pending = tuple[dict[Key, tuple[EntryRow, EntryRow]], dict[int, tuple[int, int]]]
 
 
 if TYPE_CHECKING:  # functions that only read take this, or a connection outside of any transaction
@@ -126,38 +126,33 @@ class UnitOfWork(Connection):
         for columns, rows in alike.items():
             self._connection.executemany(_update_statement(columns), rows)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """A part of the transaction that is undone if it raises. The database knows of it from its first write on.
+    def open_savepoint(self) -> Pending:
+        """Begin a part of the transaction that can be undone. The database knows of it from its first write on.
 
-        After an error of SQLite nothing is undone here, because the whole transaction will be rolled back.
+        Returns what `undo_savepoint` needs: a rollback also undoes the writing of rows that were changed before.
         """
-        pending = dict(self._changed), dict(self._slot_counts)  # a rollback undoes their writing too
         self._savepoints += 1
-        try:
-            yield
-        except sqlite3.Error:
-            raise
-        except Exception:
-            self._end_savepoint("rollback to part")
-            self._changed, self._slot_counts = pending
-            self._known.clear()
-            raise
-        else:
-            self._end_savepoint()
-        finally:
-            self._savepoints -= 1
-            self._begun = min(self._begun, self._savepoints)
+        return self._changed.copy(), self._slot_counts.copy()
+
+    def close_savepoint(self) -> None:
+        """End the part. Its changes belong to what is around it."""
+        if self._begun == self._savepoints:
+            self._connection.execute("release part")
+            self._begun -= 1
+        self._savepoints -= 1
+
+    def undo_savepoint(self, pending: Pending) -> None:
+        """End the part, and undo its changes."""
+        if self._begun == self._savepoints:
+            self._connection.execute("rollback to part")
+        self.close_savepoint()
+        self._changed, self._slot_counts = pending
+        self._known.clear()
 
     def _begin_savepoints(self) -> None:
         while self._begun < self._savepoints:
             self._connection.execute("savepoint part")
             self._begun += 1
-
-    def _end_savepoint(self, *first: str) -> None:
-        if self._begun == self._savepoints:
-            for statement in (*first, "release part"):
-                self._connection.execute(statement)
 
 
 def is_file(db: sqlite3.Connection) -> bool:
