@@ -42,8 +42,7 @@ def reload_config(make: Callable[[], Reload], source: Source) -> int:
         click.echo(json.dumps(found.as_data(), indent=2))
         return 0
     print_warnings(found.warnings)
-    for line in found.lines:
-        click.echo(line)
+    click.echo("\n".join((found.says, *found.lines)))
     return 0
 
 

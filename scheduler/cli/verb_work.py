@@ -17,11 +17,11 @@ from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now
-from scheduler.cli.wake_progress import newest_run_id, print_wait, wait_for_run, wait_until_closed
+from scheduler.cli.wake_progress import find_obstacle, newest_run_id, wait_for_run, wait_until_closed
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
 from scheduler.engine.inbox import Refused
-from scheduler.insight.wake_waits import explain_waiting
+from scheduler.insight.wake_waits import add_wait, explain_waiting
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
@@ -63,9 +63,9 @@ def _start_run(verb: Verb[WakeAccepted], key: Key, wait: bool, path: Path) -> in
     accepted = open_client(path).perform(verb, key)
     if wait:
         return wait_for_run(path, accepted.wake, before)
-    click.echo(accepted.says)
-    if key[0] is Kind.HEARTBEAT and accepted.waits_for is None:
-        print_wait(path, accepted.wake)
+    is_answered = key[0] is Kind.CRON or accepted.waits_for is not None
+    obstacle = None if is_answered else find_obstacle(path, accepted.wake)
+    click.echo(add_wait(accepted.says, obstacle, format_time))
     return 0
 
 

@@ -52,19 +52,17 @@ def wait_for_run(path: Path, wake_id: int, before: int) -> int:
         time.sleep(POLL_INTERVAL)
 
 
-def print_wait(path: Path, wake_id: int) -> None:
-    """Print what a wake waits for, unless its run starts at once.
+def find_obstacle(path: Path, wake_id: int) -> WakeWait | None:
+    """What a wake waits for, unless its run starts at once.
 
     A run that a daemon has just started may be skipped within moments. This is waited for, but only REFUSAL_TIMEOUT seconds.
     """
     files, deadline = daemon_files.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
-    while (wait := _find_wait(files, wake_id)) is not None:
-        if not wait.is_starting:
-            click.echo(wait.describe(format_time))
-            return
+    while (wait := _find_wait(files, wake_id)) is not None and wait.is_starting:
         if daemon_files.find_running_daemon(files) is None or time.monotonic() >= deadline:
-            return
+            return None
         time.sleep(POLL_INTERVAL / 4)
+    return wait
 
 
 def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:

@@ -87,6 +87,11 @@ def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> W
     return _wait_of_row(db, row, entries.find_entry(db, kind, name), now) if row else None
 
 
+def add_wait(says: str, wait: WakeWait | None, at: Clock) -> str:
+    """The sentence about a new wake, with what the wake waits for unless its run starts at once."""
+    return says if wait is None or wait.is_starting else f"{says}; it {wait.describe(at)}"
+
+
 def explain_waiting(db: sqlite3.Connection, key: Key, number: int, now: datetime, at: Clock) -> WaitingWakes:
     """What the `number` waiting wakes of an entry wait for."""
     wait, wakes_wait = next_wait(db, *key, now), format_count(number, "wake")

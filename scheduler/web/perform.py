@@ -85,7 +85,7 @@ def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
     if wait is None or wait.is_starting:
         return answer
     zone = request.app_state.settings().zone
-    says = f"{answer.says}; it {wait.describe(lambda instant: local_text(instant, zone))}"
+    says = wake_waits.add_wait(answer.says, wait, lambda instant: local_text(instant, zone))
     return WakeAccepted(wake=answer.wake, waits_for=wait.reason, until=wait.until, says=says)
 
 

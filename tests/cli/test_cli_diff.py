@@ -167,7 +167,7 @@ def test_with_reload_manual_a_saved_file_waits_for_the_command(tmp_path: Path) -
         # These commands take seconds, in which a file watch would have applied the file.
         assert as_data(config, "check", "--diff")["changes"][0]["count"] == 37
         assert as_data(config, "status")["reload"] == {"mode": "manual", "last": None}
-        assert call(config, "reload").stdout.startswith("37 agents: heartbeat.active_hours")
+        assert call(config, "reload").stdout.splitlines()[1].startswith("37 agents: heartbeat.active_hours")
         last = as_data(config, "status")["reload"]["last"]
         assert (last["by"], last["result"]) == ("command", "applied")
         config.write_text(EDITED)

@@ -19,10 +19,12 @@ from scheduler.cli import daemon_client
 from scheduler.cli.daemon_client import OfflineDaemonClient
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
-from scheduler.cli.wake_progress import print_wait
+from scheduler.cli.output import format_time
+from scheduler.cli.wake_progress import find_obstacle
 from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.effects import VerbRequest
+from scheduler.insight.wake_waits import add_wait
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store, open_read_only
@@ -89,7 +91,7 @@ def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     assert call(config, "pause", "ops") == 0
     capsys.readouterr()
     assert call(config, "wake", "ops") == 0
-    assert capsys.readouterr().out == "wake 1 for agent/ops is queued\nwaits: the agent is paused\n"
+    assert capsys.readouterr().out == "wake 1 for agent/ops is queued; it waits: the agent is paused\n"
     assert call(config, "status") == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "wakes: agent/ops: 1 wake waits: the agent is paused" in output
@@ -97,16 +99,14 @@ def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     assert "1 wake waits: the agent is paused\n" in capsys.readouterr().out
 
 
-def test_a_wake_outside_the_active_hours_prints_until_when_it_waits(
-    config: Path, place: DaemonFiles, make_world: MakeWorld, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_wake_outside_the_active_hours_prints_until_when_it_waits(make_world: MakeWorld) -> None:
     hours = CONFIG.replace("interval: 30m", 'interval: 30m, stagger: 0s, active_hours: "08:00-22:00"', 1)
     world = make_world(hours, start="2026-03-02 23:00")
     number = world.wake("ops", "look")
     with click.Context(click.Command("wake")) as context:  # times are printed in the zone of its config
         context.params["path"] = world.config
-        print_wait(world.config, number)
-    assert capsys.readouterr().out == "waits until 2026-03-03 08:00:00: outside active hours\n"
+        obstacle = find_obstacle(world.config, number)
+        assert add_wait("queued", obstacle, format_time) == "queued; it waits until 2026-03-03 08:00:00: outside active hours"
 
 
 def test_a_wake_accepts_the_prefix_agent(config: Path, place: DaemonFiles) -> None:
@@ -477,7 +477,7 @@ def test_a_reload_prints_its_changes(config: Path, daemon: Daemon, capsys: pytes
     daemon.answers["/-/reload"] = (200, {"lines": lines, "warnings": ["state: changed"], **other_keys})
     assert call(config, "reload") == 0
     out, err = capsys.readouterr()
-    assert out.splitlines() == lines
+    assert out.splitlines() == ["active", *lines]
     assert err == "warning: state: changed\n"
     assert daemon.asked == [("/-/reload", {})]
 
