@@ -51,13 +51,13 @@ class GroupWithExtras(click.Group):
 
 def command(
     work: str, name: str | None = None, of: click.Group | None = None, *, summary: str | None = None
-) -> Callable[[Callable[[], None]], click.Command]:
+) -> Callable[[CommandFunction], click.Command]:
     """Make a command, or one `of` a group. Its `work` is a function of this package, such as `status:print_status`.
 
     `summary` replaces the first sentence of the help in the list of the group.
     """
 
-    def make(described: Callable[[], None]) -> click.Command:
+    def make(described: CommandFunction) -> click.Command:
         made: click.Command = click.command(name, short_help=summary)(described)
         made.callback = lambda **given: options.call_work(work, given)
         if of:

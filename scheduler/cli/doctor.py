@@ -13,7 +13,7 @@ from heartbeat.runners import ProcessResult
 from scheduler.cli import daemon_files
 from scheduler.cli.colours import paint_label
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import format_time, print_answer, utc_now, wrap_text, zone_name
+from scheduler.cli.output import describe_process, format_time, print_answer, utc_now, wrap_text, zone_name
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
@@ -99,6 +99,5 @@ def _check_daemon(files: DaemonFiles, leader: tuple[str, str] | None) -> Finding
     up = daemon_files.find_running_daemon(files)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")
-    since = f" since {format_time(up.started_at)}" if up.started_at else ""
     standby = daemon_files.describe_standby(files, up, leader)
-    return Finding("ok", "daemon", f"{f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}")
+    return Finding("ok", "daemon", describe_process(up, standby, utc_now()))

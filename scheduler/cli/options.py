@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from scheduler.model.entry import Key
 
-CommandFunction = Callable[..., Any]
+CommandFunction = Callable[..., object]
 Command = TypeVar("Command", bound=CommandFunction | click.Command)
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -154,7 +154,7 @@ class DurationParam(click.ParamType[timedelta]):
 
     name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         if isinstance(value, timedelta):
             return value
         from scheduler.config.keys.value_types import parse_positive_duration
@@ -170,10 +170,10 @@ class NumberParam(click.ParamType[int]):
 
     name = "number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from scheduler.store.database import parse_row_id
 
-        number = value if isinstance(value, int) else parse_row_id(value)
+        number = value if isinstance(value, int) else parse_row_id(str(value))
         return number or self.fail(f"{value!r} is not a number such as 12", param, ctx)
 
 
@@ -182,11 +182,11 @@ class TimeParam(click.ParamType[datetime]):
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
         try:
-            return parse_time(value)
+            return parse_time(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -206,12 +206,12 @@ class WordParam(click.ParamType[str]):
         module, _, name = self._place.partition(":")
         return (*map(str, getattr(import_module(module), name)), *self._more)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        words = self.words()
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        words, value = self.words(), str(value)
         if value not in words:
             instead = did_you_mean(value, words) or (f"; write {join_with_or(words)}" if len(words) <= MAX_LISTED else "")
             self.fail(f"unknown {self.name} {quote_value(value)}{instead}", param, ctx)
-        return str(value)
+        return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(word) for word in self.words() if word.startswith(incomplete)]

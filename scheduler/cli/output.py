@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import click
 from rich.cells import cell_len, set_cell_size
 
-from heartbeat.words import format_count, format_usd, one_line
+from heartbeat.words import abbreviate_duration, format_count, format_usd, one_line
 from scheduler.cli.colours import paint, paint_label, style_of
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
@@ -28,6 +28,7 @@ from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
     from heartbeatd.answers import ConditionReport, ResponseBody
+    from scheduler.cli.daemon_files import DaemonProcess
     from scheduler.config.file.diagnostics import ConfigError
 
 Row = TypeVar("Row")
@@ -321,6 +322,22 @@ def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
     """The time between two instants, both cut to seconds, so that it agrees with the printed times."""
     begin, end = map(_moment, (since, until))
     return end.replace(microsecond=0) - begin.replace(microsecond=0)
+
+
+def format_since(begin: datetime, now: datetime) -> str:
+    """Since when something lasts, and for how long."""
+    return f"since {format_time(begin)} ({abbreviate_duration(elapsed_time(begin, now))})"
+
+
+def format_period(begin: datetime, end: datetime) -> str:
+    """A time from its begin to its end, and how long it is."""
+    return f"{format_time(begin)} to {format_time(end)} ({abbreviate_duration(elapsed_time(begin, end))})"
+
+
+def describe_process(up: DaemonProcess, standby: str | None, now: datetime) -> str:
+    """What a running daemon does, and since when. `standby` is what `describe_standby` says."""
+    since = f" {format_since(up.started_at, now)}" if up.started_at else ""
+    return f"{f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}"
 
 
 def describe_cost(cost: float | None, of_what: str, unpriced: int, untold_usd: float) -> str | None:

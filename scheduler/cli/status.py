@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import click
 
@@ -29,12 +29,15 @@ from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
 from scheduler.cli.output import (
     Column,
     describe_cost,
+    describe_process,
     display_zone,
     elapsed_time,
     entry_label,
     format_list,
+    format_period,
     format_reason,
     format_short_time,
+    format_since,
     format_time,
     host_zone,
     utc_now,
@@ -84,10 +87,11 @@ def _status_lines(source: Source) -> Iterator[str]:
         problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
     standby = daemon_files.describe_standby(files, up, leader) if up else None
     if source.form == "json":
-        yield json.dumps(_status_data(data, up, standby, leader) | {"refused_starts": _refused_starts(files)}, indent=2)
+        as_json = _status_data(data, up, standby, leader[1] if leader else None) | {"refused_starts": _refused_starts(files)}
+        yield json.dumps(as_json, indent=2)
         return
     for fact in (
-        *_daemon_lines(data, up, now, files, standby, runs_elsewhere=runs_elsewhere),
+        _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
         *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if found else ()),
@@ -158,43 +162,29 @@ def _circuit_name(named: BreakerStatus | OutageStatus) -> str:
     return str(Circuit(named.provider, EVERY_MODEL if named.model is None else named.model))
 
 
-def _status_data(data: Status, up: DaemonProcess | None, standby: str | None, leader: tuple[str, str] | None) -> dict[str, Any]:
+def _status_data(data: Status, up: DaemonProcess | None, standby: str | None, leader: str | None) -> dict[str, object]:
     """The status, with the state of the process, which only the lock shows."""
-    process = {
-        "running": up is not None,
-        "pid": up.pid if up else None,
-        "standby": standby,
-        "leader": leader[1] if leader else None,
-    }
+    process = {"running": up is not None, "pid": up.pid if up else None, "standby": standby, "leader": leader}
     found = data.as_data()
     return found | {"daemon": (found["daemon"] or {}) | process}
 
 
-def _daemon_lines(
-    data: Status,
-    up: DaemonProcess | None,
-    now: datetime,
-    files: DaemonFiles,
-    standby: str | None,
-    *,
-    runs_elsewhere: bool,
-) -> Iterator[str | Fact]:
-    boot = data.daemon
+def _daemon_line(
+    boot: DaemonBoot | None, up: DaemonProcess | None, files: DaemonFiles, standby: str | None, now: datetime, *, elsewhere: bool
+) -> Fact:
+    """Whether the daemon is up, here or `elsewhere`, and since when."""
     if up is not None:
-        started_at = up.started_at if standby else _start_time(boot, up)  # the boot is that of the leader
-        since = f" since {format_time(started_at)} ({abbreviate_duration(elapsed_time(started_at, now))})" if started_at else ""
-        yield Fact(f"daemon: {f'standby ({standby})' if standby else 'running'}{since}, pid {up.pid or 'not known'}", Level.GOOD)
-    elif boot is not None and runs_elsewhere:
+        if boot and not standby and boot.pid == up.pid and boot.ended_at is None:  # otherwise the boot is another one
+            up = replace(up, started_at=boot.started_at)  # this time agrees with the end of the printed downtime
+        return Fact(f"daemon: {describe_process(up, standby, now)}", Level.GOOD)
+    if boot is None:
+        return Fact(f"daemon: has never run on {files.shown}; `heartbeatd run` starts it", None)
+    if elsewhere:
         last = abbreviate_duration(elapsed_time(boot.last_tick_at or boot.started_at, now))
-        yield Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
-    elif boot is None:
-        yield f"daemon: has never run on {files.shown}; `heartbeatd run` starts it"
-    else:
-        ended = boot.ended_at or boot.last_tick_at or boot.started_at
-        span = abbreviate_duration(elapsed_time(ended, now))
-        clean = boot.ended_at is not None
-        was = f"daemon: down since {format_time(ended)} ({span}), {ending_text(clean)}"
-        yield Fact(was, Level.LOST if clean else Level.BAD)
+        return Fact(f"daemon: running on another machine, last tick {last} ago", Level.GOOD)
+    ended = boot.ended_at or boot.last_tick_at or boot.started_at
+    is_clean = boot.ended_at is not None
+    return Fact(f"daemon: down {format_since(ended, now)}, {ending_text(is_clean)}", Level.LOST if is_clean else Level.BAD)
 
 
 def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str | Fact]:
@@ -203,12 +193,9 @@ def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, 
         yield Fact(f"disk: {shortage}", Level.BAD)
     yield from _problem_lines(data)
     for down in data.downs[:MAX_DOWNTIMES]:
-        span = abbreviate_duration(elapsed_time(down.since, down.until or now))
-        yield f"  was down {format_time(down.since)} to {format_time(down.until)} ({span}), {ending_text(down.clean)}"
-
+        yield f"  was down {format_period(down.since, down.until or now)}, {ending_text(down.clean)}"
     for frozen in data.frozen[:MAX_DOWNTIMES]:
-        span = abbreviate_duration(elapsed_time(frozen.since, frozen.until))
-        yield f"  {FROZEN_TEXTS[frozen.cause]} {format_time(frozen.since)} to {format_time(frozen.until)} ({span})"
+        yield f"  {FROZEN_TEXTS[frozen.cause]} {format_period(frozen.since, frozen.until)}"
 
 
 FROZEN_TEXTS = {
@@ -218,20 +205,12 @@ FROZEN_TEXTS = {
 }
 
 
-def _refused_starts(files: DaemonFiles) -> list[dict[str, Any]]:
+def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
     """The starts that were refused, the oldest first. `problem` null: another daemon had the database."""
     return [
         {"at": iso_utc(each.at), "pid": each.pid, "config": each.config, "problem": each.problem}
         for each in read_refused_starts(files.lock_file)
     ]
-
-
-def _start_time(boot: DaemonBoot | None, up: DaemonProcess) -> datetime | None:
-    """When the running daemon started.
-
-    The time in the database is preferred, because it agrees with the end of the printed downtime.
-    """
-    return boot.started_at if boot and boot.pid == up.pid and boot.ended_at is None else up.started_at
 
 
 def _fact_lines(data: Status) -> Iterator[str | Fact]:
