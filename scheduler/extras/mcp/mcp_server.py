@@ -9,7 +9,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
@@ -52,7 +52,7 @@ class Api(Protocol):
     """Performs the request of the API with this name, for an agent or without one. Raises ToolFailed if it is rejected."""
 
     async def __call__(
-        self, endpoint: str, agent: str | None = None, sent: Mapping[str, object] | None = None
+        self, endpoint: str, subject: str | None = None, sent: Mapping[str, object] | None = None
     ) -> dict[str, Any]: ...
 
 
@@ -87,10 +87,11 @@ class Tool:
     def input_schema(self) -> dict[str, object]:
         """The JSON schema of the arguments, made from that of the request."""
         schema = self._operation.model_json_schema()["properties"]
-        agent = {"agent": {"type": "string", "description": "the name of the agent"}} if self.has_agent else {}
+        described = "the name of the agent" if self.subject == "agent" else f"the number of the {self.subject}"
+        subject = {self.subject: {"type": "string", "description": described}} if self.has_subject else {}
         titles = {key: {"description": field.title} for key, field in keys_of(self._operation).items() if field.title}
         known = {key: without_null(schema[key]) | titles.get(key, {}) for key in self.arguments}
-        properties = agent | known | dict(self.properties)
+        properties = subject | known | dict(self.properties)
         return {"type": "object", "properties": properties, "required": list(self.required), "additionalProperties": False}
 
     @property
@@ -103,14 +104,20 @@ class Tool:
         return tuple(keys_of(self._operation)) if self.keys is None else self.keys
 
     @property
-    def has_agent(self) -> bool:
-        return "agent" in self.required
+    def subject(self) -> str:
+        """The argument for what the path of the request names: an agent, or a run, message or problem by its number."""
+        endpoint = ENDPOINTS[self.endpoint]
+        return endpoint.concern.name.lower() if endpoint.subject == "id" else "agent"
+
+    @property
+    def has_subject(self) -> bool:
+        return self.subject in self.required
 
     async def run(self, api: Api, arguments: Arguments) -> object:
-        agent = str(arguments["agent"]) if "agent" in arguments else None
+        subject = str(arguments[self.subject]) if self.subject in arguments else None
         if self.call is not None:
-            return await self.call(api, agent, arguments)
-        return await api(self.endpoint, agent, _chosen(arguments, self.arguments))
+            return await self.call(api, subject, arguments)
+        return await api(self.endpoint, subject, _chosen(arguments, self.arguments))
 
 
 def _chosen(arguments: Arguments, keys: tuple[str, ...]) -> dict[str, object]:
@@ -169,11 +176,11 @@ async def _plan(api: Api, agent: str | None, arguments: Arguments) -> object:
     return await api("get_plan", None, name | _chosen(arguments, ("for",)))
 
 
-def _tool_of(endpoint: Endpoint) -> Tool:
+def tool_of(endpoint: Endpoint) -> Tool:
     """The tool that is a request as it is."""
-    agent = ("agent",) if endpoint.subject else ()
-    required = (key for key, field in keys_of(endpoint.operation).items() if field.is_required())
-    return Tool(endpoint.operation.tool, endpoint.name, ". ".join(endpoint.describes), required=(*agent, *required))
+    required = [key for key, field in keys_of(endpoint.operation).items() if field.is_required()]
+    tool = Tool(endpoint.operation.tool, endpoint.name, ". ".join(endpoint.describes), required=tuple(required))
+    return replace(tool, required=(tool.subject, *required)) if endpoint.subject else tool
 
 
 TOOLS = (
@@ -244,7 +251,7 @@ TOOLS = (
         properties={"agent": {"type": "string", "description": "the name of the only agent; default: all"}},
         call=_plan,
     ),
-    *(_tool_of(each) for each in ENDPOINTS.values() if each.operation.tool and each.concern is not Concern.JOB),
+    *(tool_of(each) for each in ENDPOINTS.values() if each.operation.tool and each.concern is not Concern.JOB),
 )
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 
@@ -383,9 +390,10 @@ class _InnerApi:
     caller: Caller
 
     async def __call__(
-        self, endpoint: str, agent: str | None = None, sent: Mapping[str, object] | None = None
+        self, endpoint: str, subject: str | None = None, sent: Mapping[str, object] | None = None
     ) -> dict[str, object]:
-        request = ApiRequest(self.app_state, self.caller, {} if agent is None else {"name": agent}, {}, Headers())
+        path = {} if subject is None else {ENDPOINTS[endpoint].subject or "name": subject}
+        request = ApiRequest(self.app_state, self.caller, path, {}, Headers())
         try:
             operation = parse_operation(ENDPOINTS[endpoint].operation, sent or {})
             answer: ResponseBody = await perform(request, endpoint, operation)

@@ -49,10 +49,10 @@ class _DaemonApi:
     token: str | None
 
     async def __call__(
-        self, endpoint: str, agent: str | None = None, sent: Mapping[str, object] | None = None
+        self, endpoint: str, subject: str | None = None, sent: Mapping[str, object] | None = None
     ) -> dict[str, object]:
         try:
-            status, answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], agent, sent or {}))
+            status, answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], subject, sent or {}))
         except (ValueError, ExpectedError, click.ClickException) as error:
             raise ToolFailed(error.format_message() if isinstance(error, click.ClickException) else str(error)) from None
         if status < 300:

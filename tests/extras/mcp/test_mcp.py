@@ -19,7 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from web_daemon import WebDaemon
 
-from scheduler.extras.mcp.mcp_server import TOOLS
+from scheduler.extras.mcp.mcp_server import TOOLS, tool_of
+from scheduler.web.perform import ENDPOINTS
 
 CONFIG = """\
 server: {listen: "127.0.0.1:0", tokens: {
@@ -239,3 +240,19 @@ def test_the_command_offers_the_tools_on_stdin_and_stdout(tmp_path: Path) -> Non
 async def _tools_of_program(program: StdioServerParameters) -> list[str]:
     async with Client(program) as client:
         return [tool.name for tool in (await client.list_tools()).tools]
+
+
+def test_the_tool_of_a_request_about_a_run_takes_its_number() -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    async def api(endpoint: str, subject: str | None = None, _sent: Any = None) -> dict[str, Any]:
+        asked.append((endpoint, subject))
+        return {}
+
+    tool = tool_of(ENDPOINTS["cancel_run"])
+    assert (tool.input_schema["required"], tool.input_schema["properties"]) == (
+        ["run"],
+        {"run": {"type": "string", "description": "the number of the run"}},
+    )
+    asyncio.run(tool.run(api, {"run": "7"}))
+    assert asked == [("cancel_run", "7")]
