@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, JobShape, Rule
-from scheduler.extras.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_checklists, find_configs, find_jobs
+from scheduler.extras.importers.foreign_system import STORE_DROPS, Drop, ForeignSystem, find_configs, find_jobs
 from scheduler.extras.importers.source_files import Node, SourceFile
 
 LEAST = 300  # seconds; limits.min_interval, because claw0 calls a model directly
@@ -56,8 +56,6 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         kind = job.get("payload.kind")
         if name := draft.add_job(job, EVENTS if kind and kind.text == "system_event" else JOBS, _RUNNER):
             draft.add(("cron", name, "deliver"), "log", "claw0 prints what its jobs say")
-    for checklist in find_checklists(sources):
-        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
 def _put_address(draft: Draft, address: Node) -> None:
@@ -76,4 +74,4 @@ def _put_address(draft: Draft, address: Node) -> None:
 
 _RUNNER = ({"kind": "anthropic"}, "a single turn without tools, as in claw0")
 
-SYSTEM = ForeignSystem("claw0", "claw0", ".env, cron/jobs.json, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("claw0", "claw0", ".env, cron/jobs.json, HEARTBEAT.md", convert, DROPS, _RUNNER)

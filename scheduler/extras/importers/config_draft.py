@@ -118,6 +118,12 @@ class Draft:
         self._set(path, value)
         self.receipt.add(".".join(path), value if not isinstance(value, dict) else _describe_map(value), why)
 
+    def add_defaults(self, base: Path, values: Mapping[str, object]) -> None:
+        """Set the keys that no source has to the defaults of the other system."""
+        for key, value in values.items():
+            if not self.has((*base, key)):
+                self.add((*base, key), value, f"{self.title}'s default")
+
     def has(self, path: Path) -> bool:
         found: object = self.data
         for step in path:
@@ -176,6 +182,16 @@ class Draft:
         for entry in self.receipt.entries.values():
             if isinstance(entry.now, str):
                 entry.now = entry.now.replace(f"${{{name}}}", f"${{{new}}}")
+
+    def add_provider(self, name: str, key: Node | None, address: Node | None) -> str:
+        """A provider of models with its key and address; its name. Raises NotUsable for an address that is none."""
+        path = ("providers", self.free_name("providers", name, "provider"))
+        if address and address.text:
+            self.url(address, (*path, "base_url"), f"{name}_BASE_URL")
+        self.add((*path, "kind"), "anthropic" if name == "anthropic" else "openai", "the kind of its API")
+        if key and key.text:
+            self.secret(key, (*path, "api_key"), f"{name}_API_KEY")
+        return path[1]
 
     def url(self, node: Node, path: Path, variable: str) -> None:
         """Set a key to a URL, or to a reference if the URL may contain a secret."""
@@ -313,7 +329,7 @@ class Draft:
             self.receipt.drop(hours, "is no range of times")
             self.disable(base, f"{hours.key} is no range of times")
             return
-        start, end = (Node(hours.file, hours.steps, hours.line, part.strip()) for part in parts)
+        start, end = (hours.with_text(part.strip()) for part in parts)
         self.put_hours(base, start, end, zone, default_zone=default_zone)
         if self.has((*base, "active_hours")):
             self.receipt.keep(hours, ".".join((*base, "active_hours")))
@@ -528,7 +544,7 @@ class Draft:
         if value_converters.looks_like_cron(node):
             self.put(node, (*base, "schedule"), value_converters.cron_expression(node, zone))
         elif written.lower().startswith(("every ", "@every ")):
-            short = Node(node.file, node.steps, node.line, written.partition(" ")[2])
+            short = node.with_text(written.partition(" ")[2])
             self.put(node, (*base, "every"), value_converters.positive_duration("m")(short))
         else:
             self.put(node, (*base, "at"), value_converters.moment(node, shape.naive_zone or zone))

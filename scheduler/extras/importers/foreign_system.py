@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from scheduler.extras.importers.config_draft import Draft
 from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
@@ -23,40 +24,34 @@ NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Why the values below a key are left out.
+    """Why the values below some keys are left out. `keys` are dotted, with blanks between them, each `below` a dotted path.
 
-    A `*` in the dotted key stands for any one step, `**` in front for any steps, and an empty key for all values.
-    `changes_meaning`: without the value, the job or agent to which it belongs would do something else than before.
+    A `*` in a key stands for any one step, `**` in front for any steps, and an empty text for all values. `changes_meaning`:
+    without the value, the job or agent to which it belongs would do something else than before.
     """
 
-    key: str
+    keys: str
     why: str
+    below: str = ""
     is_loss: bool = True
     changes_meaning: bool = False
 
-    def is_about_keys_below(self, depth: int) -> bool:
-        """Whether it names keys of what is `depth` steps deep in the file, and not all that is there."""
-        return self.key.startswith("**") or self.key.count(".") >= depth
-
-    def matches(self, steps: Sequence[PathStep]) -> bool:
-        if not self.key:
-            return True
-        wanted = self.key.split(".")
-        if wanted[0] == "**":
-            return any(_begins_with(steps[start:], wanted[1:]) for start in range(len(steps)))
-        return _begins_with(steps, wanted)
+    def find_key(self, steps: Sequence[PathStep]) -> str | None:
+        """The key that is about a value; None if none is."""
+        for each in self.keys.split() or ("",):
+            key = f"{self.below}.{each}" if self.below else each
+            wanted = key.split(".") if key else []
+            starts = range(len(steps)) if wanted[:1] == ["**"] else (0,)
+            if any(_begins_with(steps[start:], wanted[1:] if wanted[:1] == ["**"] else wanted) for start in starts):
+                return key
+        return None
 
 
 # The keys of stored jobs that OpenClaw, GoClaw, PicoClaw, nanobot and claw0 share; their stores descend from the same format.
 STORE_DROPS = (
-    Drop("jobs.*.state", RECORD, is_loss=False),
-    Drop("*.state", RECORD, is_loss=False),
-    *(
-        Drop(f"**.{key}", RECORD, is_loss=False)
-        for key in ("createdAtMs", "updatedAtMs", "createdAt", "updatedAt", "lastRunAt", "nextRunAt", "lastStatus", "lastError")
-    ),
-    Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
-    Drop("jobs.*.jobId", NAMES_A_THING, is_loss=False),
+    Drop("jobs.*.state *.state", RECORD, is_loss=False),
+    Drop("createdAtMs updatedAtMs createdAt updatedAt lastRunAt nextRunAt lastStatus lastError", RECORD, "**", is_loss=False),
+    Drop("id jobId", NAMES_A_THING, "jobs.*", is_loss=False),
     Drop("version", "the version of the file format", is_loss=False),
 )
 
@@ -66,7 +61,7 @@ class ForeignSystem:
     """A system to import from. `files` names the files that it reads, for the help text.
 
     `convert` moves the values of the sources into the draft. Values that it leaves are dropped, with the reason of the first of
-    `drops` that matches.
+    `drops` that matches. Checklists are for the agent `main` with this `runner`; None: `convert` moves them too.
     """
 
     name: str
@@ -74,6 +69,7 @@ class ForeignSystem:
     files: str
     convert: Callable[[Draft, Sequence[SourceFile]], None]
     drops: Sequence[Drop] = ()
+    runner: tuple[dict[str, Any], str] | None = None
 
 
 def load_system(name: str) -> ForeignSystem:
@@ -90,25 +86,30 @@ def import_sources(system: ForeignSystem, sources: Sequence[SourceFile], zone: s
     receipt = Receipt(source.root for source in sources)
     draft = Draft(receipt, zone, system.title, zone_reason)
     system.convert(draft, sources)
+    if system.runner is not None:
+        for checklist in find_checklists(sources):
+            draft.put_checklist(checklist, draft.find_agent("main", *system.runner), is_in_workspace=False)
     draft.finish()
     for leaf in receipt.leaves:
         if not receipt.is_decided(leaf):
-            _drop(draft, leaf, next((each for each in system.drops if each.matches(leaf.steps)), None))
+            _drop(draft, leaf, system.drops)
     return draft
 
 
-def _drop(draft: Draft, leaf: Node, drop: Drop | None) -> None:
+def _drop(draft: Draft, leaf: Node, drops: Sequence[Drop]) -> None:
     """Record a value that the system did not convert.
 
     A key that is in none of the lists may be a condition of a newer version, so its job or agent is disabled.
     """
+    found = next(((each, key) for each in drops if (key := each.find_key(leaf.steps)) is not None), None)
+    drop, key = found or (None, "")
     if drop and not drop.is_loss:
         draft.receipt.drop(leaf, drop.why, is_loss=False)
     elif leaf.value is None or leaf.value == "":
         draft.receipt.drop(leaf, NO_VALUE, is_loss=False)
     else:
         entry, depth = draft.find_entry(leaf)
-        if entry and drop and not drop.is_about_keys_below(depth):
+        if entry and not key.startswith("**") and key.count(".") < depth:  # it is about all of the file there, not about this key
             drop = None
         why = drop.why if drop else NO_COUNTERPART
         draft.receipt.drop(leaf, why)

@@ -35,26 +35,22 @@ HEARTBEAT = (
     Rule("ackMaxChars", "ack_max_chars", value_converters.whole(0, 10_000)),
     Rule("maxRetries", "retries", value_converters.whole(0, 10)),
 )
-DEFAULTS: dict[str, object] = {"enabled": False, "interval": "30m", "ok_match": "anywhere", "answer": "text"}
+DEFAULTS: dict[str, object] = {"enabled": False, "interval": "30m", "ok_match": "anywhere"}
 JOBS = JobShape(prompt=("payload.message", "message"), command=("payload.command",), agent=("agentKey", "agentId"))
 
 STAYS = "stays in GoClaw, which still runs the agent"
 DROPS = (
     *STORE_DROPS,
-    *(Drop(f"**.{key}", RECORD, is_loss=False) for key in ("runCount", "suppressCount", "metadata", "state")),
-    *(Drop(f"**.{key}", NAMES_A_THING, is_loss=False) for key in ("id", "tenantId", "userId", "agentId")),
+    Drop("runCount suppressCount metadata state", RECORD, "**", is_loss=False),
+    Drop("id tenantId userId agentId", NAMES_A_THING, "**", is_loss=False),
     Drop("jobs.*.payload.promptFile", "the prompt is in a file of GoClaw; write its text as prompt", changes_meaning=True),
-    Drop("jobs.*.payload.channel", "the job sends nothing", is_loss=False),
-    Drop("jobs.*.payload.to", "the job sends nothing", is_loss=False),
-    Drop("jobs.*.deliverChannel", "the job sends nothing", is_loss=False),
-    Drop("jobs.*.deliverTo", "the job sends nothing", is_loss=False),
-    Drop("jobs.*.model", "the gateway of GoClaw chooses the model of an agent"),
-    Drop("jobs.*.providerId", "the gateway of GoClaw chooses the model of an agent"),
+    Drop("payload.channel payload.to deliverChannel deliverTo", "the job sends nothing", "jobs.*", is_loss=False),
+    Drop("model providerId", "the gateway of GoClaw chooses the model of an agent", "jobs.*"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
     Drop("**.providerId", "is only an identifier; add providerName, or set provider and model of the heartbeat"),
     Drop("cron", OWN_LIMITS),
     Drop("channels", "GoClaw still receives the messages of users"),
-    *(Drop(key, STAYS) for key in ("agents", "providers", "gateway", "tools", "sessions", "skills", "database")),
+    Drop("agents providers gateway tools sessions skills database", STAYS),
 )
 
 
@@ -133,9 +129,8 @@ def _add_heartbeat(draft: Draft, beat: Node, gateway: Node | None, configs: Sequ
         draft.put_range(base, hours, zone, default_zone="UTC")
     else:
         draft.put_hours(base, beat.get("activeHoursStart"), beat.get("activeHoursEnd"), zone, default_zone="UTC")
-    for key, value in DEFAULTS.items():
-        if not draft.has((*base, key)):
-            draft.add((*base, key), value, "GoClaw's default" if key != "answer" else "the gateway returns text")
+    draft.add_defaults(base, DEFAULTS)
+    draft.add((*base, "answer"), "text", "the gateway returns text")
     channel, chat = beat.get("channel"), beat.get("chatId")
     if (channel and channel.text) or (chat and chat.text):
         draft.put_deliver(base, channel, chat)
@@ -155,19 +150,13 @@ def _put_model(draft: Draft, beat: Node, base: Path, configs: Sequence[Node]) ->
     if not named or not provider or not (name in ("anthropic", "openai") or address):
         draft.receipt.drop(model, "its provider is not in the imported files; set provider and model of the heartbeat")
         return
-    path = ("providers", draft.free_name("providers", name, "provider"))
-    kind = "anthropic" if name == "anthropic" else "openai"
     try:
-        if address and address.text:
-            draft.url(address, (*path, "base_url"), f"{name}_BASE_URL")
+        made = draft.add_provider(name, key, address)
     except value_converters.NotUsable as error:
         draft.receipt.drop(address or model, str(error))
         return
-    draft.add((*path, "kind"), kind, "the kind of its API")
-    if key and key.text:
-        draft.secret(key, (*path, "api_key"), f"{name}_API_KEY")
     draft.put(model, (*base, "model"), model.text, "heartbeats call this model directly, without the tools of GoClaw")
-    draft.put(named, (*base, "provider"), path[1])
+    draft.put(named, (*base, "provider"), made)
     if ident := beat.get("providerId"):
         draft.receipt.drop(ident, NAMES_A_THING, is_loss=False)
 

@@ -13,12 +13,12 @@ from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
 from scheduler.extras.importers.foreign_system import (
     NAMES_A_THING,
+    NO_COUNTERPART,
     OWN_LIMITS,
     RECORD,
     STORE_DROPS,
     Drop,
     ForeignSystem,
-    find_checklists,
     find_configs,
     find_jobs,
 )
@@ -49,41 +49,25 @@ JOBS = JobShape(
 SCRIPTED = JobShape(command=("script",), command_form=_script, agent=(), rules=(Rule("workdir", "workdir"),))
 
 STAYS = "stays in Hermes, which still runs the agent"
+NO_CALL = "a job can name a model, and `hermes chat` uses its own provider"
 DROPS = (
-    *(
-        Drop(f"jobs.*.{key}", RECORD, is_loss=False)
-        for key in (
-            "next_run_at",
-            "last_run_at",
-            "last_status",
-            "last_error",
-            "last_delivery_error",
-            "created_at",
-            "paused_at",
-            "schedule_display",
-            "provider_snapshot",
-            "model_snapshot",
-            "run_claim",
-        )
-    ),
-    Drop("jobs.*.schedule.display", RECORD, is_loss=False),
-    Drop("jobs.*.repeat.completed", RECORD, is_loss=False),
+    Drop("next_run_at last_run_at last_status last_error last_delivery_error", RECORD, "jobs.*", is_loss=False),
+    Drop("created_at paused_at schedule_display provider_snapshot model_snapshot run_claim", RECORD, "jobs.*", is_loss=False),
+    Drop("schedule.display repeat.completed", RECORD, "jobs.*", is_loss=False),
     Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
     Drop("jobs.*.origin", "the job is not sent to the chat in which it was made", is_loss=False),
     Drop("jobs.*.repeat.times", "heartbeatd repeats a job until it is removed", changes_meaning=True),
     Drop("jobs.*.context_from", "a job of heartbeatd does not see the output of another job", changes_meaning=True),
     Drop("jobs.*.enabled_toolsets", "the command line of the runner has the tools of the profile", changes_meaning=True),
-    *(Drop(f"jobs.*.{key}", RECORD, is_loss=False) for key in ("paused_reason", "failure_streak", "last_delivery_unverified")),
-    *(Drop(f"jobs.*.{key}", "heartbeatd has no such setting") for key in ("attach_to_session", "reasoning_effort", "profile")),
-    Drop("jobs.*.skill", "add --skills to the command of the runner"),
-    Drop("jobs.*.skills", "add --skills to the command of the runner"),
+    Drop("paused_reason failure_streak last_delivery_unverified", RECORD, "jobs.*", is_loss=False),
+    Drop("attach_to_session reasoning_effort profile", NO_COUNTERPART, "jobs.*"),
+    Drop("skill skills", "add --skills to the command of the runner", "jobs.*"),
     Drop("jobs.*.workdir", "only commands have a working directory; the agent runs in its workspace"),
-    Drop("jobs.*.provider", "a job can name a model, and `hermes chat` uses its own provider"),
-    Drop("jobs.*.base_url", "a job can name a model, and `hermes chat` uses its own provider"),
+    Drop("provider base_url", NO_CALL, "jobs.*"),
     *STORE_DROPS,
     Drop("updated_at", RECORD, is_loss=False),
     Drop("_config_version", "the version of the file format", is_loss=False),
-    Drop("jobs", "heartbeatd has no such setting"),
+    Drop("jobs", NO_COUNTERPART),
     Drop("cron", OWN_LIMITS),
     Drop("", STAYS),
 )
@@ -104,8 +88,6 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.apply(AGENT, config, ("agents", draft.find_agent("main", *_RUNNER)))
     for job in find_jobs(sources):
         _add_job(draft, job, home, model)
-    for checklist in find_checklists(sources):
-        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
 def _add_job(draft: Draft, job: Node, home: Sequence[Node], model: Node | None) -> None:
@@ -207,4 +189,4 @@ def _put_state(draft: Draft, job: Node, name: str) -> None:
 _SCRIPT_LINE = 'hermes chat -Q ${HEARTBEATD_MODEL:+-m "$HEARTBEATD_MODEL"} -q "$(cat)"'
 _RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT_LINE]}, "calls the agent by the command line of Hermes")
 
-SYSTEM = ForeignSystem("hermes", "Hermes Agent", "cron/jobs.json, config.yaml, .env", convert, DROPS)
+SYSTEM = ForeignSystem("hermes", "Hermes Agent", "cron/jobs.json, config.yaml, .env", convert, DROPS, _RUNNER)

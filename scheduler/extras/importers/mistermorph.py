@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.extras.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, find_checklists, find_configs
+from scheduler.extras.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, find_configs
 from scheduler.extras.importers.source_files import Node, SourceFile
 
 HEARTBEAT = (
@@ -31,16 +31,14 @@ DEFAULTS: dict[str, object] = {
 TASKS = JobShape(prompt=("content",), agent=(), name=("id", "name"))
 
 STAYS = "stays in MisterMorph, which still runs the agent"
-CHATS = "MisterMorph still receives the messages of users"
 DROPS = (
     Drop("tasks.*.bash_env", "only commands have their own environment variables", changes_meaning=True),
     Drop("tasks.*.llm_profile", "the profile is not in the imported files"),
     Drop("tasks.targets", "the topic of MisterMorph's own heartbeats"),
     Drop("cron", OWN_LIMITS),
     Drop("version", "the version of the file format", is_loss=False),
-    Drop("console", "heartbeatd has its own HTTP interface"),
-    Drop("server", "heartbeatd has its own HTTP interface"),
-    *(Drop(key, CHATS) for key in ("telegram", "slack", "line", "lark")),
+    Drop("console server", "heartbeatd has its own HTTP interface"),
+    Drop("telegram slack line lark", "MisterMorph still receives the messages of users"),
     Drop("", STAYS),
 )
 
@@ -55,16 +53,12 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.note_entry(beat, base)
         draft.apply(HEARTBEAT, config, base)
         _put_model(draft, config, heart)
-        for key, value in DEFAULTS.items():
-            if not draft.has((*heart, key)):
-                draft.add((*heart, key), value, "MisterMorph's default")
+        draft.add_defaults(heart, DEFAULTS)
         _put_checklist_path(draft, config, base)
         _put_chats(draft, config, heart)
     for source in sources:
         for task in _list_tasks(source.root):
             _add_task(draft, task, configs)
-    for checklist in find_checklists(sources):
-        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
 def _list_tasks(root: Node) -> list[Node]:
@@ -80,8 +74,7 @@ def _add_task(draft: Draft, task: Node, configs: Sequence[Node]) -> None:
         return
     base, chat = ("cron", name), task.get("chat_id")
     if chat and chat.text.startswith("tg:"):
-        to = Node(chat.file, chat.steps, chat.line, chat.text.removeprefix("tg:"))
-        draft.put_deliver(base, Node(chat.file, chat.steps, chat.line, "telegram"), to)
+        draft.put_deliver(base, chat.with_text("telegram"), chat.with_text(chat.text.removeprefix("tg:")))
         draft.receipt.change(chat, ".".join((*base, "deliver")), draft.data["cron"][name]["deliver"])
     else:
         draft.add((*base, "deliver"), "log", "no channel could be imported for its messages")
@@ -154,4 +147,4 @@ def _put_chats(draft: Draft, config: Node, heart: Path) -> None:
 _SCRIPT = 'MISTER_MORPH_LLM_MODEL="${HEARTBEATD_MODEL:-$MISTER_MORPH_LLM_MODEL}" mistermorph run --task "$(cat)"'
 _RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of MisterMorph")
 
-SYSTEM = ForeignSystem("mistermorph", "MisterMorph", "config.yaml, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("mistermorph", "MisterMorph", "config.yaml, HEARTBEAT.md", convert, DROPS, _RUNNER)

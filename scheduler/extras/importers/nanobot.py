@@ -16,13 +16,11 @@ from scheduler.extras.importers.foreign_system import (
     STORE_DROPS,
     Drop,
     ForeignSystem,
-    find_checklists,
     find_configs,
     find_jobs,
 )
 from scheduler.extras.importers.source_files import Node, SourceFile
 
-WORKSPACE = "~/.nanobot/workspace"
 HEARTBEAT = (
     Rule("gateway.heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
     Rule("gateway.heartbeat.intervalS", "heartbeat.interval", value_converters.duration("s"), decides=True),
@@ -35,15 +33,16 @@ STAYS = "stays in nanobot, which still runs the agent"
 DROPS = (
     *STORE_DROPS,
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
-    *(
-        Drop(f"jobs.*.payload.{key}", "the session and origin of a message stay in nanobot")
-        for key in ("channelMeta", "sessionKey", "originMetadata", "originChannel", "originChatId", "channel", "to", "deliver")
+    Drop(
+        "channelMeta sessionKey originMetadata originChannel originChatId channel to deliver",
+        "the session and origin of a message stay in nanobot",
+        "jobs.*.payload",
     ),
     Drop("channels", "nanobot still receives the messages of users"),
     Drop("providers", "nanobot calls this provider itself"),
     Drop("gateway.heartbeat.keepRecentMessages", "nanobot keeps the session"),
     Drop("gateway", "the agent is called by its command line"),
-    *(Drop(key, STAYS) for key in ("agents", "tools", "audio")),
+    Drop("agents tools audio", STAYS),
 )
 
 
@@ -59,10 +58,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         if beat := config.get("gateway.heartbeat"):
             draft.note_entry(beat, base)
         draft.apply(HEARTBEAT, config, base)
-        if not draft.has((*base, "workspace")):
-            draft.add((*base, "workspace"), WORKSPACE, "nanobot's default")
-        if not draft.has((*base, "heartbeat", "interval")):
-            draft.add((*base, "heartbeat", "interval"), "30m", "nanobot's default")
+        draft.add_defaults(base, {"workspace": "~/.nanobot/workspace"})
+        draft.add_defaults((*base, "heartbeat"), {"interval": "30m"})
         draft.put_deliver((*base, "heartbeat"), None, None)
         _put_decision(draft, config, base)
     for job in find_jobs(sources):
@@ -74,8 +71,6 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         name = draft.add_job(job, shape, _RUNNER)
         if name and shape is JOBS:
             _put_delivery(draft, job, ("cron", name))
-    for checklist in find_checklists(sources):
-        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
 def _put_delivery(draft: Draft, job: Node, base: Path) -> None:
@@ -88,8 +83,7 @@ def _put_delivery(draft: Draft, job: Node, base: Path) -> None:
         draft.put_deliver(base, job.get("payload.channel"), job.get("payload.to"))
     elif (session := job.get("payload.sessionKey")) and session.text:
         word, _, chat = session.text.partition(":")
-        parts = (Node(session.file, session.steps, session.line, part) for part in (word, chat))
-        draft.put_deliver(base, *parts)
+        draft.put_deliver(base, session.with_text(word), session.with_text(chat))
         draft.receipt.change(session, ".".join((*base, "deliver")), draft.data["cron"][base[1]]["deliver"])
     else:
         draft.add((*base, "deliver"), "none", "it names no session and no recipient")
@@ -107,24 +101,20 @@ def _put_decision(draft: Draft, config: Node, base: Path) -> None:
     provider = config.get(f"providers.{name}") if name.replace("_", "").isalnum() else None
     key = provider.get("apiKey") if provider else None
     address = provider.get("apiBase") if provider else None
-    kind = "anthropic" if name == "anthropic" else "openai"
     if not key or not key.text or not (name in ("anthropic", "openai") or (address and address.text)):
         return
-    path = ("providers", draft.free_name("providers", name, "provider"))
-    draft.add((*path, "kind"), kind, "the kind of its API")
-    draft.secret(key, (*path, "api_key"), f"{name}_API_KEY")
-    if address and address.text:
-        try:
-            draft.url(address, (*path, "base_url"), f"{name}_BASE_URL")
-        except value_converters.NotUsable as error:
-            draft.receipt.drop(address, str(error))
+    try:
+        made = draft.add_provider(name, key, address)
+    except value_converters.NotUsable as error:
+        draft.receipt.drop(address or key, str(error))
+        made = draft.add_provider(name, key, None)
     decide = (*base, "heartbeat", "decide")
     plain = short if name in ("anthropic", "openai") and short else model.text
     draft.put(model, (*decide, "model"), plain, "the model that decides whether the agent is called")
-    if chosen and chosen.text == path[1]:
-        draft.put(chosen, (*decide, "provider"), path[1])
+    if chosen and chosen.text == made:
+        draft.put(chosen, (*decide, "provider"), made)
     else:
-        draft.add((*decide, "provider"), path[1], "the provider of the model")
+        draft.add((*decide, "provider"), made, "the provider of the model")
 
 
 _RUNNER = (
@@ -132,4 +122,4 @@ _RUNNER = (
     "calls the agent by the command line of nanobot",
 )
 
-SYSTEM = ForeignSystem("nanobot", "nanobot", "config.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("nanobot", "nanobot", "config.json, cron/jobs.json, HEARTBEAT.md", convert, DROPS, _RUNNER)

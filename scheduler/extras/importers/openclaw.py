@@ -13,6 +13,7 @@ from pathlib import PurePath
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import OVERRIDDEN, Draft, JobShape, Path, Rule
 from scheduler.extras.importers.foreign_system import (
+    NO_COUNTERPART,
     OWN_LIMITS,
     STORE_DROPS,
     Drop,
@@ -71,14 +72,9 @@ DROPS = (
     Drop("jobs.*.trigger", "the script decides whether the job runs, and only OpenClaw can run it", changes_meaning=True),
     Drop("jobs.*.payload.toolsAllow", "the command line of OpenClaw cannot restrict the tools of a run", changes_meaning=True),
     Drop("jobs.*.pacing", "the agent sets the time of the next run itself", changes_meaning=True),
-    *(
-        Drop(f"jobs.*.{key}", "heartbeatd has no such setting")
-        for key in (
-            *("description", "displayName", "payload.thinking", "payload.fallbacks", "payload.lightContext"),
-            *("payload.bestEffortDeliver", "delivery.bestEffort", "delivery.failureDestination", "failureAlert"),
-            *("payload.noOutputTimeoutSeconds", "payload.outputMaxBytes", "declarationKey"),
-        )
-    ),
+    Drop("description displayName delivery.bestEffort delivery.failureDestination failureAlert", NO_COUNTERPART, "jobs.*"),
+    Drop("thinking fallbacks lightContext bestEffortDeliver", NO_COUNTERPART, "jobs.*.payload"),
+    Drop("payload.noOutputTimeoutSeconds payload.outputMaxBytes declarationKey", NO_COUNTERPART, "jobs.*"),
     Drop("jobs.*.wakeMode", "the answer of this job is delivered, and wakes no heartbeat"),
     Drop("jobs.*.delivery", "this job sends nothing itself"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
@@ -91,21 +87,14 @@ DROPS = (
     Drop("channels", "OpenClaw still receives the messages of users"),
     Drop("cron", OWN_LIMITS),
     Drop("session", NO_SESSION),
-    *(
-        Drop(key, STAYS)
-        for key in ("gateway", "models", "auth", "env", "tools", "skills", "hooks", "routing", "identity", "messages", "logging")
-    ),
+    Drop("gateway models auth env tools skills hooks routing identity messages logging", STAYS),
     Drop("**.heartbeat.includeReasoning", "heartbeatd keeps reasoning in the run record and does not send it"),
     Drop("**.heartbeat.session", NO_SESSION),
     Drop("**.heartbeat.skipWhenBusy", "a run of heartbeatd waits for the lane of the agent"),
-    *(
-        Drop(f"**.heartbeat.{key}", "heartbeatd has no such setting")
-        for key in ("includeSystemPromptSection", "suppressToolErrorWarnings")
-    ),
+    Drop("includeSystemPromptSection suppressToolErrorWarnings", NO_COUNTERPART, "**.heartbeat"),
     Drop("**.heartbeat.directPolicy", "heartbeatd sends to the chat that deliver names"),
     Drop("**.heartbeat.accountId", "the bot of this account is not in the imported files", changes_meaning=True),
-    Drop("agents", STAYS),
-    Drop("agent", STAYS),
+    Drop("agents agent", STAYS),
 )
 
 
@@ -174,9 +163,7 @@ def _add_agent(draft: Draft, config: Node, ident: str, node: Node | None, beats:
         draft.disable(base, f"{policy.key}: heartbeatd cannot tell a direct chat from a group")
     if _uses_subscription(config) and not draft.has((*heart, "interval")):
         draft.add((*heart, "interval"), "1h", "OpenClaw's default with an Anthropic login")
-    for key, value in DEFAULTS.items():
-        if not draft.has((*heart, key)):
-            draft.add((*heart, key), value, "OpenClaw's default")
+    draft.add_defaults(heart, DEFAULTS)
     channel, to, account = (_last_given(draft, beats, key) for key in ("target", "to", "accountId"))
     token = _token_of(draft, config, account, (*heart, "deliver"))
     if channel or to:

@@ -16,13 +16,11 @@ from scheduler.extras.importers.foreign_system import (
     STORE_DROPS,
     Drop,
     ForeignSystem,
-    find_checklists,
     find_configs,
     find_jobs,
 )
 from scheduler.extras.importers.source_files import Node, SourceFile
 
-WORKSPACE = "~/.picoclaw/workspace"
 LEAST_MINUTES = 5
 
 
@@ -45,7 +43,6 @@ HEARTBEAT = (
 JOBS = JobShape(prompt=("payload.message",), command=("payload.command",))
 # pkg/cron: a job with `deliver` sends its message as it is, and the agent sees only the messages of other jobs.
 SENT = replace(JOBS, prompt=(), message=("payload.message",))
-DEFAULTS = {"interval": "30m", "on_missing": "create"}
 
 STAYS = "stays in PicoClaw, which still runs the agent"
 DROPS = (
@@ -53,10 +50,9 @@ DROPS = (
     Drop("jobs.*.payload.message", "a job with a command sends its output instead"),
     Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
     Drop("tools.cron", OWN_LIMITS),
-    Drop("channel_list", "PicoClaw still receives the messages of users"),
-    Drop("channels", "PicoClaw still receives the messages of users"),
+    Drop("channel_list channels", "PicoClaw still receives the messages of users"),
     Drop("gateway", "the agent is called by its command line"),
-    *(Drop(key, STAYS) for key in ("agents", "llm", "model_list", "providers", "tools", "devices", "rate_limits", "stt")),
+    Drop("agents llm model_list providers tools devices rate_limits stt", STAYS),
 )
 
 
@@ -70,11 +66,8 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
             draft.apply(HEARTBEAT, config, base)
             draft.telegram_token = draft.telegram_token or _find_token(config)
             draft.switch_jobs(config.get("tools.cron.enabled"))
-        if not draft.has((*base, "workspace")):
-            draft.add((*base, "workspace"), WORKSPACE, "PicoClaw's default")
-        for key, value in DEFAULTS.items():
-            if not draft.has((*base, "heartbeat", key)):
-                draft.add((*base, "heartbeat", key), value, "PicoClaw's default")
+        draft.add_defaults(base, {"workspace": "~/.picoclaw/workspace"})
+        draft.add_defaults((*base, "heartbeat"), {"interval": "30m", "on_missing": "create"})
         draft.put_deliver((*base, "heartbeat"), None, None)
     for job in find_jobs(sources):
         sent = job.get("payload.deliver")
@@ -82,8 +75,6 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         name = draft.add_job(job, shape, _RUNNER, ("payload.channel", "payload.to"))
         if name and sent:
             draft.receipt.keep(sent, f"cron.{name}.command" if shape is SENT else f"cron.{name}.deliver")
-    for checklist in find_checklists(sources):
-        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
 def _find_token(config: Node) -> Node | None:
@@ -103,4 +94,4 @@ _RUNNER = (
     "calls the agent by the command line of PicoClaw",
 )
 
-SYSTEM = ForeignSystem("picoclaw", "PicoClaw", "config.json, cron/jobs.json, .env, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("picoclaw", "PicoClaw", "config.json, cron/jobs.json, .env, HEARTBEAT.md", convert, DROPS, _RUNNER)

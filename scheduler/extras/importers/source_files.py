@@ -53,6 +53,10 @@ class Node:
             return ""
         return str(self.value).lower() if isinstance(self.value, bool) else str(self.value).strip()
 
+    def with_text(self, text: str) -> Node:
+        """A part of the value, at the same place."""
+        return Node(self.file, self.steps, self.line, text)
+
     def get(self, path: str) -> Node | None:
         """The value at a dotted path, or None. Keys may be spelled in another way: every_ms is everyMs."""
         node: Node | None = self

@@ -14,11 +14,11 @@ from typing import Any
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
 from scheduler.extras.importers.foreign_system import (
+    NO_COUNTERPART,
     OWN_LIMITS,
     RECORD,
     Drop,
     ForeignSystem,
-    find_checklists,
     find_configs,
     find_jobs,
 )
@@ -52,40 +52,28 @@ JOBS = JobShape(
 )
 
 STAYS = "stays in ZeroClaw, which still runs the agent"
-SENDS_NOTHING = "this job sends nothing"
 DEADMAN = "write deadman: {url: ...} with the URL of a service that watches the daemon"
+NO_TOOLS = "the command line of ZeroClaw cannot restrict the tools of a run"
+JOB_DROPS = (
+    Drop("id", "heartbeatd uses names", is_loss=False),
+    Drop("allowed_tools", NO_TOOLS, changes_meaning=True),
+    Drop("delivery.channel delivery.to delivery.recipient", "this job sends nothing"),
+    Drop("delivery.thread_id", "write the topic into the recipient, as chat:topic", changes_meaning=True),
+    Drop("delivery.best_effort uses_memory", NO_COUNTERPART),
+    Drop("shell_output_format", "the output is sent as it is"),
+    Drop("delete_after_run", "a single run stays in the config after it has run", is_loss=False),
+    Drop("source created_at next_run last_run last_status", RECORD, is_loss=False),
+)
 DROPS = (
-    *(
-        drop
-        for jobs in ("cron.jobs", "cron", "jobs")
-        for drop in (
-            Drop(f"{jobs}.*.id", "heartbeatd uses names", is_loss=False),
-            Drop(
-                f"{jobs}.*.allowed_tools", "the command line of ZeroClaw cannot restrict the tools of a run", changes_meaning=True
-            ),
-            *(Drop(f"{jobs}.*.{key}", SENDS_NOTHING) for key in ("delivery.channel", "delivery.to", "delivery.recipient")),
-            Drop(f"{jobs}.*.delivery.thread_id", "write the topic into the recipient, as chat:topic", changes_meaning=True),
-            *(Drop(f"{jobs}.*.{key}", "heartbeatd has no such setting") for key in ("delivery.best_effort", "uses_memory")),
-            Drop(f"{jobs}.*.shell_output_format", "the output is sent as it is"),
-            Drop(f"{jobs}.*.delete_after_run", "a single run stays in the config after it has run", is_loss=False),
-            *(
-                Drop(f"{jobs}.*.{key}", RECORD, is_loss=False)
-                for key in ("source", "created_at", "next_run", "last_run", "last_status")
-            ),
-        )
-    ),
+    *(replace(drop, below=f"{jobs}.*") for jobs in ("cron.jobs", "cron", "jobs") for drop in JOB_DROPS),
     Drop("cron", OWN_LIMITS),
     Drop("heartbeat.two_phase", "needs a provider; write decide: {provider: NAME, model: NAME}"),
     Drop("heartbeat.message", "heartbeatd needs no text to fall back on; write it into HEARTBEAT.md"),
-    Drop("heartbeat.min_interval_minutes", "heartbeatd only lengthens an interval, up to 8 times"),
-    Drop("heartbeat.max_interval_minutes", "heartbeatd only lengthens an interval, up to 8 times"),
-    Drop("heartbeat.deadman_timeout_minutes", DEADMAN),
-    Drop("heartbeat.deadman_channel", DEADMAN),
-    Drop("heartbeat.deadman_to", DEADMAN),
+    Drop("min_interval_minutes max_interval_minutes", "heartbeatd only lengthens an interval, up to 8 times", "heartbeat"),
+    Drop("deadman_timeout_minutes deadman_channel deadman_to", DEADMAN, "heartbeat"),
     Drop("heartbeat.max_run_history", "history.runs limits the records of all entries"),
     Drop("cost", "write limits.budget; it needs prices, or an estimate of a run"),
-    Drop("channels_config", "ZeroClaw still receives the messages of users"),
-    Drop("channels", "ZeroClaw still receives the messages of users"),
+    Drop("channels_config channels", "ZeroClaw still receives the messages of users"),
     Drop("gateway", "the agent is called by its command line"),
     Drop("reliability", "heartbeatd has its own retries and its own schedule"),
     Drop("", STAYS),
@@ -122,8 +110,6 @@ def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
         jobs += [job for job in (*(node for _, node in config.items("cron.jobs")), *listed) if job.is_container and job.children]
     for job in jobs:
         _add_job(draft, job, configs)
-    for checklist in find_checklists(sources):
-        draft.put_checklist(checklist, draft.find_agent("main", *_RUNNER), is_in_workspace=False)
 
 
 def _add_job(draft: Draft, job: Node, configs: Sequence[Node]) -> None:
@@ -172,7 +158,7 @@ def _find_claim(configs: Sequence[Node], job: Node) -> Node | None:
         for _, agent in config.items("agents"):
             for _, claimed in agent.items("cron_jobs"):
                 if claimed.text == str(job.steps[-1]):
-                    return Node(agent.file, agent.steps, agent.line, str(agent.steps[-1]))
+                    return agent.with_text(str(agent.steps[-1]))
     return None
 
 
@@ -194,7 +180,7 @@ def _put_deliver(
     if not channel or not alias or kind != "telegram" or not token:
         draft.put_deliver(base, channel, to, has_agent=has_agent)
         return
-    draft.put_deliver(base, Node(channel.file, channel.steps, channel.line, kind), to, has_agent=has_agent, token=token)
+    draft.put_deliver(base, channel.with_text(kind), to, has_agent=has_agent, token=token)
     draft.receipt.change(channel, ".".join((*base, "deliver")), _value(draft, base))
 
 
@@ -230,4 +216,4 @@ def _runner(agent: Node | None) -> tuple[dict[str, Any], str]:
     return {"kind": "command", "argv": argv}, "calls the agent by the command line of ZeroClaw"
 
 
-SYSTEM = ForeignSystem("zeroclaw", "ZeroClaw", "config.toml, HEARTBEAT.md", convert, DROPS)
+SYSTEM = ForeignSystem("zeroclaw", "ZeroClaw", "config.toml, HEARTBEAT.md", convert, DROPS, _RUNNER)
