@@ -13,8 +13,9 @@ from pathlib import Path
 from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens
 from scheduler.config.settings.load import load_config
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.inbox import Inbox
-from scheduler.engine.loop import ClockReading, Engine, Executors
+from scheduler.engine.loop import Engine, Executors
 from scheduler.model.outcome import AttemptResult, Call, Outcome, Suppression
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store

@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from bench.dispatch import BEATS, NOW, engine
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
-from scheduler.engine.loop import ClockReading
 from scheduler.model.daemon_health import ReloadState
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.dispatch import BEATS, NOW, engine
-from scheduler.engine.loop import ClockReading
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.daemon_health import ReloadState
 from scheduler.store.database import open_read_only
 from scheduler.telemetry.metrics import Metrics, ScrapeState

@@ -37,11 +37,12 @@ from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import config_reload, deadman_switch, delivery, message_buttons, startup
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
-from scheduler.engine.loop import ClockReading, Engine, Executors
+from scheduler.engine.loop import Engine, Executors
 from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
 from scheduler.engine.standby import DaemonParts, make_standby

@@ -1,22 +1,127 @@
-"""Adjusts slots, waiting times and fixed intervals after the system clock was changed."""
+"""Detects changes of the system clock, and adjusts slots, waiting times and fixed intervals to them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.engine import planning
 from scheduler.model import entry_schedule
+from scheduler.model.daemon_health import EngineHealth
+from scheduler.model.entry import Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
-from scheduler.store import clock_changes, entries, recorded_times, slot_records
+from scheduler.store import boots, clock_changes, entries, recorded_times, slot_records
 from scheduler.store.clock_changes import ClockSetBack
 from scheduler.store.transaction import Transaction
+from scheduler.system.log import log_event
 
 SECOND = timedelta(seconds=1)
+CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # system and monotonic clock may drift apart by less without a clock change
+# A tick that starts later is logged: the process was stopped, or the machine is overloaded.
+STALL_THRESHOLD = timedelta(seconds=20)
 RESTART_TIME = timedelta(minutes=1)  # a stop of the daemon that is no longer is no hint of a clock change
 
 NOT_SUSPENDED = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Both clocks at one instant: the system time (aware, UTC), and the seconds of the monotonic clock.
+
+    `slept` is for how many seconds the machine was suspended since it was started: the monotonic clock does not count them.
+    """
+
+    now: datetime
+    monotonic: float
+    slept: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockNews:
+    """What has happened to the clocks and is not recorded yet.
+
+    `change` is that of the system clock, `slept` how long the machine was suspended, as part of it. `stall` is how late ticks
+    have started, `was_stopped` whether a signal had stopped the process.
+    """
+
+    change: timedelta
+    slept: timedelta
+    stall: timedelta
+    was_stopped: bool
+
+
+class ClockWatch:
+    """Compares the system clock and the monotonic clock at each tick.
+
+    `awake_since` is when the daemon was started, or its machine last woke up.
+    """
+
+    awake_since: datetime
+
+    def __init__(self, health: EngineHealth) -> None:
+        self.was_stopped = False  # by a signal, since the last tick
+        self._health = health
+        self._change = self._slept = self._stall = timedelta()
+        self._last: ClockReading | None = None
+        self._next_tick_at: float | None = None
+        self._starts: dict[Key, float] = {}  # when each entry's last slot was started, by the monotonic clock
+
+    def start(self, reading: ClockReading) -> None:
+        """The daemon starts now."""
+        self._last, self.awake_since = reading, reading.now
+
+    def see(self, reading: ClockReading) -> bool:
+        """A tick starts. Returns whether the system clock has changed since the last one: it differs from the monotonic clock."""
+        has_changed = self._detect_change(reading)
+        # By the monotonic clock, which stands still while the machine is suspended.
+        late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
+        if late >= STALL_THRESHOLD:
+            log_event(logging.WARNING, "stalled", late=late, cause=boots.STOPPED if self.was_stopped else None)
+            self._stall += late
+        return has_changed
+
+    def _detect_change(self, reading: ClockReading) -> bool:
+        last, self._last = self._last or reading, reading
+        change = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
+        if abs(change) < CLOCK_CHANGE_THRESHOLD:
+            return False
+        direction = "forward" if change > timedelta() else "backward"
+        slept = timedelta(seconds=max(0.0, reading.slept - last.slept))
+        self._health.clock_changes[direction] += 1
+        log_event(logging.WARNING, "clock_jumped", direction=direction, by=change, slept=slept or None)
+        self._change += change
+        self._slept += slept
+        if change > timedelta():
+            self.awake_since = reading.now
+        return True
+
+    def expect_tick(self, reading: ClockReading, at: datetime) -> None:
+        """The next tick is due at `at`. If that is in the past, it waits for the concurrency limit, and is not late."""
+        self._next_tick_at = reading.monotonic + max((at - reading.now).total_seconds(), 0.0)
+
+    @property
+    def news(self) -> ClockNews:
+        """What the next tick is to record."""
+        return ClockNews(self._change, self._slept, self._stall, self.was_stopped)
+
+    def forget(self, news: ClockNews) -> None:
+        """This is recorded."""
+        self._change, self._slept = self._change - news.change, self._slept - news.slept
+        self._stall -= news.stall
+        self.was_stopped = self.was_stopped and bool(self._stall)
+
+    def note_start(self, key: Key, reading: ClockReading) -> None:
+        """A slot of this entry is started now."""
+        self._starts[key] = reading.monotonic
+
+    def time_since_start(self, kind: Kind, name: str) -> timedelta | None:
+        """The elapsed time since an entry's last slot was started; None if unknown."""
+        started = self._starts.get((kind, name))
+        return None if started is None or self._last is None else timedelta(seconds=self._last.monotonic - started)
+
 
 SinceStart = Callable[[Kind, str], timedelta | None]
 """The elapsed time since an entry's last slot was started; None if unknown."""
@@ -33,7 +138,7 @@ def follow_clock_change(tx: Transaction, by: timedelta, since_start: SinceStart,
         planning.excuse_slots(tx, tx.now - by, tx.now)
 
 
-def follow_clock_while_down(tx: Transaction, last_seen: datetime | None, believable: timedelta) -> None:
+def follow_clock_while_down(tx: Transaction, last_seen: datetime | None) -> None:
     """Adjust everything to a clock change while the daemon was down. `last_seen` is its last tick; None on the first start.
 
     A command may have added entries since then.
@@ -42,7 +147,7 @@ def follow_clock_while_down(tx: Transaction, last_seen: datetime | None, believa
     if seen is None:
         return
     by = tx.now - seen
-    if by <= -believable:
+    if by <= -CLOCK_CHANGE_THRESHOLD:
         follow_clock_change(tx, by, _no_start_known)
     elif by > RESTART_TIME:
         clock_changes.record_clock_change(tx, by, down=True)

@@ -1,16 +1,24 @@
-"""Cancels runs that exceed their timeout, and gives up runs that do not end after they were cancelled."""
+"""Cancels runs that exceed their timeout, gives up those that do not end, and says how an attempt has ended."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from scheduler.model.entry import Claim
-from scheduler.model.outcome import AttemptResult, Failure, Outcome
+from scheduler.model.outcome import UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
+from scheduler.system.file_limits import is_scarcity
 from scheduler.system.process import EndReason
-from scheduler.work.executor import Done, Executor
+from scheduler.work.executor import Done, Executor, Interrupted, NeverBegun, NotTaken
 
 STUCK_SECONDS = 10.0  # from the cancellation of a run until it is given up
+
+RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
+    "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
+    "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was interrupted: the daemon stopped"),
+    "cancelled": (Outcome.ABANDONED, Reason.CANCELLED, "was cancelled"),
+}
 
 
 class Deadlines:
@@ -70,3 +78,33 @@ class Deadlines:
 
 def _result_of_stuck_run() -> AttemptResult:
     return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, even after it was cancelled")
+
+
+def result_of(done: Done[Claim, AttemptResult]) -> AttemptResult:
+    """The result of an attempt, as it can be stored, also if it ended with an exception."""
+    return storable_result(done.result or _result_of_exception(done.exception))
+
+
+def result_of_ended_run(claim: Claim, result: AttemptResult, why: EndReason) -> AttemptResult:
+    """The result of an attempt that the daemon has cancelled, with the reason why."""
+    outcome, reason, error = RESULT_BY_CAUSE[why]
+    message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
+    transient = why == "timeout" and result.transient
+    return replace(result, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
+
+
+def _result_of_exception(error: BaseException | None) -> AttemptResult:
+    if isinstance(error, NotTaken):
+        return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error=str(error), calls=(UNSENT_CALL,))
+    if isinstance(error, Interrupted):
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=str(error))
+    if isinstance(error, NeverBegun):
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was cancelled before it started", calls=(UNSENT_CALL,))
+    if is_scarcity(error):
+        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not start: {error}", transient=True)
+    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
+
+
+def is_unexpected(error: BaseException | None) -> bool:
+    """Whether an exception that ended an attempt is a fault of the program."""
+    return error is not None and not isinstance(error, (Interrupted, NeverBegun)) and not is_scarcity(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -15,6 +15,7 @@ from scheduler.engine import (
     budget_reservations,
     channel_problems,
     clock_adjustment,
+    deadlines,
     delivery,
     held_notices,
     maintenance,
@@ -25,6 +26,7 @@ from scheduler.engine import (
     startup,
     wake_starts,
 )
+from scheduler.engine.clock_adjustment import ClockNews, ClockReading, ClockWatch
 from scheduler.engine.deadlines import Deadlines
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
@@ -37,25 +39,20 @@ from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
-from scheduler.model.outcome import UNSENT_CALL, WOKEN, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
+from scheduler.model.outcome import WOKEN, AttemptResult, Outcome
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, breakers, config_history, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.runs import record_worker
 from scheduler.store.transaction import Transaction
 from scheduler.store.unit_of_work import UnitOfWork
-from scheduler.system.file_limits import is_scarcity
 from scheduler.system.log import log_event
-from scheduler.system.process import EndReason
-from scheduler.work.executor import Done, Executor, Interrupted, NeverBegun, NotTaken
+from scheduler.work.executor import Done, Executor, Interrupted, NotTaken
 from scheduler.work.plan import Plan
 
 LONGEST_TICK_WAIT = timedelta(days=1)  # the next tick is never planned further ahead
 DATABASE_RETRY = timedelta(seconds=1)  # after a tick that could not be committed
 CAPACITY_RETRY = timedelta(seconds=1)  # if the system lacks the resources for due runs
-CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # system and monotonic clock may drift apart by less without a clock change
-# A tick that starts later is logged: the process was stopped, or the machine is overloaded.
-STALL_THRESHOLD = timedelta(seconds=20)
 LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
 MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
 MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
@@ -64,29 +61,9 @@ NEW_ENTRIES_PER_PART = 2000  # at a start with more new entries than this
 MAX_RESULTS_PER_TICK = 200  # of runs, and of deliveries
 MAX_REQUESTS_PER_TICK = 200
 
-RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
-    "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
-    "shutdown": (Outcome.ABANDONED, Failure.EXIT, "was interrupted: the daemon stopped"),
-    "cancelled": (Outcome.ABANDONED, Reason.CANCELLED, "was cancelled"),
-}
-
-
 T = TypeVar("T")
 R = TypeVar("R")
 Results = list[tuple[int, Done[T, R]]]
-Work = tuple[Results[Claim, AttemptResult], Results[Delivery, DeliveryResult], list[PendingRequest]]
-
-
-@dataclass(frozen=True, slots=True)
-class ClockReading:
-    """Both clocks at one instant: the system time (aware, UTC), and the seconds of the monotonic clock.
-
-    `slept` is for how many seconds the machine was suspended since it was started: the monotonic clock does not count them.
-    """
-
-    now: datetime
-    monotonic: float
-    slept: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +79,52 @@ class Executors:
     runs_survive_stop: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a tick records: the results of runs and deliveries since the last one, and requests.
+
+    `requests_left` are the requests that are to be applied before runs start. `is_more_left`: the next tick begins at once.
+    """
+
+    runs: Results[Claim, AttemptResult]
+    deliveries: Results[Delivery, DeliveryResult]
+    requests: list[PendingRequest]
+    requests_left: int
+    is_more_left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """What the transaction of a tick has done, and what is to be done after its commit."""
+
+    tick: Tick
+    work: Work
+    clock: ClockNews
+    maintenance: MaintenanceState
+    claims: list[Claim]
+    deliveries: list[Delivery]
+    is_full: bool  # another run may not start
+    has_written: bool
+    again_at: datetime
+
+
 class HeldPlaces:
-    """Which runs have held places since `limits.concurrency` was reached, and for how long."""
+    """Which runs have held places since `limits.concurrency` was reached, and for how long.
+
+    `full_since` is the time since which it has been reached, None if another run may start.
+    """
 
     def __init__(self) -> None:
+        self.full_since: datetime | None = None
         self._held: dict[int, tuple[Claim, float, float]] = {}  # each run with its first and last time, by the monotonic clock
         self._limit = 0
 
     def note(self, running: Mapping[int, Claim], reading: ClockReading, *, full: bool) -> None:
         """Note the runs in progress. `full` False: another run may start, so that all is forgotten."""
         if not full:
-            self._held = {}
+            self._held, self.full_since = {}, None
             return
+        self.full_since = self.full_since or reading.now
         self._limit = len(running)
         for run_id, claim in running.items():
             first = self._held[run_id][1] if run_id in self._held else reading.monotonic
@@ -166,32 +177,23 @@ class Engine:
         self._capacity = executors.capacity
         self._runs_survive_stop = executors.runs_survive_stop
         self._lacks_capacity = False  # the system lacked the resources for due runs
-        self._last_reading: ClockReading | None = None
-        self._awake_since: datetime | None = None
-        self._full_since: datetime | None = None  # since when the concurrency limit has been reached
         self._deadlines = Deadlines(executors.runs)
         self._places = HeldPlaces()
-        self._clock_change = timedelta()  # of the system clock, not committed yet
-        self._slept = timedelta()  # how long the machine was suspended, as part of that change
-        self._last_starts: dict[tuple[Kind, str], float] = {}  # when each entry's last slot was started, by the monotonic clock
-        self._next_tick_at: float | None = None  # by the monotonic clock
-        self._stall = timedelta()  # how late ticks started, not committed yet
-        self._was_stopped = False  # a signal has stopped the process since the last tick
+        self._clock = ClockWatch(self.health)
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
         self._parts = TickParts()
         self._lost_commits: LostCommits | None = None
         self.last_write_at: datetime | None = None  # the time of the last tick that has written something
         self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
-        # Finishes a tick that may have been committed, and the time of that tick.
-        self._unknown_commit: tuple[Callable[[ClockReading], None], datetime] | None = None
+        self._unknown_commit: Ticked | None = None  # it is not known whether this was committed
 
     def add_new_entries(self, reading: ClockReading, is_over: Callable[[], bool], *, at_once: bool = False) -> bool:
         """Before `start_boot`: add many new entries in parts, each in a transaction of its own. A few are left to `start_boot`.
 
         False if it `is_over` before all are added; the next start adds the others. Raises DatabaseUnavailable.
         """
-        self._awake_since = reading.now
+        self._clock.start(reading)
         new = plan_sync.find_new_entries(self.store.connection, self.plan)
         for start in range(0, len(new), NEW_ENTRIES_PER_PART) if len(new) > NEW_ENTRIES_PER_PART else ():
             if is_over():
@@ -221,7 +223,7 @@ class Engine:
         3. Entry rows are added, changed and removed by the plan.
         4. Waiting wakes are reconsidered, and `@reboot` jobs are started.
         """
-        self._last_reading, self._awake_since = reading, reading.now
+        self._clock.start(reading)
         with self.store.transaction() as db:
             self._lost_commits = LostCommits(reading.now, wakes.last_id(db)) if may_lack_commits else None
             tick = self._new_tick(db, reading.now)
@@ -234,7 +236,7 @@ class Engine:
             if last is not None and last["config_hash"] != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
             budget_reservations.record_budgets(tick.tx, self.plan.settings)
-            clock_adjustment.follow_clock_while_down(tick.tx, seen, CLOCK_CHANGE_THRESHOLD)
+            clock_adjustment.follow_clock_while_down(tick.tx, seen)
             if last is not None and last["ended_at"] is not None and seen and tick.now - seen <= LONGEST_RESTART:
                 planning.excuse_slots(tick.tx, seen, tick.now)
             adopted = dict(self._runs.inflight())
@@ -257,143 +259,124 @@ class Engine:
         self._publish_events(tick.tx.events)
 
     def tick(self, reading: ClockReading) -> datetime:
-        """Run one tick. Returns when the next one is due, unless a result or request arrives before."""
-        self._detect_clock_change(reading)
-        self._detect_stall(reading)
-        again_at = self._run_tick(reading)
-        # Runs that wait for the concurrency limit are due in the past, but no tick could have started then.
-        self._next_tick_at = reading.monotonic + max((again_at - reading.now).total_seconds(), 0.0)
-        return again_at
-
-    def _run_tick(self, reading: ClockReading) -> datetime:
-        """One iteration of the main loop. Results and requests of a tick that fails are seen again by the next one.
+        """Run one tick. Returns when the next one is due, unless a result or request arrives before.
 
         1. In one transaction: record results and requests, claim due runs and messages, compute the time of the next tick.
         2. After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages.
         3. Cancel runs that exceed their timeout.
+
+        Results and requests of a tick that fails are seen again by the next one.
         """
+        if self._clock.see(reading) and self._places.full_since is not None:
+            self._places.full_since = reading.now
         self.health.tried_at = reading.now
         try:
             self._settle_unknown_commit(reading)
-            finish, again_at = self._commit_tick(reading)
+            ticked = self._commit_tick(reading)
         except DatabaseUnavailable as error:
-            return min(reading.now + self._retry_wait(reading.now, error), self._enforce_deadlines(reading))
-        finish(reading)
-        return min(again_at, self._enforce_deadlines(reading))
+            again_at = reading.now + self._retry_wait(reading.now, error)
+        else:
+            self._finish_tick(ticked, reading)
+            again_at = ticked.again_at
+        again_at = min(again_at, self._enforce_deadlines(reading))
+        self._clock.expect_tick(reading, again_at)
+        return again_at
 
-    def _commit_tick(self, reading: ClockReading) -> tuple[Callable[[ClockReading], None], datetime]:
-        """The transaction of a tick. Returns what is to be called after the commit, and the time of the next tick."""
-        finish: Callable[[ClockReading], None] | None = None
-        results, requests_left, is_work_left = self._take_work()
-        clock = self._clock_change, self._slept, self._stall
+    def _commit_tick(self, reading: ClockReading) -> Ticked:
+        """The transaction of a tick."""
+        ticked, work, clock = None, self._take_work(), self._clock.news
         try:
             with self.store.transaction() as db:
                 tick = self._new_tick(db, reading.now)
-                maintenance_state = self._record_results(tick, *results)
-                claims, full = list[Claim](), self._full_since is not None
-                if requests_left == 0:
-                    claims, full = self._parts.run(
-                        tick, TickPart.DUE_RUNS, partial(self._start_due, tick), (list[Claim](), False)
-                    )
+                maintained = self._record_results(tick, work, clock)
+                claims, is_full = list[Claim](), self._places.full_since is not None
+                if work.requests_left == 0:
+                    nothing = list[Claim](), False
+                    claims, is_full = self._parts.run(tick, TickPart.DUE_RUNS, partial(self._start_due, tick), nothing)
                 self._parts.run(tick, TickPart.HELD_NOTICES, partial(held_notices.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, self._deliveries.inflight().values())
                 deliveries = self._parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
                 self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
-                again_at = tick.now if is_work_left else self._next_tick_time(tick, len(claims), deliveries)
+                again_at = tick.now if work.is_more_left else self._next_tick_time(tick, len(claims), deliveries)
                 has_written = db.has_written
                 if has_written:
                     boots.record_last_tick(tick.tx)
-                finish = partial(
-                    self._finish_tick, tick, claims, deliveries, results, maintenance_state, clock,
-                    requests_left=requests_left, is_full=full, has_written=has_written,
-                )  # fmt: skip
+                ticked = Ticked(tick, work, clock, maintained, claims, deliveries, is_full, has_written, again_at)
         except CommitUnknown:
-            self._unknown_commit = (finish, reading.now) if finish else None
+            self._unknown_commit = ticked
             raise
-        return finish, again_at
+        return ticked
 
-    def _take_work(self) -> tuple[Work, int, bool]:
-        """The results and requests of the next tick, the number of requests to apply before runs start, and whether more is left.
+    def _take_work(self) -> Work:
+        """The results and requests of the next tick.
 
         A flood of requests is applied over several ticks, and then starts runs as if it were one tick: ten thousand wakes of an
         agent start one run.
         """
         runs, deliveries, requests = self._runs.results(), self._deliveries.results(), self.inbox.pending_requests()
-        requests_left = max((self._requests_before_starts or len(requests)) - MAX_REQUESTS_PER_TICK, 0)
-        is_work_left = max(len(runs), len(deliveries)) > MAX_RESULTS_PER_TICK or len(requests) > MAX_REQUESTS_PER_TICK
-        taken = runs[:MAX_RESULTS_PER_TICK], deliveries[:MAX_RESULTS_PER_TICK], requests[:MAX_REQUESTS_PER_TICK]
-        return taken, requests_left, is_work_left
+        return Work(
+            runs[:MAX_RESULTS_PER_TICK],
+            deliveries[:MAX_RESULTS_PER_TICK],
+            requests[:MAX_REQUESTS_PER_TICK],
+            requests_left=max((self._requests_before_starts or len(requests)) - MAX_REQUESTS_PER_TICK, 0),
+            is_more_left=max(len(runs), len(deliveries)) > MAX_RESULTS_PER_TICK or len(requests) > MAX_REQUESTS_PER_TICK,
+        )
 
     def _settle_unknown_commit(self, reading: ClockReading) -> None:
         """If it was not known whether the last transaction was committed, find out, and finish its tick if it was.
 
         The server may have been down for long, so the runs of that tick start now.
         """
-        if self._unknown_commit is None:
+        unknown = self._unknown_commit
+        if unknown is None:
             return
-        finish, ticked_at = self._unknown_commit
-        was_committed = self.store.was_committed(partial(boots.is_last_tick, instance=self._instance, at=ticked_at))
+        was_committed = self.store.was_committed(partial(boots.is_last_tick, instance=self._instance, at=unknown.tick.now))
         self._unknown_commit = None
         if was_committed:
-            finish(reading)
+            self._finish_tick(unknown, reading)
 
-    def _finish_tick(
-        self,
-        tick: Tick,
-        claims: list[Claim],
-        deliveries: list[Delivery],
-        results: Work,
-        maintenance_state: MaintenanceState,
-        clock: tuple[timedelta, timedelta, timedelta],
-        reading: ClockReading,
-        *,
-        requests_left: int,
-        is_full: bool,
-        has_written: bool,
-    ) -> None:
-        """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages.
-
-        `clock` is what the tick has recorded of clock changes, suspends and stalls. `reading` is the current time.
-        """
-        self._maintenance, self.plan = maintenance_state, tick.plan
-        self.last_write_at = tick.now if has_written else self.last_write_at
-        self._requests_before_starts = requests_left
-        change, slept, stall = clock
-        self._clock_change, self._slept, self._stall = self._clock_change - change, self._slept - slept, self._stall - stall
-        self._was_stopped = self._was_stopped and bool(self._stall)
+    def _finish_tick(self, ticked: Ticked, reading: ClockReading) -> None:
+        """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages."""
+        tick, work = ticked.tick, ticked.work
+        self._maintenance, self.plan = ticked.maintenance, tick.plan
+        self.last_write_at = tick.now if ticked.has_written else self.last_write_at
+        self._requests_before_starts = work.requests_left
+        self._clock.forget(ticked.clock)
         self._grown_histories.forget_trimmed()
         self._grown_histories.count_rows(tick.tx.events, tick.plan.settings.history.runs)
-        self._full_since = (self._full_since or reading.now) if is_full else None
-        self._places.note({claim.run.id: claim for claim in (*self._runs.inflight().values(), *claims)}, reading, full=is_full)
-        self._after_commit(tick.tx.events, *results)
-        for claim in claims:
+        in_progress = {claim.run.id: claim for claim in (*self._runs.inflight().values(), *ticked.claims)}
+        self._places.note(in_progress, reading, full=ticked.is_full)
+        self.report_available()
+        for _, run in work.runs:
+            if deadlines.is_unexpected(run.exception):
+                log_event(logging.ERROR, "runner_broken", error=run.exception)
+        self._deadlines.forget_runs(number for number, _ in work.runs)
+        self._runs.ack([number for number, _ in work.runs])
+        self._deliveries.ack([number for number, _ in work.deliveries])
+        self._publish_events(tick.tx.events)
+        self.inbox.reply_to(work.requests)
+        for claim in ticked.claims:
             self._deadlines.start_deadline(claim, reading.monotonic)
             if claim.run.trigger not in WOKEN:
-                self._last_starts[claim.entry.kind, claim.entry.name] = reading.monotonic
+                self._clock.note_start(claim.entry.key, reading)
             self._runs.submit(claim.run.id, claim)
         for run_id in tick.cancelled:
             self._deadlines.end_run(run_id, "cancelled", reading.monotonic)
-        for each in deliveries:
+        for each in ticked.deliveries:
             self._deliveries.submit(each.message.id, each)
         self.health.ticked_at = reading.now
         self.health.broken_parts = self._parts.problem
-        if maintenance_state.done_at == tick.now:
+        if ticked.maintenance.done_at == tick.now:
             self.store.keep_reserve()
 
-    def _record_results(
-        self,
-        tick: Tick,
-        runs: Results[Claim, AttemptResult],
-        deliveries: Results[Delivery, DeliveryResult],
-        requests: list[PendingRequest],
-    ) -> MaintenanceState:
+    def _record_results(self, tick: Tick, work: Work, clock: ClockNews) -> MaintenanceState:
         """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
-        parts = self._parts
-        if self._clock_change:
-            follow = partial(clock_adjustment.follow_clock_change, tick.tx, self._clock_change, self._time_since_start)
-            parts.run(tick, TickPart.CLOCK_CHANGE, partial(follow, slept=self._slept), None)
-        if self._stall:
-            boots.record_stall(tick.tx, self._stall, boots.STOPPED if self._was_stopped else None)
+        parts, runs = self._parts, work.runs
+        if clock.change:
+            follow = partial(clock_adjustment.follow_clock_change, tick.tx, clock.change, self._clock.time_since_start)
+            parts.run(tick, TickPart.CLOCK_CHANGE, partial(follow, slept=clock.slept), None)
+        if clock.stall:
+            boots.record_stall(tick.tx, clock.stall, boots.STOPPED if clock.was_stopped else None)
         for _, run in runs:
             if run.worker is not None:
                 record_worker(tick.tx, run.task, run.worker)
@@ -402,9 +385,9 @@ class Engine:
         for _, run in runs:
             claim = run.task
             run_for_entry(tick, *claim.entry.key, self._recording_of(tick, run), ending_run=claim.run.id)
-        for _, done in deliveries:
+        for _, done in work.deliveries:
             run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
-        for each in requests:
+        for each in work.requests:
             apply_request(tick, each)
         parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
         boots.refresh_last_tick(tick.tx)
@@ -416,24 +399,6 @@ class Engine:
         if state.done_at == tick.now:
             startup.recover_unknown_runs(tick, {*self._runs.inflight(), *(run_id for run_id, _ in self._runs.results())})
         return state
-
-    def _after_commit(
-        self,
-        events: Iterable[Event],
-        runs: Results[Claim, AttemptResult],
-        deliveries: Results[Delivery, DeliveryResult],
-        requests: list[PendingRequest],
-    ) -> None:
-        """Forget the recorded results, publish the events and answer the requests."""
-        self.report_available()
-        for _, run in runs:
-            if _is_unexpected(run.exception):
-                log_event(logging.ERROR, "runner_broken", error=run.exception)
-        self._deadlines.forget_runs(number for number, _ in runs)
-        self._runs.ack([number for number, _ in runs])
-        self._deliveries.ack([number for number, _ in deliveries])
-        self._publish_events(events)
-        self.inbox.reply_to(requests)
 
     def is_busy(self) -> bool:
         """Whether runs or deliveries are in progress, or their results are not recorded yet.
@@ -467,47 +432,15 @@ class Engine:
             boots.record_clean_end(self._new_tick(db, reading.now).tx)
 
     def _new_tick(self, db: UnitOfWork, now: datetime) -> Tick:
-        assert self._awake_since is not None
-        tx = Transaction(db, now, self._instance, self.plan.settings.hash)
-        why_full = self._places.describe()
+        tx, places = Transaction(db, now, self._instance, self.plan.settings.hash), self._places
         return Tick(
-            tx, self.plan, self._awake_since, self._chance, self._full_since, why_full,
+            tx, self.plan, self._clock.awake_since, self._chance, places.full_since, places.describe(),
             self._lost_commits, internal_errors=self.health.internal_errors,
         )  # fmt: skip
 
-    def _detect_clock_change(self, reading: ClockReading) -> None:
-        """Detect a change of the system clock: it differs from the monotonic clock since the last tick."""
-        last, self._last_reading = self._last_reading or reading, reading
-        change = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
-        if abs(change) < CLOCK_CHANGE_THRESHOLD:
-            return
-        direction = "forward" if change > timedelta() else "backward"
-        slept = timedelta(seconds=max(0.0, reading.slept - last.slept))
-        self.health.clock_changes[direction] += 1
-        log_event(logging.WARNING, "clock_jumped", direction=direction, by=change, slept=slept or None)
-        self._clock_change += change
-        self._slept += slept
-        if self._full_since is not None:
-            self._full_since = reading.now
-        if change > timedelta():
-            self._awake_since = reading.now
-
-    def _time_since_start(self, kind: Kind, name: str) -> timedelta | None:
-        started = self._last_starts.get((kind, name))
-        return (
-            None if started is None or self._last_reading is None else timedelta(seconds=self._last_reading.monotonic - started)
-        )
-
-    def _detect_stall(self, reading: ClockReading) -> None:
-        """Detect a tick that starts much too late, by the monotonic clock, which stands still while the machine is suspended."""
-        late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
-        if late >= STALL_THRESHOLD:
-            log_event(logging.WARNING, "stalled", late=late, cause=boots.STOPPED if self._was_stopped else None)
-            self._stall += late
-
     def note_continued(self) -> None:
         """A signal had stopped the process, and another one has continued it: the cause of a stall that the next tick finds."""
-        self._was_stopped = True
+        self._clock.was_stopped = True
 
     def _recording_of(self, tick: Tick, done: Done[Claim, AttemptResult]) -> Callable[[], None]:
         """The function that records the result of an attempt. If the daemon cancelled it, the result says why.
@@ -515,7 +448,7 @@ class Engine:
         An attempt that was successful before it ended counts, unless a person cancelled it.
         """
         claim = done.task
-        result = storable_result(done.result or _result_of_exception(done.exception))
+        result = deadlines.result_of(done)
         why = self._deadlines.why_ended(claim.run.id)
         if isinstance(done.exception, Interrupted) and why != "cancelled":
             return partial(startup.recover_lost_attempt, tick, claim, done.exception)
@@ -524,7 +457,7 @@ class Engine:
         if why and (why == "cancelled" or result.outcome in (Outcome.FAILED, Outcome.TIMEOUT)):
             if why == "shutdown" and _is_due_after_restart(tick.plan, claim):
                 return partial(startup.requeue_interrupted_run, tick, claim, result)
-            result = _result_of_ended_run(claim, result, why)
+            result = deadlines.result_of_ended_run(claim, result, why)
         return partial(run_ends.finish_attempt, tick, claim, result)
 
     def _start_due(self, tick: Tick) -> tuple[list[Claim], bool]:
@@ -609,30 +542,6 @@ def _is_due_after_restart(plan: Plan, claim: Claim) -> bool:
     """Whether a run that the stop interrupts runs again after the restart: its kind allows it, and it is still declared."""
     entry = plan.entries.get((claim.entry.kind, claim.entry.name))
     return claim.entry.retries_after_crash and entry is not None and entry.enabled
-
-
-def _result_of_ended_run(claim: Claim, result: AttemptResult, why: EndReason) -> AttemptResult:
-    outcome, reason, error = RESULT_BY_CAUSE[why]
-    message = f"{claim.entry.name} {error}" if claim.entry.kind is Kind.CRON else None
-    transient = why == "timeout" and result.transient
-    return replace(result, outcome=outcome, reason=reason, suppression=None, error=error, message=message, transient=transient)
-
-
-def _result_of_exception(error: BaseException | None) -> AttemptResult:
-    if isinstance(error, NotTaken):
-        return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error=str(error), calls=(UNSENT_CALL,))
-    if isinstance(error, Interrupted):
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=str(error))
-    if isinstance(error, NeverBegun):
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error="was cancelled before it started", calls=(UNSENT_CALL,))
-    if is_scarcity(error):
-        return AttemptResult(Outcome.FAILED, Failure.EXIT, error=f"could not start: {error}", transient=True)
-    return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, error=f"{type(error).__name__}: {error}")
-
-
-def _is_unexpected(error: BaseException | None) -> bool:
-    """Whether an exception that ended an attempt is a fault of the program."""
-    return error is not None and not isinstance(error, (Interrupted, NeverBegun)) and not is_scarcity(error)
 
 
 def _replan_all_entries(tx: Transaction) -> None:

@@ -13,7 +13,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from scheduler.channels.message import DeliveryResult
-from scheduler.engine.loop import ClockReading
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.events import RunClosed, StaleResultDropped
 
 ALARM = "ALERT: the disk is full"

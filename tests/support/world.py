@@ -26,10 +26,11 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import delivery
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Inbox, Request
-from scheduler.engine.loop import ClockReading, Engine, Executors
+from scheduler.engine.loop import Engine, Executors
 from scheduler.engine.requests import AdoptPlan
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
