@@ -61,15 +61,6 @@ class AllowedDays:
     def open_at(self, now: datetime) -> bool:
         return self.always or self.allows(now.astimezone(self.zone).date())
 
-    def next_closing(self, now: datetime) -> datetime | None:
-        """The earliest instant from `now` on at which it is closed, `now` itself if it is closed now. None if it stays open for
-        two years.
-        """
-        if self.always or not self.open_at(now):
-            return None if self.always else now
-        _, closes = next(self.openings(now, now + TWO_YEARS))
-        return None if closes > now + TWO_YEARS else closes
-
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.
 

@@ -37,6 +37,20 @@ class OpenTimes(Protocol):
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]: ...
 
 
+def first_open(times: OpenTimes, now: datetime) -> datetime | None:
+    """The earliest instant from `now` on at which it is open. None if it stays closed for two years."""
+    opening = next(times.openings(now, now + TWO_YEARS), None)
+    return max(now, opening[0]) if opening else None
+
+
+def first_closed(times: OpenTimes, now: datetime) -> datetime | None:
+    """The earliest instant from `now` on at which it is closed. None if it stays open for two years."""
+    if not times.open_at(now):
+        return now
+    _, closes = next(times.openings(now, now + TWO_YEARS))
+    return None if closes > now + TWO_YEARS else closes
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """One window of local time: [start, end) in minutes of the day, on the `days` (0 = Monday) on which it starts.
@@ -99,21 +113,6 @@ class Hours:
 
     def open_at(self, now: datetime) -> bool:
         return self.always or any(window.contains(now) for window in self.windows)
-
-    def next_opening(self, now: datetime) -> datetime | None:
-        """The earliest instant after `now` at which it is open. None if it is open now, or stays closed for two years."""
-        if self.open_at(now):
-            return None
-        return next((opens for opens, _ in self.openings(now, now + TWO_YEARS)), None)
-
-    def next_closing(self, now: datetime) -> datetime | None:
-        """The earliest instant from `now` on at which it is closed, `now` itself if it is closed now. None if it stays open for
-        two years.
-        """
-        if not self.open_at(now):
-            return now
-        _, closes = next(self.openings(now, now))
-        return None if closes > now + TWO_YEARS else closes
 
     def openings(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The spans [open, close) that overlap (after, until] or are open at `after`, in order and in full length.

@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 
 from cron.job import Job, format_wake_text, wakes_after
 from heartbeat import due_items, verdict
+from heartbeat.calendars import HoursAndDays
 from heartbeat.checks import load_checklist
-from heartbeat.hours import TWO_YEARS
+from heartbeat.hours import first_closed, first_open
 from heartbeat.spec import Agent, Heartbeat, ModelRunner, Precheck
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit, circuits_of
@@ -75,21 +76,18 @@ class HeartbeatEntry(Entry):
         text = load_checklist(self.spec)
         return () if isinstance(text, Skip) else due_items.find_remarks(text)
 
+    @property
+    def open_times(self) -> HoursAndDays:
+        return HoursAndDays(self.spec.hours, self.spec.calendars)
+
     def is_open_at(self, now: datetime) -> bool:
-        return not self.is_day_off(now) and self.spec.hours.open_at(now)
+        return self.open_times.open_at(now)
 
     def opens_at(self, now: datetime) -> datetime | None:
-        hours = self.spec.hours
-        for begins, ends in self.spec.calendars.openings(now, now + TWO_YEARS):
-            first = max(now, begins)
-            opens = first if hours.open_at(first) else hours.next_opening(first)
-            if opens is not None and opens < ends:
-                return opens
-        return None
+        return first_open(self.open_times, now)
 
     def closes_at(self, now: datetime) -> datetime | None:
-        ends = (self.spec.calendars.next_closing(now), self.spec.hours.next_closing(now))
-        return min((end for end in ends if end is not None), default=None)
+        return first_closed(self.open_times, now)
 
     def message_digest(self, message: str) -> str:
         return verdict.message_digest(message, self.spec.dedup_normalize)

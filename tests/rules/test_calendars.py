@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from world import utc
 
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar, parse_dates, read_days
+from heartbeat.hours import first_closed
 from heartbeat.schedule_slots import AnySlotRange
 from scheduler.model import entry_schedule
 
@@ -72,8 +73,8 @@ def test_a_day_is_a_local_day_of_any_length(zone: str, day: str, opens: str, clo
     only = AllowedDays(ZoneInfo(zone), only=dates(day))
     assert list(only.openings(utc(opens) - 5 * DAY, utc(closes) + 5 * DAY)) == [(utc(opens), utc(closes))]
     assert (only.open_at(utc(opens)), only.open_at(utc(closes))) == (True, False)
-    assert only.next_closing(utc(opens)) == utc(closes)
-    assert AllowedDays(ZoneInfo(zone), skip=dates(day)).next_closing(utc(opens) - DAY) == utc(opens)
+    assert first_closed(only, utc(opens)) == utc(closes)
+    assert first_closed(AllowedDays(ZoneInfo(zone), skip=dates(day)), utc(opens) - DAY) == utc(opens)
 
 
 def test_a_date_that_the_zone_skipped_has_no_opening() -> None:
@@ -82,8 +83,8 @@ def test_a_date_that_the_zone_skipped_has_no_opening() -> None:
 
 
 def test_days_that_stay_open_for_two_years_have_no_next_closing() -> None:
-    assert AllowedDays(BERLIN, dates("2030-01-01")).next_closing(utc("2026-03-02 12:00")) is None
-    assert ALL_DAYS.next_closing(utc("2026-03-02 12:00")) is None
+    assert first_closed(AllowedDays(BERLIN, dates("2030-01-01")), utc("2026-03-02 12:00")) is None
+    assert first_closed(ALL_DAYS, utc("2026-03-02 12:00")) is None
 
 
 SOME_DAY = st.dates(date(2026, 3, 20), date(2026, 4, 10))

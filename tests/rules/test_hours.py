@@ -12,7 +12,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loops import loop_over
 
-from heartbeat.hours import EVERY_DAY, FIRST_INSTANT, LAST_INSTANT, Hours, Window, parse_days, parse_span, parse_time, window
+from heartbeat.hours import (
+    EVERY_DAY,
+    FIRST_INSTANT,
+    LAST_INSTANT,
+    Hours,
+    Window,
+    first_closed,
+    first_open,
+    parse_days,
+    parse_span,
+    parse_time,
+    window,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MICROSECOND = timedelta.resolution
@@ -71,8 +83,8 @@ def test_midnight_as_end_means_the_following_midnight() -> None:
 
 def test_no_window_means_always() -> None:
     assert Hours().open_at(at("2026-11-20T03:00"))
-    assert Hours().next_opening(at("2026-11-20T03:00")) is None
-    assert Hours().next_closing(at("2026-11-20T03:00")) is None
+    assert first_open(Hours(), at("2026-11-20T03:00")) == at("2026-11-20T03:00")
+    assert first_closed(Hours(), at("2026-11-20T03:00")) is None
     assert list(Hours().openings(at("2026-11-20"), at("2026-11-21"))) == [(FIRST_INSTANT, LAST_INSTANT)]
 
 
@@ -93,27 +105,27 @@ def test_windows_that_cover_the_week_are_always(parts: list[str], always: bool) 
 
 
 def test_next_open_is_none_inside_and_the_opening_outside() -> None:
-    assert hours("08:00-22:00").next_opening(at("2026-11-20T08:00")) is None
-    assert hours("08:00-22:00").next_opening(at("2026-11-20T22:00")) == at("2026-11-21T08:00")
-    assert hours("08:00-22:00", "mon").next_opening(at("2026-11-24T09:00")) == at("2026-11-30T08:00")
+    assert first_open(hours("08:00-22:00"), at("2026-11-20T08:00")) == at("2026-11-20T08:00")
+    assert first_open(hours("08:00-22:00"), at("2026-11-20T22:00")) == at("2026-11-21T08:00")
+    assert first_open(hours("08:00-22:00", "mon"), at("2026-11-24T09:00")) == at("2026-11-30T08:00")
 
 
 def test_next_open_is_none_when_nothing_opens_within_two_years() -> None:
     never = Hours((Window(480, 1320, frozenset(), BERLIN),))
-    assert never.next_opening(at("2026-11-20T08:00")) is None
+    assert first_open(never, at("2026-11-20T08:00")) is None
     assert list(never.openings(at("2026-11-20"), at("2026-11-30"))) == []
 
 
 def test_the_next_closing_is_the_end_of_the_window_or_now_if_it_is_closed() -> None:
-    assert hours("08:00-22:00").next_closing(at("2026-11-20T08:00")) == at("2026-11-20T22:00")
-    assert hours("08:00-22:00").next_closing(at("2026-11-20T23:00")) == at("2026-11-20T23:00")
-    assert hours("00:00-24:00", "mon-fri").next_closing(at("2026-11-18T12:00")) == at("2026-11-21T00:00")
+    assert first_closed(hours("08:00-22:00"), at("2026-11-20T08:00")) == at("2026-11-20T22:00")
+    assert first_closed(hours("08:00-22:00"), at("2026-11-20T23:00")) == at("2026-11-20T23:00")
+    assert first_closed(hours("00:00-24:00", "mon-fri"), at("2026-11-18T12:00")) == at("2026-11-21T00:00")
 
 
 def test_a_window_far_west_may_belong_to_the_day_before_yesterday() -> None:
     # 07:00 UTC is 20:00 of the day before in Pago Pago, where the window began another day earlier.
     pago = hours("22:00-21:00", "wed", ZoneInfo("Pacific/Pago_Pago"))
-    assert pago.next_closing(at("2026-11-20T07:00")) == at("2026-11-20T08:00")
+    assert first_closed(pago, at("2026-11-20T07:00")) == at("2026-11-20T08:00")
 
 
 def test_a_night_far_west_that_began_the_day_before_yesterday_is_still_open() -> None:
@@ -229,14 +241,14 @@ def test_every_span_begins_and_ends_at_its_local_times(some: Hours, day: str) ->
         assume(closes - opens < timedelta(days=30))  # windows of several zones may be open for years
         assert [some.open_at(opens - MICROSECOND), some.open_at(opens)] == [False, True]
         assert [some.open_at(closes - MICROSECOND), some.open_at(closes)] == [True, False]
-        assert some.next_opening(opens - MICROSECOND) == opens
-        assert some.next_closing(opens) == closes
+        assert first_open(some, opens - MICROSECOND) == opens
+        assert first_closed(some, opens) == closes
 
 
 def test_windows_of_several_zones_may_never_close() -> None:
     both = Hours((*hours("00:02-00:01").windows, *hours("00:02-00:01", zone=BERLIN).windows))
-    assert both.next_closing(at("2026-11-20T12:00")) is None
-    assert both.next_opening(at("2026-11-20T12:00")) is None
+    assert first_closed(both, at("2026-11-20T12:00")) is None
+    assert first_open(both, at("2026-11-20T12:00")) == at("2026-11-20T12:00")
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
