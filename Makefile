@@ -46,7 +46,7 @@ unit: .venv/ready
 # tests/stories/test_expected_runs.py is run as well. CI does not use ALL=1: it takes about twice as long.
 test-postgresql: .venv/ready
 	HEARTBEATD_TEST_STORE=postgresql HEARTBEATD_TEST_ALL=$(ALL) $(BIN)/python -m pytest -n 3 --dist worksteal \
-	  tests/*/test_story_*.py tests/stories/test_atomicity.py $(if $(ALL),tests/stories/test_expected_runs.py)
+	  tests/*/test_story_*.py tests/extras/*/test_story_*.py tests/stories/test_atomicity.py $(if $(ALL),tests/stories/test_expected_runs.py)
 
 # Runs the simulations of `make test` with more steps and new seeds, and three simulations that `make test` leaves out. Takes about half an
 # hour. To repeat a failed test, use the printed seed: make simulate SEED=1793 TESTS=tests/daemon
