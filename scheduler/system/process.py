@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from heartbeat.runners import ProcessResult, StartProcess
 from heartbeat.runners.redaction import reveal_secret
@@ -33,6 +33,7 @@ READ_SIZE = 64 * 1024
 EXIT_TIME = 1.0  # seconds that a program has to end by itself after its standard input was closed
 MAX_LINE = 1024 * 1024  # bytes of a line of a program that is spoken to
 MAX_LINES_TOTAL = 16 * 1024 * 1024  # bytes of all its lines
+ENDED = "the run was ended"
 MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
 
 
@@ -76,21 +77,11 @@ class Children:
         or process left. After `end_all` nothing is started. `confirm` is called in another thread directly before the start, and
         what it raises prevents the start: the program may have waited for a thread, and this process may have been frozen.
         """
-        if self._end_reason:
-            return _not_started(problem=None, why=self._end_reason)
         try:
-            spawned = _spawn_threads(lambda: self._open_process(confirm, argv, env, cwd, inherited))
-            process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
-        except (OSError, ValueError, RuntimeError) as error:
-            if is_scarcity(error):
-                raise
-            return _not_started(problem=_start_error(error, argv[0], cwd, env), why=None)
-        if process is None:
-            return _not_started(problem=None, why=self._end_reason)
-        child = _ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail))
-        self._running.add(child)
-        if self._end_reason:
-            child.stop(self._end_reason)
+            process = await self._spawn(argv, env, cwd, inherited, confirm)
+        except _Unstarted as error:
+            return _not_started(error)
+        child = self._watch(_ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail)))
         alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), child.stop, "timeout") if timeout else None
         try:
             return await finish_despite_cancellation(child.ended)
@@ -115,24 +106,9 @@ class Children:
         leaves in the background is ended too, because nothing exchanges lines with it any more. NotStarted if it cannot be
         started. OSError and `confirm` as in `start`.
         """
-        if self._end_reason:
-            raise NotStarted("the run was ended")
+        child = self._watch(Conversation(await self._spawn(argv, env, cwd, inherited, confirm)))
         try:
-            spawned = _spawn_threads(lambda: self._open_process(confirm, argv, env, cwd, inherited))
-            process = await finish_despite_cancellation(asyncio.wrap_future(spawned))
-        except (OSError, ValueError, RuntimeError) as error:
-            if is_scarcity(error):
-                raise
-            raise NotStarted(_start_error(error, argv[0], cwd, env)) from None
-        if process is None:
-            raise NotStarted("the run was ended")
-        lines = LineOutput()
-        child = _SpokenChild(process, lines)
-        self._running.add(child)
-        if self._end_reason:
-            child.stop(self._end_reason)
-        try:
-            yield Conversation(child, lines)
+            yield child
         finally:
             child.close_stdin()
             alarm = asyncio.get_running_loop().call_later(EXIT_TIME, child.stop, None)
@@ -142,14 +118,39 @@ class Children:
                 self._running.discard(child)
                 alarm.cancel()
 
-    def _open_process(
-        self, confirm: Callable[[], None], argv: Sequence[str], env: Mapping[str, object], cwd: Path, inherited: Sequence[int]
-    ) -> _Spawned:
-        """In another thread: start a program; None if the run was ended while the program waited for the thread."""
-        confirm()
+    async def _spawn(
+        self, argv: Sequence[str], env: Mapping[str, object], cwd: Path, inherited: Sequence[int], confirm: Callable[[], None]
+    ) -> subprocess.Popen[bytes]:
+        """Start a program in another thread. Raises NotStarted."""
+
+        def open_process() -> _Spawned:
+            confirm()
+            return None if self._end_reason else _open_process(argv, self._environment(env), cwd, inherited)
+
         if self._end_reason:
-            return None
-        return _open_process(argv, child_environment(env, self.mark, self._worker), cwd, inherited)
+            raise _Unstarted(ENDED, self._end_reason)
+        try:
+            process = await finish_despite_cancellation(asyncio.wrap_future(_spawn_threads(open_process)))
+        except (OSError, ValueError, RuntimeError) as error:
+            if is_scarcity(error):
+                raise
+            raise _Unstarted(_start_error(error, argv[0], cwd, env)) from None
+        if process is None:  # the run was ended while the program waited for the thread
+            raise _Unstarted(ENDED, self._end_reason)
+        return process
+
+    def _watch(self, child: Child) -> Child:
+        """End a program together with the run, also if the run has been ended meanwhile."""
+        self._running.add(child)
+        if self._end_reason:
+            child.stop(self._end_reason)
+        return child
+
+    def _environment(self, env: Mapping[str, object]) -> dict[str, str]:
+        """All variables of a program: our PATH, HOME and LANG, then `env` with its secrets in plain text, then the marks."""
+        ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        marks = {RUN_ID_VARIABLE: self.mark} | ({WORKER_VARIABLE: self._worker} if self._worker is not None else {})
+        return ours | {name: reveal_secret(value) for name, value in env.items()} | marks
 
     @property
     def was_ended(self) -> bool:
@@ -161,13 +162,6 @@ class Children:
         self._end_reason = self._end_reason or why
         for child in list(self._running):
             child.stop(why)
-
-
-def child_environment(env: Mapping[str, object], mark: str, worker: str | None) -> dict[str, str]:
-    """All variables of a program: our PATH, HOME and LANG, then `env` with its secrets in plain text, then the marks."""
-    ours = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    marks = {RUN_ID_VARIABLE: mark} if worker is None else {RUN_ID_VARIABLE: mark, WORKER_VARIABLE: worker}
-    return ours | {name: reveal_secret(value) for name, value in env.items()} | marks
 
 
 def add_variables(start: StartProcess, variables: Mapping[str, str]) -> StartProcess:
@@ -254,6 +248,14 @@ class LineOutput(BoundedOutput):
 
 class NotStarted(Exception):
     """A program could not be started; the message says why."""
+
+
+class _Unstarted(NotStarted):
+    """It was not `confirm` that prevented the start. `ended_by`: the run was ended before."""
+
+    def __init__(self, problem: str, ended_by: EndReason | None = None) -> None:
+        super().__init__(problem)
+        self.ended_by = ended_by
 
 
 class _ChildProcess:
@@ -387,24 +389,37 @@ class _ChildProcess:
         )
 
 
-class _SpokenChild(_ChildProcess):
-    """A program whose standard input stays open until it is closed, and whose whole group is ended with it."""
+class Conversation(_ChildProcess):
+    """A running program that is spoken to in lines.
 
-    def __init__(self, process: subprocess.Popen[bytes], output: LineOutput) -> None:
+    Its standard input stays open until `close_stdin`, and its whole group is ended with it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._is_closing = False
-        super().__init__(process, b"", output)
+        self._lines = LineOutput()
+        super().__init__(process, b"", self._lines)
 
-    def write(self, data: bytes) -> None:
-        """Send `data` as soon as the program reads it. If it has closed its standard input, nothing is sent."""
+    def write_line(self, line: bytes) -> None:
+        """Send a line as soon as the program reads it. If it has closed its standard input, nothing is sent."""
         if not self._stdin.closed:
-            self._unsent = memoryview(bytes(self._unsent) + data)
+            self._unsent = memoryview(bytes(self._unsent) + line + b"\n")
             self._loop.add_writer(self._stdin.fileno(), self._write_stdin)
+
+    async def read_line(self) -> bytes | None:
+        """The next line that it writes. None if it has ended, closed its output or wrote too much."""
+        return await self._lines.next_line()
 
     def close_stdin(self) -> None:
         """Close its standard input once everything has been sent."""
         self._is_closing = True
         if not self._unsent:
             self._close_stdin()
+
+    @property
+    def problem(self) -> str | None:
+        """Why no more of its output is read, if it wrote too much."""
+        return self._lines.problem
 
     @property
     def error_text(self) -> str:
@@ -421,31 +436,7 @@ class _SpokenChild(_ChildProcess):
         super()._on_leader_exit()
 
 
-class Conversation:
-    """A running program that is spoken to in lines."""
-
-    def __init__(self, child: _SpokenChild, lines: LineOutput) -> None:
-        self._child = child
-        self._lines = lines
-
-    def write_line(self, line: bytes) -> None:
-        self._child.write(line + b"\n")
-
-    async def read_line(self) -> bytes | None:
-        """The next line that it writes. None if it has ended, closed its output or wrote too much."""
-        return await self._lines.next_line()
-
-    @property
-    def problem(self) -> str | None:
-        """Why no more of its output is read, if it wrote too much."""
-        return self._lines.problem
-
-    @property
-    def error_text(self) -> str:
-        """The end of its standard error."""
-        return self._child.error_text
-
-
+Child = TypeVar("Child", bound=_ChildProcess)
 _Spawned: TypeAlias = subprocess.Popen[bytes] | None  # None: the run was ended before
 
 
@@ -517,8 +508,10 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _not_started(problem: str | None, why: EndReason | None) -> ProcessResult:
-    return ProcessResult(None, b"", b"", truncated=False, timed_out=why == "timeout", problem=problem, ended_by=why)
+def _not_started(why: _Unstarted) -> ProcessResult:
+    problem = None if why.ended_by else str(why)
+    timed_out = why.ended_by == "timeout"
+    return ProcessResult(None, b"", b"", truncated=False, timed_out=timed_out, problem=problem, ended_by=why.ended_by)
 
 
 def _start_error(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:
