@@ -7,8 +7,8 @@ import os
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -293,15 +293,21 @@ class _ConnectionPool:
         found = proxies.proxy_for(target.scheme, target.host, target.url.port or 0, self.network)
         return URL(found) if found else None
 
-    def in_use(self) -> _Use:
-        return _Use(self)
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Count a request as a user of this pool."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._close_if_unused()
 
     def close_when_unused(self) -> None:
         self._retired = True
-        self.change_users(0)
+        self._close_if_unused()
 
-    def change_users(self, users: int) -> None:
-        self._users += users
+    def _close_if_unused(self) -> None:
         if self._retired and self._users == 0 and self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self.close())
 
@@ -372,19 +378,6 @@ class _Connector(aiohttp.TCPConnector):
             connection.close()
             raise
         return connection
-
-
-class _Use:
-    """Counts a request as a user of its pool, for the duration of the context."""
-
-    def __init__(self, pool: _ConnectionPool) -> None:
-        self._pool = pool
-
-    def __enter__(self) -> None:
-        self._pool.change_users(1)
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.change_users(-1)
 
 
 class _Resolver(AbstractResolver):
