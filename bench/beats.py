@@ -66,10 +66,11 @@ def ours(port: int, beats: int, report: Callable[[], None]) -> None:
     """The daemon: queue, calls and booking."""
     from scheduler import app
     from scheduler.store import boots
+    from scheduler.work.model_tools import import_runner_libraries
 
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), port, beats), dict(os.environ), listen=False)
-        app.import_runner_libraries(daemon.settings)
+        import_runner_libraries(daemon.settings)
         daemon.engine.start_boot(app.read_clocks(), boots.Boot(daemon.instance, os.getpid(), "0", "0"), {})
         report()
         for _ in range(ROUNDS):

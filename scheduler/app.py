@@ -26,10 +26,7 @@ from types import FrameType
 from typing import Any
 
 from heartbeat.runners import Resources, StartProcess
-from heartbeat.runners import dispatch as runners
-from heartbeat.spec import ModelRunner
 from heartbeat.words import abbreviate_duration, list_names
-from heartbeatd.state_folder import read_state_path, read_state_server
 from scheduler import __version__
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.file.diagnostics import ConfigError
@@ -45,13 +42,12 @@ from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.loop import Engine, Executors
 from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
-from scheduler.engine.standby import DaemonParts, make_standby
+from scheduler.engine.standby import DaemonParts, Standby, make_standby
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, AttemptResult, Skip
-from scheduler.model.settings import Settings
 from scheduler.model.timestamps import iso_utc
 from scheduler.net.http_client import HttpClient
 from scheduler.store import boots, config_history, entries, runs
@@ -63,22 +59,19 @@ from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
 from scheduler.system.process import Children
-from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.system.systemd import ServiceManager
-from scheduler.system.wakeup import Wakeup
+from scheduler.system.wakeup import MainLoop, Wakeup
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
-from scheduler.work.model_tools import ModelTools, load_tools
+from scheduler.work.model_tools import ModelTools, import_runner_libraries
 from scheduler.work.remote import DaemonLinks, RemoteExecutor, remote_executors
 from scheduler.work.tracing import Tracing
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
-TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
-MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads get the interpreter
 SWITCH_INTERVAL = 0.0005  # seconds after which a busy thread leaves the interpreter to the main loop; Python's default is 0.005
 END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
 STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
@@ -113,81 +106,8 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _load_first_config(path: Path, environ: Mapping[str, str]) -> LoadedConfig:
-    """Load the config for a start. Raises ConfigError, and records the refused start if a daemon has run here before."""
-    try:
-        return load.load_config(path, environ, time_check=_lenient_time_check())
-    except ConfigError as error:
-        database = read_state_path(path, environ)
-        trace = database.parent if read_state_server(path, environ) else database  # of an earlier daemon on this machine
-        if trace.exists():
-            problem = str(error).splitlines()[0].removeprefix(f"{path.parent}/")
-            refused = RefusedStart(utc_now(), os.getpid(), str(path.absolute()), problem)
-            record_refused_start(database.with_name(database.name + ".lock"), refused)
-        raise
-
-
-def _load_config_after(
-    before: Daemon, path: Path, environ: Mapping[str, str]
-) -> tuple[LoadedConfig, ConfigError | Refused | None]:
-    """The config for a daemon that returns to standby, and the error if it is not the file's.
-
-    It is the last config in force if a running daemon would not apply the file either: because the file has errors or
-    may be half-written, or with `reload: manual`. The daemon must not exit because of a bad file, because it
-    may have to take over.
-    """
-    in_force, loaded_in_force = before.engine.plan, before.reloader.loaded
-    if in_force.settings.reload == "manual":
-        return loaded_in_force, None
-    try:
-        loaded = load.load_config(path, environ, time_check=_lenient_time_check())
-        config_reload.check_removals(in_force, loaded)
-        if loaded.settings.database != in_force.settings.database:  # a standby of the old database might lead beside this one
-            raise Refused("restart_needed", "`state` has changed; restart all daemons of this config with the new value")
-    except (ConfigError, Refused) as error:
-        return loaded_in_force, error
-    return loaded, None
-
-
-def _lenient_time_check() -> TimeCheck:
-    return TimeCheck(utc_now(), entries.has_seen_one_time_job, strict=False)
-
-
 class _StoppedAtStart(Exception):
     """A signal has stopped the daemon while it waited for PostgreSQL."""
-
-
-class MainLoop:
-    """Runs tick after tick. In between it sleeps until the next tick is due, or until a wakeup.
-
-    `clock` is a monotonic clock, in seconds; `sleep` sleeps for so many.
-    """
-
-    def __init__(self, wakeup: Wakeup, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
-        self._wakeup = wakeup
-        self._clock = clock
-        self._sleep = sleep
-
-    def run(self, tick: Callable[[], float], is_over: Callable[[], bool], until: float | None) -> None:
-        """Run ticks until `is_over`, and sleep no longer than `until`. A tick returns the seconds until the next one is due.
-
-        A tick may end the loop, so `is_over` is asked before the sleep too.
-        """
-        while not is_over():
-            self._wakeup.clear()
-            started_at = self._clock()
-            wait = tick()
-            if not is_over():
-                self._wait_for_next_tick(started_at, wait if until is None else min(wait, until - self._clock()))
-
-    def _wait_for_next_tick(self, started_at: float, wait: float) -> None:
-        """Sleep `wait` seconds, or until a wakeup. All wakeups within TICK_INTERVAL are handled in one tick."""
-        if wait <= 0:
-            self._sleep(MIN_PAUSE)
-            return
-        due = self._clock() + wait
-        self._wakeup.wait_for(wait)
-        self._sleep(max(min(started_at + TICK_INTERVAL, due) - self._clock(), 0.0))
 
 
 class Daemon:
@@ -198,6 +118,10 @@ class Daemon:
     workers. Raises AlreadyRunning, StateFolderError, StoreError and, unless
     there is one in `after`, ConfigError: each says in words what is wrong.
     """
+
+    engine: Engine
+    reloader: Reloader
+    _standby: Standby
 
     @without_garbage_collection()
     def __init__(
@@ -217,9 +141,10 @@ class Daemon:
         self._systemd = ServiceManager(environ)
         rejected: ConfigError | Refused | None = None
         if after is None:
-            loaded = _load_first_config(path, environ)
+            loaded = config_reload.load_for_start(path, environ, utc_now())
         else:
-            loaded, rejected = _load_config_after(after, path, environ)
+            in_force, loaded = after.engine.plan, after.reloader.loaded
+            loaded, rejected = config_reload.load_for_standby(in_force, loaded, path, environ, utc_now())
         self.settings = loaded.settings
         log.set_log_zone(self.settings.zone)
         for warning in loaded.warnings:
@@ -686,16 +611,6 @@ class Daemon:
     def _count_failed_run(self, happened: Event) -> None:
         self._closed_runs += isinstance(happened, RunClosed) and happened.reason is not Skip.REMOVED
         self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
-
-
-def import_runner_libraries(settings: Settings) -> None:
-    """Import what the runners of these settings need, so that it does not count as a run's time."""
-    enabled = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
-    deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
-    used = [*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())]
-    runners.import_libraries(used)
-    if any(isinstance(runner, ModelRunner) and runner.tools for runner in used):
-        load_tools()
 
 
 def _no_wakeup() -> None:

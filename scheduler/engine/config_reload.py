@@ -1,32 +1,39 @@
-"""Reloads the config file: on request, on SIGHUP, and after a change. Also edits the file. A faulty config changes nothing."""
+"""Loads the config for a start. Reloads it on request, on SIGHUP and after a change, and edits it. An error changes nothing."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
+from heartbeatd.state_folder import read_state_path, read_state_server
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.text_editing import BYTE_ORDER_MARK
+from scheduler.config.settings import load
 from scheduler.config.settings.config_diff import compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import mask_text, store_config
 from scheduler.config.settings.load import LoadedConfig
+from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, StoredConfig
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
+from scheduler.store import entries
 from scheduler.system.file_watch import hash_of_file
 from scheduler.system.files import FileChanged, read_file, replace_file
 from scheduler.system.log import log_event
+from scheduler.system.state_lock import RefusedStart, record_refused_start
 from scheduler.work import plan as plans
 from scheduler.work.plan import Plan
 
@@ -40,6 +47,45 @@ ANSWER_TIMEOUT = 30.0  # seconds
 NOTHING_CHANGED = "nothing changed"
 MAX_LINES = 40  # lines in the log and in an answer; the database has the rest
 MIN_ENTRIES_TO_DOUBT = 4  # with fewer entries, a file that removes more than half of them is not doubted
+
+
+def load_for_start(path: Path, environ: Mapping[str, str], now: datetime) -> LoadedConfig:
+    """Load the config for a start. Raises ConfigError, and records the refused start if a daemon has run here before."""
+    try:
+        return load.load_config(path, environ, time_check=_lenient_time_check(now))
+    except ConfigError as error:
+        database = read_state_path(path, environ)
+        trace = database.parent if read_state_server(path, environ) else database  # of an earlier daemon on this machine
+        if trace.exists():
+            problem = str(error).splitlines()[0].removeprefix(f"{path.parent}/")
+            refused = RefusedStart(now, os.getpid(), str(path.absolute()), problem)
+            record_refused_start(database.with_name(database.name + ".lock"), refused)
+        raise
+
+
+def load_for_standby(
+    in_force: Plan, loaded_in_force: LoadedConfig, path: Path, environ: Mapping[str, str], now: datetime
+) -> tuple[LoadedConfig, ConfigError | Refused | None]:
+    """The config for a daemon that returns to standby, and the error if it is not the file's.
+
+    It is the last config in force if a running daemon would not apply the file either: because the file has errors or
+    may be half-written, or with `reload: manual`. The daemon must not exit because of a bad file, because it
+    may have to take over.
+    """
+    if in_force.settings.reload == "manual":
+        return loaded_in_force, None
+    try:
+        loaded = load.load_config(path, environ, time_check=_lenient_time_check(now))
+        check_removals(in_force, loaded)
+        if loaded.settings.database != in_force.settings.database:  # a standby of the old database might lead beside this one
+            raise Refused("restart_needed", "`state` has changed; restart all daemons of this config with the new value")
+    except (ConfigError, Refused) as error:
+        return loaded_in_force, error
+    return loaded, None
+
+
+def _lenient_time_check(now: datetime) -> TimeCheck:
+    return TimeCheck(now, entries.has_seen_one_time_job, strict=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
-"""Wakes the main loop from its sleep, from other threads and from signal handlers."""
+"""Runs the main loop, and wakes it from its sleep, from other threads and from signal handlers."""
 
 from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from math import ceil
 
+TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
+MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads get the interpreter
 MAX_PENDING = 4096  # bytes: more notifications than can arrive between two sleeps
 
 
@@ -43,3 +46,36 @@ class Wakeup:
         poll = select.poll()  # unlike select(), it accepts descriptors above 1023
         poll.register(self._read_end, select.POLLIN)
         poll.poll(ceil(max(seconds, 0.0) * 1000))
+
+
+class MainLoop:
+    """Runs tick after tick. In between it sleeps until the next tick is due, or until a wakeup.
+
+    `clock` is a monotonic clock, in seconds; `sleep` sleeps for so many.
+    """
+
+    def __init__(self, wakeup: Wakeup, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._wakeup = wakeup
+        self._clock = clock
+        self._sleep = sleep
+
+    def run(self, tick: Callable[[], float], is_over: Callable[[], bool], until: float | None) -> None:
+        """Run ticks until `is_over`, and sleep no longer than `until`. A tick returns the seconds until the next one is due.
+
+        A tick may end the loop, so `is_over` is asked before the sleep too.
+        """
+        while not is_over():
+            self._wakeup.clear()
+            started_at = self._clock()
+            wait = tick()
+            if not is_over():
+                self._wait_for_next_tick(started_at, wait if until is None else min(wait, until - self._clock()))
+
+    def _wait_for_next_tick(self, started_at: float, wait: float) -> None:
+        """Sleep `wait` seconds, or until a wakeup. All wakeups within TICK_INTERVAL are handled in one tick."""
+        if wait <= 0:
+            self._sleep(MIN_PAUSE)
+            return
+        due = self._clock() + wait
+        self._wakeup.wait_for(wait)
+        self._sleep(max(min(started_at + TICK_INTERVAL, due) - self._clock(), 0.0))

@@ -1,4 +1,4 @@
-"""Connects models to the tools that they may use. The extra that does it is loaded at the first use."""
+"""Imports what runners need. Connects models to their tools, by an extra that is loaded at the first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from heartbeat.runners import HttpReply, OpenTools, Toolbox
-from heartbeat.spec import Tools
+from heartbeat.runners import dispatch as runners
+from heartbeat.spec import ModelRunner, Tools
+from scheduler.model.settings import Settings
 from scheduler.system import extras
 from scheduler.system.process import Conversation
 
@@ -54,3 +56,13 @@ class ModelTools:
 def load_tools() -> Callable[[ModelTools], OpenTools]:
     """Import the extra, which takes a second of CPU once. Raises MissingExtra."""
     return cast("Callable[[ModelTools], OpenTools]", extras.load("executors", "tools"))
+
+
+def import_runner_libraries(settings: Settings) -> None:
+    """Import what the runners of these settings need, so that it does not count as a run's time."""
+    enabled = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
+    deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
+    used = [*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())]
+    runners.import_libraries(used)
+    if any(isinstance(runner, ModelRunner) and runner.tools for runner in used):
+        load_tools()

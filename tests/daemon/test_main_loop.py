@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.app import MIN_PAUSE, TICK_INTERVAL, MainLoop
-from scheduler.system.wakeup import Wakeup
+from scheduler.system.wakeup import MIN_PAUSE, TICK_INTERVAL, MainLoop, Wakeup
 
 FAR = 20.0  # seconds
 
