@@ -20,6 +20,7 @@ from web_daemon import WebDaemon
 from scheduler.web.page import agent_config
 
 OPS = "/page/agents/ops"
+ACT = "/page/do/agents/ops"
 ANY_VALUE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
     st.sampled_from(
@@ -173,8 +174,8 @@ def test_a_long_answer_is_cut_with_a_link_to_the_whole(daemon: WebDaemon) -> Non
 
 def test_waiting_wakes_are_shown_with_what_they_wait_for(daemon: WebDaemon) -> None:
     user = user_of(daemon)
-    user.submit(f"{OPS}/pause", next=OPS)
-    found = user.submit(f"{OPS}/wake", next=OPS, text="look at <b>this</b>")
+    user.submit(f"{ACT}/pause", next=OPS)
+    found = user.submit(f"{ACT}/wake", next=OPS, text="look at <b>this</b>")
     assert "is queued; it waits: the agent is paused" in found.text
     assert "Waiting wakes" in found.text and "look at <b>this</b>" in found.text
 
@@ -217,7 +218,7 @@ def test_a_token_for_one_agent_does_not_see_another(kept_daemon: WebDaemon) -> N
 @pytest.mark.parametrize("action", ["wake", "pause", "resume", "mute", "unmute"])
 def test_a_token_that_may_only_read_changes_nothing(action: str, kept_daemon: WebDaemon) -> None:
     before = kept_daemon.rows()
-    found = user_of(kept_daemon, "reader").submit(f"{OPS}/{action}", text="hello")
+    found = user_of(kept_daemon, "reader").submit(f"{ACT}/{action}", text="hello")
     assert (found.status, "the token 'reader' may not" in found.text) == (403, True)
     assert "Your text was not sent: hello" in found.text
     assert kept_daemon.rows() == before
@@ -231,7 +232,7 @@ def state(daemon: WebDaemon) -> dict[str, Any]:
 
 
 def test_a_wake_starts_a_run_with_the_text(daemon: WebDaemon) -> None:
-    found = user_of(daemon).submit(f"{OPS}/wake", next=OPS, text="look at the disk")
+    found = user_of(daemon).submit(f"{ACT}/wake", next=OPS, text="look at the disk")
     assert "wake 1 for agent/ops is queued" in found.text
     assert "look at the disk" in daemon.world.calls[-1].stdin
 
@@ -240,33 +241,33 @@ def test_an_agent_is_paused_for_a_time_and_resumed(daemon: WebDaemon) -> None:
     user = user_of(daemon)
     assert (
         "agent/ops is paused until 2026-03-02 11:30:00 Europe/Berlin"
-        in user.submit(f"{OPS}/pause", next=OPS, **{"for": "2h"}).text
+        in user.submit(f"{ACT}/pause", next=OPS, **{"for": "2h"}).text
     )
     assert (state(daemon)["state"], state(daemon)["paused_until"]) == ("paused", "2026-03-02T10:30:00Z")
     found = user.get(OPS)
     assert "resume" in actions(found) and "pause" not in actions(found)
-    assert "agent/ops is resumed" in user.submit(f"{OPS}/resume", next=OPS).text
+    assert "agent/ops is resumed" in user.submit(f"{ACT}/resume", next=OPS).text
     assert state(daemon)["state"] == "active"
 
 
 def test_an_agent_is_muted_and_unmuted(daemon: WebDaemon) -> None:
     user = user_of(daemon)
-    assert "agent/ops is muted until something changes" in user.submit(f"{OPS}/mute", next=OPS, until_changed="true").text
+    assert "agent/ops is muted until something changes" in user.submit(f"{ACT}/mute", next=OPS, until_changed="true").text
     assert state(daemon)["muted"]["until_changed"] is True
     found = user.get(OPS)
     assert "unmute" in actions(found) and "mute" not in actions(found)
-    assert "agent/ops is unmuted; messages of 0 runs were suppressed" in user.submit(f"{OPS}/unmute", next=OPS).text
+    assert "agent/ops is unmuted; messages of 0 runs were suppressed" in user.submit(f"{ACT}/unmute", next=OPS).text
     assert state(daemon)["muted"] is None
 
 
 def test_a_refused_wake_keeps_its_text(daemon: WebDaemon) -> None:
-    found = user_of(daemon).submit("/page/agents/off/wake", text="a long text\nof two lines")
+    found = user_of(daemon).submit("/page/do/agents/off/wake", text="a long text\nof two lines")
     assert (found.status, "disabled" in found.text) == (409, True)
-    assert form_fields(found, "/page/agents/off/wake")["text"] == "a long text\r\nof two lines"
+    assert form_fields(found, "/page/do/agents/off/wake")["text"] == "a long text\r\nof two lines"
 
 
 def test_a_wrong_duration_is_named_at_its_field_and_kept(daemon: WebDaemon) -> None:
-    found = user_of(daemon).submit(f"{OPS}/pause", **{"for": "soon"})
+    found = user_of(daemon).submit(f"{ACT}/pause", **{"for": "soon"})
     assert (found.status, "'soon' is not a duration" in found.text) == (400, True)
     field = next(each for each in found.elements if each.attributes.get("id") == "pause-for")
     assert (field.attributes["value"], field.attributes["aria-invalid"]) == ("soon", "true")
@@ -275,7 +276,7 @@ def test_a_wrong_duration_is_named_at_its_field_and_kept(daemon: WebDaemon) -> N
 
 def forms_with_a_text(user: PageUser) -> Iterator[tuple[str, dict[str, str]]]:
     """Each form in which a user writes, filled in, as a browser sends it."""
-    yield f"{OPS}/wake", form_fields(user.get(OPS), f"{OPS}/wake") | {"text": "my text"}
+    yield f"{ACT}/wake", form_fields(user.get(OPS), f"{ACT}/wake") | {"text": "my text"}
     yield f"{OPS}/checklist", form_fields(user.get(f"{OPS}/checklist"), f"{OPS}/checklist") | {"text": "my text"}
     yield f"{OPS}/config", opened_form(user) | {"heartbeat.prompt": "my text", "step": "check"}
 

@@ -202,8 +202,9 @@ def test_a_form_without_the_code_of_this_login_changes_nothing(user: PageUser) -
     other = PageUser(user.daemon)
     other.log_in(TOKENS["chief"])
     for code in ("", "x", other.get("/").form_code):
-        answer = user.post("/page/do/agents/ops/pause", {"form_code": code})
+        answer = user.post("/page/do/pause", {"form_code": code})
         assert (answer.status, "load the page again" in answer.text) == (403, True)
+        assert user.post("/page/do/agents/ops/pause", {"form_code": code}).status == 403
     assert user.post("/page/logout", {"form_code": ""}).status == 403
     assert not is_paused(user.daemon)
 

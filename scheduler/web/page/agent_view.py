@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import Done, ExplainedCause, ExplanationOn, RunRecord
+from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord
+from heartbeatd.operations import Endpoint
 from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
 from scheduler.insight import explanation, slot_history, status_data
@@ -21,15 +22,13 @@ from scheduler.model.day_names import parse_day
 from scheduler.model.levels import Level
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
-from scheduler.web.api_request import parse_sent
 from scheduler.web.app_state import open_reader
 from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
-from scheduler.web.page.verb_forms import forms_of
-from scheduler.web.page.views import FormRequest, PageRequest, Redirect
-from scheduler.web.perform import ask, perform
+from scheduler.web.page.views import FormRequest, Handle, PageRequest, Redirect
+from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
 
@@ -144,22 +143,19 @@ class RefusedAction:
 NOTHING_REFUSED = RefusedAction()
 
 
-async def act(form: FormRequest) -> Page | Redirect:
-    """Do what a button says. If that is refused, the agent is shown with the error and with all that was sent."""
-    name = form.api.path["action"]
-    endpoint = next((each.endpoint for each in forms_of("agent") if each.word == name), None)
-    if endpoint is None:
-        raise not_found(f"action {name!r}")
-    sent = {key: value for key, value in form.fields.items() if value}
-    try:
-        form.check()
-        check_permission(form.api.caller, endpoint.may)
-        done = await perform(form.api, endpoint.name, parse_sent(endpoint.operation, sent, are_texts=True))
-    except (HttpError, Refused) as error:
-        refused = RefusedAction(name, str(error), form.fields, as_http_error(error).status)
-        return await show_again(form, lambda request: _agent_page(request, refused))
-    assert isinstance(done, Done)  # as that of each verb with a form
-    return Redirect("", done.says)
+def keep_refused(endpoint: Endpoint, send: Handle) -> Handle:
+    """Sends a verb for an agent. If that is refused, the agent is shown with the error and with all that was sent."""
+
+    async def handle(form: FormRequest) -> Page | Redirect:
+        try:
+            form.check()
+            check_permission(form.api.caller, endpoint.may)
+            return await send(form)
+        except (HttpError, Refused) as error:
+            refused = RefusedAction(endpoint.path.rpartition("/")[2], str(error), form.fields, as_http_error(error).status)
+            return await show_again(form, lambda request: _agent_page(request, refused))
+
+    return handle
 
 
 async def show_again(form: FormRequest, show: Callable[[PageRequest], Page]) -> Page:

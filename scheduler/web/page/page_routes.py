@@ -71,29 +71,20 @@ VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], Concern, tuple[str, ...]]
 FORMS: tuple[tuple[str, Handle, Concern], ...] = (
     ("/page/agents/{name}/checklist", agent_checklist.save_checklist, Concern.AGENT),
     ("/page/agents/{name}/config", agent_config.send_config, Concern.AGENT),
-    ("/page/agents/{name}/{action}", agent_view.act, Concern.AGENT),
     ("/page/changes/check", changes_view.check_reload, Concern.ALL),
 )
 
 
 def build_routes(app_state: AppState, sessions: Sessions) -> list[Route]:
-    """All routes of the page. Each POST operation of the API has a form: `/page/do/` and the path of the operation."""
-    forms = [
-        Route(
-            f"/page/do/{each.path.removeprefix('/api/v1/').removeprefix('/-/')}",
-            form_endpoint(app_state, _handle_operation(each), each.may),
-            methods=["POST"],
-        )
-        for each in VERB_ENDPOINTS.values()
-        if each.method == "POST"
-    ]
+    """All routes of the page. Each verb that is sent with POST has a form: `/page/do/` and the path of its request."""
+    verbs = [each for each in VERB_ENDPOINTS.values() if each.method == "POST"]
     return [
         *(Route(path, view_endpoint(app_state, show, concern, keys), methods=["GET"]) for path, show, concern, keys in VIEWS),
         *(
             Route(path, form_endpoint(app_state, do, "read", concern, keeps=True), methods=["POST"])
             for path, do, concern in FORMS
         ),
-        *forms,
+        *(Route(_path_of_form(each), _verb_endpoint(app_state, each), methods=["POST"]) for each in verbs),
         Route(LOGIN_PATH, _login_endpoint(app_state, sessions), methods=["GET", "POST"]),
         Route("/page/logout", _logout_endpoint(app_state, sessions), methods=["POST"]),
         Route("/page/static/{digest}/{name}", _static_endpoint, methods=["GET"]),
@@ -101,7 +92,11 @@ def build_routes(app_state: AppState, sessions: Sessions) -> list[Route]:
     ]
 
 
-def _handle_operation(endpoint: Endpoint) -> Handle:
+def _path_of_form(endpoint: Endpoint) -> str:
+    return f"/page/do/{endpoint.path.removeprefix('/api/v1/').removeprefix('/-/')}"
+
+
+def _verb_endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
     """Does what the API does for the same fields. A field `KEY:json` contains JSON; an empty field counts as not sent."""
 
     async def handle(form: FormRequest) -> Redirect:
@@ -113,7 +108,9 @@ def _handle_operation(endpoint: Endpoint) -> Handle:
         assert isinstance(done, Done)  # as that of each verb with a form
         return Redirect("", done.says)
 
-    return handle
+    if endpoint.concern is not Concern.AGENT:
+        return form_endpoint(app_state, handle, endpoint.may)
+    return form_endpoint(app_state, agent_view.keep_refused(endpoint, handle), "read", Concern.AGENT, keeps=True)
 
 
 def _parse_json(key: str, text: str) -> object:
