@@ -14,31 +14,33 @@ from types import ModuleType
 from typing import Any
 
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens
-from heartbeat.runners.agent_json import conversation, model_name, token_count, tokens_from_counts
+from heartbeat.runners.agent_json import model_name, token_count, tokens_from_counts
 from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
-from heartbeat.runners.model_call import Message, Response, Tool, ToolChoice, ToolUse, forced_tool, read_access
+from heartbeat.runners.model_call import (
+    Message,
+    ModelRequest,
+    Response,
+    Tool,
+    ToolChoice,
+    ToolUse,
+    read_access,
+    request_for_answer,
+)
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
 MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 
 
-async def send(
-    run: AgentRequest,
-    runner: ModelRunner,
-    messages: Sequence[Message],
-    tools: Sequence[Tool],
-    choice: ToolChoice,
-    http: HttpClient,
-) -> Response:
-    """Send one request, or none if the key or the model is missing. Takes `run.timeout` at most. Raises CallError."""
-    return _parse_reply(await _send_request(run, runner, messages, tools, choice, http, max_tokens=runner.max_output_tokens))
+async def send(request: ModelRequest, http: HttpClient) -> Response:
+    """Send one request, or none if the key or the model is missing. Takes its `run.timeout` at most. Raises CallError."""
+    return _parse_reply(await _send_request(request, http, max_tokens=request.runner.max_output_tokens))
 
 
 async def count_tokens(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> int | None:
     """The input tokens of the request for an answer, as the provider counts them; None if it does not."""
     try:
-        found = parse_json_object(await _send_request(run, runner, conversation(run), *forced_tool(run), http))
+        found = parse_json_object(await _send_request(request_for_answer(run, runner), http))
     except CallError:
         return None  # a server with the same Messages API need not have this endpoint
     return token_count(found.get("input_tokens")) or None
@@ -59,18 +61,9 @@ def import_sdk() -> None:
     from anthropic.resources.messages import AsyncMessages  # noqa: F401 (imported for its effect)
 
 
-async def _send_request(
-    run: AgentRequest,
-    runner: ModelRunner,
-    messages: Sequence[Message],
-    tools: Sequence[Tool],
-    choice: ToolChoice,
-    http: HttpClient,
-    *,
-    max_tokens: int | None = None,
-) -> HttpReply:
+async def _send_request(request: ModelRequest, http: HttpClient, *, max_tokens: int | None = None) -> HttpReply:
     """The successful reply. Without `max_tokens` it has the number of tokens of the request, and no message."""
-    provider = runner.provider
+    run, provider = request.run, request.runner.provider
     key, url, redactor = read_access(provider, BASE_URL)
     if key is None:
         line = f'providers: {{{provider.name}: {{api_key: "${{ANTHROPIC_API_KEY}}"}}}}'
@@ -78,16 +71,16 @@ async def _send_request(
     if run.model is None:
         raise CallError(Failure.BAD_REQUEST, f"no model is set; write a model: for the agent {run.agent}")
     sdk = _load_sdk()
-    request: dict[str, object] = {
+    body: dict[str, object] = {
         "model": run.model,
-        "messages": messages,
+        "messages": request.conversation,
         "timeout": run.timeout.total_seconds(),
         "extra_headers": {"traceparent": run.traceparent} if run.traceparent else None,
-        **_offer_tools(tools, choice),
+        **_offer_tools(request.tools, request.choice),
     }
     try:
         api = _sdk_client(http, key, url).messages.with_raw_response
-        sent = api.create(max_tokens=max_tokens, **request) if max_tokens else api.count_tokens(**request)
+        sent = api.create(max_tokens=max_tokens, **body) if max_tokens else api.count_tokens(**body)
         reply = _to_reply((await sent).http_response)
     except sdk.APIStatusError as error:
         reply = _to_reply(error.response)

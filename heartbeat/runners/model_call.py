@@ -37,6 +37,17 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request to a model: a conversation, and tools that the model may, must or must not call."""
+
+    run: AgentRequest
+    runner: ModelRunner
+    conversation: Sequence[Message]
+    tools: Sequence[Tool] = ()
+    choice: ToolChoice = "none"
+
+
+@dataclass(frozen=True, slots=True)
 class ToolUse:
     """A call of a tool that a model asks for, as the model wrote it: nothing in it is checked."""
 
@@ -82,18 +93,8 @@ class ModelTurn:
 class ModelApi(Protocol):
     """The module of one kind of API."""
 
-    async def send(
-        self,
-        run: AgentRequest,
-        runner: ModelRunner,
-        conversation: Sequence[Message],
-        tools: Sequence[Tool],
-        choice: ToolChoice,
-        http: HttpClient,
-    ) -> Response:
-        """Send exactly one request with a conversation, and offer `tools` to the model. Takes `run.timeout` at most. Raises
-        CallError.
-        """
+    async def send(self, request: ModelRequest, http: HttpClient) -> Response:
+        """Send exactly one request. Takes its `run.timeout` at most. Raises CallError."""
         ...
 
     def tool_results(self, results: Sequence[tuple[ToolUse, str, bool]]) -> list[Message]:
@@ -110,7 +111,7 @@ async def call_model(api: ModelApi, run: AgentRequest, runner: ModelRunner, http
     `structured`, or else the text of the response.
     """
     try:
-        response = await api.send(run, runner, agent_json.conversation(run), *forced_tool(run), http)
+        response = await api.send(request_for_answer(run, runner), http)
         return _answer_from_response(response, structured=run.structured)
     except CallError as error:
         return with_provider_name(error, runner.provider, structured=run.structured)
@@ -119,7 +120,7 @@ async def call_model(api: ModelApi, run: AgentRequest, runner: ModelRunner, http
 async def request_decision(api: ModelApi, run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
     """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
     try:
-        response = await api.send(run, runner, agent_json.conversation(run), [DECIDE], DECIDE.name, http)
+        response = await api.send(ModelRequest(run, runner, agent_json.conversation(run), [DECIDE], DECIDE.name), http)
         return _single_decision(response)
     except CallError as error:
         return with_provider_name(error, runner.provider)
@@ -127,24 +128,19 @@ async def request_decision(api: ModelApi, run: AgentRequest, runner: ModelRunner
         return _failed_answer(response.spent, Failure.BAD_ANSWER, str(why))
 
 
-async def request_turn(
-    api: ModelApi,
-    run: AgentRequest,
-    runner: ModelRunner,
-    conversation: Sequence[Message],
-    tools: Sequence[Tool],
-    choice: ToolChoice,
-    http: HttpClient,
-) -> ModelTurn:
-    """Send a conversation, and offer `tools` to the model. Raises CallError."""
-    response = await api.send(run, runner, conversation, tools, choice, http)
-    answer = _answer_from_response(response, structured=run.structured)
+async def request_turn(api: ModelApi, request: ModelRequest, http: HttpClient) -> ModelTurn:
+    """Send one request of a conversation with tools. Raises CallError."""
+    response = await api.send(request, http)
+    answer = _answer_from_response(response, structured=request.run.structured)
     return ModelTurn(answer, _uses_of_turn(response), agent_json.clean_data(response.message))
 
 
-def forced_tool(run: AgentRequest) -> tuple[Sequence[Tool], ToolChoice]:
-    """The tool that the model must call, as the arguments of `ModelApi.send`."""
-    return ([REPORT_FINDINGS], REPORT_FINDINGS.name) if run.structured else ([], "none")
+def request_for_answer(run: AgentRequest, runner: ModelRunner) -> ModelRequest:
+    """The request for an answer in one turn: its findings with a forced tool if it is `structured`, else its text."""
+    conversation = agent_json.conversation(run)
+    if not run.structured:
+        return ModelRequest(run, runner, conversation)
+    return ModelRequest(run, runner, conversation, [REPORT_FINDINGS], REPORT_FINDINGS.name)
 
 
 def read_access(provider: Provider, default_url: str) -> tuple[str | None, str, Redactor]:

@@ -5,31 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens
+from heartbeat.runners import Answer, Failure, HttpClient, HttpReply, Tokens
 from heartbeat.runners.agent_json import model_name, token_count, tokens_from_counts
 from heartbeat.runners.errors import CallError, error_from_reply, find_message, find_request_id, parse_json_object, redacted_line
-from heartbeat.runners.model_call import Message, Response, Tool, ToolChoice, ToolUse, read_access
+from heartbeat.runners.model_call import Message, ModelRequest, Response, Tool, ToolChoice, ToolUse, read_access
 from heartbeat.runners.redaction import Redactor
-from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.openai.com/v1"
 
 
-async def send(
-    run: AgentRequest,
-    runner: ModelRunner,
-    messages: Sequence[Message],
-    tools: Sequence[Tool],
-    choice: ToolChoice,
-    http: HttpClient,
-) -> Response:
-    """Send exactly one request. The key is optional, and so is the model, for servers that have only one. Takes `run.timeout` at
-    most. Raises CallError.
+async def send(request: ModelRequest, http: HttpClient) -> Response:
+    """Send exactly one request. The key is optional, and so is the model, for servers that have only one. Takes its
+    `run.timeout` at most. Raises CallError.
     """
+    run, runner = request.run, request.runner
     key, url, redactor = read_access(runner.provider, BASE_URL)
     # OpenAI's own newer models accept the limit only under this name, most other servers only under the older name.
     bound = "max_tokens" if runner.provider.base_url else "max_completion_tokens"
-    body = {"messages": messages, bound: runner.max_output_tokens, "stream": False, **_offer_tools(tools, choice)}
+    body = {"messages": request.conversation, bound: runner.max_output_tokens, "stream": False}
+    body |= _offer_tools(request.tools, request.choice)
     body |= {"model": run.model} if run.model else {}
     headers = {"authorization": f"Bearer {key}"} if key else {}
     headers |= {"traceparent": run.traceparent} if run.traceparent else {}

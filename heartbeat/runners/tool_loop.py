@@ -25,7 +25,7 @@ from heartbeat.runners import (
     model_call,
 )
 from heartbeat.runners.errors import CallError
-from heartbeat.runners.model_call import Message, ModelApi, ModelTurn, Tool, ToolChoice, ToolUse
+from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, ModelTurn, Tool, ToolChoice, ToolUse
 from heartbeat.spec import ModelRunner, Tools
 from heartbeat.words import format_count, shorten
 
@@ -140,8 +140,8 @@ class _Conversation:
         size, began = self._input_tokens(), self._now()
         answer, ignored = Answer(failure=Failure.EXIT), 0
         try:
-            api, http = self.api, self.resources.http
-            turn = await model_call.request_turn(api, run, self.runner, self.messages, self._offered(), choice, http)
+            request = ModelRequest(run, self.runner, self.messages, self._offered(), choice)
+            turn = await model_call.request_turn(self.api, request, self.resources.http)
             answer, ignored = turn.answer, sum(not self._is_offered(use) for use in turn.uses)
         except CallError as error:
             answer = error.answer
