@@ -125,6 +125,16 @@ def locate_value(node: object, steps: Steps, place: Position, *, tagged: bool = 
     return place, known
 
 
+def value_at(node: object, steps: Steps) -> object:
+    """The value at these keys and indexes; None if there is none."""
+    for step in steps:
+        if isinstance(node, list):
+            node = node[int(step)] if str(step).isdecimal() and int(step) < len(node) else None
+        else:
+            node = node.get(step) if isinstance(node, dict) else None
+    return node
+
+
 def dotted_path(steps: Steps) -> str:
     """The path as messages show it: agents.ops.context[0]."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{printable_key(step)}" for step in steps)

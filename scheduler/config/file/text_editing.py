@@ -270,9 +270,7 @@ class _Document:
     def _refuse_merged(self, node: MappingNode, steps: Keys, depth: int) -> None:
         """Refuse a key whose value comes from a merge (<<). A key written here would hide the whole merged value."""
         merge = next((key for key, _ in node.value if key.value == "<<"), None)
-        found = _parse_or_none(self._text) if merge else None
-        for step in steps[:depth]:
-            found = found.get(step) if isinstance(found, dict) else None
+        found = marked_yaml.value_at(_parse_or_none(self._text), steps[:depth]) if merge else None
         if merge and found is not None:
             path = steps[:depth]
             reason = f"its value comes from the merge `<<` here; write `{path[-1]}:` below it in the file"

@@ -140,9 +140,8 @@ def _merge_entries(
 
 def map_at(node: object, *steps: str) -> MarkedMap:
     """The map at these keys; an empty map if there is none."""
-    for step in steps:
-        node = node.get(step) if isinstance(node, MarkedMap) else None
-    return node if isinstance(node, MarkedMap) else MarkedMap()
+    found = marked_yaml.value_at(node, steps)
+    return found if isinstance(found, MarkedMap) else MarkedMap()
 
 
 def _find_default_paths(node: object, steps: marked_yaml.Steps, seen: set[int]) -> Iterator[tuple[tuple[int, int], str]]:

@@ -47,15 +47,17 @@ def store_config(loaded: LoadedConfig, path: Path | None = None) -> StoredConfig
     masker = SecretMasker(loaded.data.root)
     root = masker.mask_map(loaded.data.root, ())
     file = masker.mask_map(loaded.data.file, ())
-    steps = {variable: override_steps(variable) for variable in loaded.overrides}
-    values = {variable: json.dumps(_value_at(root, steps[variable])) for variable in steps}
-    overrides = tuple(
-        Override(variable, marked_yaml.dotted_path(way), _shown_value(_value_at(file, way)), _shown_value(_value_at(root, way)))
-        for variable, way in steps.items()
-    )
+    overrides, values = [], {}
+    for variable in loaded.overrides:
+        way = override_steps(variable)
+        before, after = marked_yaml.value_at(file, way), marked_yaml.value_at(root, way)
+        overrides.append(Override(variable, marked_yaml.dotted_path(way), _shown_value(before), _shown_value(after)))
+        values[variable] = json.dumps(after)
     settings, place = loaded.settings, path or loaded.settings.path
     packed = zlib.compress(json.dumps({"root": root, "overrides": values}).encode(), 1)
-    return StoredConfig(config_folder(place) / place.name, settings.hash, settings.reload, overrides, packed, settings.zone.key)
+    return StoredConfig(
+        config_folder(place) / place.name, settings.hash, settings.reload, tuple(overrides), packed, settings.zone.key
+    )
 
 
 def _shown_value(value: object) -> str:
@@ -95,7 +97,7 @@ def mask_text(text: str) -> str:
         return text
     masked, redactor = mask_secrets(root), Redactor(_literal_secrets(root))
     for each in sorted(text_editing.list_leaves(text), key=lambda leaf: leaf.start, reverse=True):
-        before, after = _value_at_path(root, each.path), _value_at_path(masked, each.path)
+        before, after = marked_yaml.value_at(root, each.path), marked_yaml.value_at(masked, each.path)
         if before == after or text.startswith("*", each.start):  # an alias shows nothing of its value
             continue
         written = text[each.start : each.end]
@@ -107,15 +109,6 @@ def mask_text(text: str) -> str:
     return "".join(map(redactor.redact, text.splitlines(keepends=True)))
 
 
-def _value_at_path(node: object, path: tuple[str, ...]) -> object:
-    for step in path:
-        if isinstance(node, list):
-            node = node[int(step)] if step.isdecimal() and int(step) < len(node) else None
-        else:
-            node = node.get(step) if isinstance(node, dict) else None
-    return node
-
-
 def mask_quoted_secrets(text: str) -> str:
     """A text of the config with MASK in place of what looks like a secret: a login in a URL, a header, an option."""
     return _QUOTED_SECRET.sub(lambda found: found["before"] + MASK, text)
@@ -124,12 +117,6 @@ def mask_quoted_secrets(text: str) -> str:
 def hide_placeholders(text: str) -> str:
     """The text as people may see it: MASK in place of each masked secret."""
     return text.replace(_PLACEHOLDER, MASK)
-
-
-def _value_at(node: object, steps: list[str]) -> object:
-    for step in steps:
-        node = node.get(step) if isinstance(node, dict) else None
-    return node
 
 
 def _is_secret_text(path: tuple[str, ...], text: str) -> bool:
