@@ -10,8 +10,8 @@ from datetime import datetime
 from heartbeat.runners import StartProcess
 from scheduler.engine.loop import Engine
 from scheduler.model.settings import Settings
-from scheduler.store import locations
 from scheduler.store.database import Store
+from scheduler.system import extras
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Conversation
 
@@ -79,5 +79,5 @@ def make_standby(parts: DaemonParts) -> Standby:
     """For a database file, or for one on a server, for which an extra is loaded. Raises MissingExtra."""
     if parts.settings.postgresql is None:
         return Standby()
-    made: Standby = locations.server_stores().make_standby(parts)
+    made: Standby = extras.load("stores", "postgresql").make_standby(parts)
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from scheduler.store import database
 from scheduler.store.database import Store
@@ -29,9 +29,6 @@ class ServerStores(Protocol):
     def open_for_writing(self, url: str, *, is_patient: bool) -> Store: ...
 
     def open_read_only(self, url: str) -> sqlite3.Connection: ...
-
-    def make_standby(self, parts: Any) -> Any:
-        """The `engine.standby.Standby` of a daemon with these `DaemonParts`."""
 
     def lead_for_a_command(self, url: str, holder: str, clock: BootClock) -> Lease:
         """The lease for a command that needs the database for itself. Raises DatabaseUnavailable if a daemon leads."""

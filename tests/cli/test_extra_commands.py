@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checkout import HOME
 
 MODULE = """
 import click
@@ -53,3 +55,50 @@ def test_the_help_lists_added_commands_and_leaves_out_missing_ones(installed: Pa
 def test_a_missing_extra_is_one_line_that_says_what_to_install(installed: Path) -> None:
     problem = "lost: this needs an extra that is not installed; write: pip install 'heartbeatd'"
     assert heartbeatd(installed, "lost") == (1, "", f"heartbeatd: {problem}\n")
+
+
+CONFIG = """\
+agents:
+  ops:
+    runner: {kind: command, argv: [echo, HEARTBEAT_OK]}
+    heartbeat: {interval: 1h, deliver: log, checklist: "- look\\n"}
+"""
+WITH_EXTRAS = """\
+state: postgresql://me@db/x
+telemetry: {traces: true}
+executor: {kind: procrastinate, dsn: "postgresql://me@db/x"}
+providers: {anthropic: {api_key: "${KEY}"}}
+channels: {phone: {url: "tgram://${TOKEN}/1", buttons: true}}
+agents:
+  ops:
+    runner: {kind: anthropic, tools: {mcp: [{name: disk, url: "https://x.test/mcp", allow: [free]}]}}
+    heartbeat: {interval: 1h, deliver: phone, budget: unlimited, on_missing: create}
+"""
+MISSING = "this needs an extra that is not installed; write: pip install 'heartbeatd"
+
+
+@pytest.mark.process
+def test_without_the_folder_of_extras_the_daemon_runs_and_check_names_what_is_missing(tmp_path: Path) -> None:
+    for package in ("scheduler", "heartbeat", "cron", "heartbeatd"):
+        shutil.copytree(HOME / package, tmp_path / package, ignore=shutil.ignore_patterns("extras", "__pycache__"))
+    config = tmp_path / "config.yaml"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "scheduler", *words]
+        environ = os.environ | {"KEY": "sk-ant-0123456789", "TOKEN": "123456789:" + "A" * 35}
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
+
+    config.write_text(CONFIG)
+    ended = run("run", "--once")
+    assert (ended.returncode, "outcome=ok" in ended.stderr) == (0, True), ended.stderr
+    config.write_text(WITH_EXTRAS)
+    lines = run("check").stderr.splitlines()
+    assert [line.removeprefix("warning: ") for line in lines if MISSING in line] == [
+        f"config.yaml:2:21: telemetry.traces: {MISSING}[otel]'",
+        f"config.yaml:1:8: state: {MISSING}[cluster]'",
+        f"config.yaml:3:18: executor.kind: {MISSING}[cluster]'",
+        f"config.yaml:5:56: channels.phone.buttons: {MISSING}'",
+        f"config.yaml:8:31: agents.ops.runner.tools: {MISSING}[mcp]'",
+    ]
+    assert run("worker").stderr == f"heartbeatd: worker: {MISSING}[cluster]'\n"
+    assert run("config", "import", "openclaw", "x").stderr == f"heartbeatd: config.import: {MISSING}'\n"

@@ -1,4 +1,8 @@
-"""What the core calls for a database on a PostgreSQL server: `ServerStores` in scheduler/store/locations.py."""
+"""What the core calls for a database on a PostgreSQL server.
+
+`ServerStores` in scheduler/store/locations.py lists the functions. In addition, scheduler/engine/standby.py calls `make_standby`,
+and scheduler/cli/busy.py calls `make_lane`.
+"""
 
 from __future__ import annotations
 
