@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import datetime
 from math import ceil
 
 from scheduler.engine.tick import Tick
@@ -85,8 +85,7 @@ def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
 
 def adopt_budgets(tx: Transaction, settings: Settings) -> None:
     """Write the active budgets into the rows of today, for readers without a config. All other rows are ended."""
-    for row in spend.budget_rows_near_today(tx.db, tx.now):
-        budget_day = BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"]))
+    for budget_day in spend.days_near_today(tx.db, tx.now):
         budget = _budget_in_force(settings, budget_day.scope)
         if budget is not None and spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)[0] == budget_day.day:
             spend.record_budget(tx, budget_day, budget)

@@ -227,17 +227,18 @@ class Engine:
         with self.store.transaction() as db:
             self._lost_commits = LostCommits(reading.now, wakes.last_id(db)) if may_lack_commits else None
             tick = self._new_tick(db, reading.now)
-            last, seen = boots.latest_boot(db), boots.last_tick_at(db)
+            last = boots.latest_boot(db)
+            seen = last.last_tick_at if last else None
             slots_may_differ = boots.record_boot(tick.tx, boot)
             if self.plan.stored_config:
                 config_history.record_config_in_force(tick.tx, self.plan.stored_config)
             if changed:
                 config_history.record_config_event(tick.tx, changed)
-            if last is not None and last["config_hash"] != self.plan.settings.hash:
+            if last is not None and last.config_hash != self.plan.settings.hash:
                 budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
             budget_reservations.record_budgets(tick.tx, self.plan.settings)
             clock_adjustment.follow_clock_while_down(tick.tx, seen)
-            if last is not None and last["ended_at"] is not None and seen and tick.now - seen <= LONGEST_RESTART:
+            if last is not None and last.clean and seen and tick.now - seen <= LONGEST_RESTART:
                 planning.excuse_slots(tick.tx, seen, tick.now)
             adopted = dict(self._runs.inflight())
             adopted |= {run_id: done.task for run_id, done in self._runs.results()}  # read last: a run moves from there to here

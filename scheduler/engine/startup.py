@@ -89,7 +89,8 @@ def open_store(path: Path | str) -> Store:
     if path.exists() and path.stat().st_size:
         connection = open_read_only(path)
         try:
-            clean = boots.last_boot_ended_cleanly(connection)
+            last = boots.latest_boot(connection)
+            clean = last is None or last.clean
         finally:
             connection.close()
     return Store.open(path, check=not clean, reserve=reserve)
@@ -126,7 +127,7 @@ def _interrupted_work(store: Store, *, runs_here: bool) -> dict[str, dict[str, A
     interrupted = outbox.interrupted_messages(store.connection)
     return {
         **{f"{run.owner}/{run.id}": {"run": run.id, "kind": kind, "name": name} for kind, name, run in running},
-        **{f"{last['instance']}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in interrupted},
+        **{f"{last.instance}/outbox/{each.id}": {"message": each.id, "channel": each.channel} for each in interrupted},
     }
 
 

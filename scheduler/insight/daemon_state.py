@@ -16,7 +16,6 @@ from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
 from scheduler.model.entry_schedule import MICROSECOND
-from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.store import boots, clock_changes, config_history
 from scheduler.system.state_lock import RefusedStart
 
@@ -91,16 +90,16 @@ def read_daemon_state(
 ) -> DaemonState:
     """The state of the daemon. `running`: a process holds its lock; `pid` and `is_stopped` describe that process."""
     boot = boots.latest_boot(db)
-    last_seen = from_millis(boot["last_tick_at"]) if boot else None
+    last_seen = boot.last_tick_at if boot else None
     return DaemonState(
         is_running=running,
-        pid=pid or (boot["pid"] if boot else None),
+        pid=pid or (boot.pid if boot else None),
         last_seen=last_seen,
-        ended_cleanly=bool(boot and boot["ended_at"] is not None),
+        ended_cleanly=bool(boot and boot.clean),
         is_frozen=running and last_seen is not None and now - last_seen > FROZEN_AFTER,
         is_stopped=is_stopped,
-        refused=tuple(boot["config_problem"].splitlines()) if boot and boot["config_problem"] else (),
-        refused_at=from_optional_millis(boot["config_refused_at"]) if boot else None,
+        refused=tuple(boot.config_problem.splitlines()) if boot and boot.config_problem else (),
+        refused_at=boot.config_refused_at if boot else None,
         refused_by=config_history.last_refused_by(db),
         refused_starts=tuple(refused_starts),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -59,7 +59,9 @@ from scheduler.store import (
     spend,
     wakes,
 )
+from scheduler.store.boots import BootRecord
 from scheduler.store.outbox import Delivery, EntryMessages
+from scheduler.store.spend import SpentDay
 
 UTC_ZONE = ZoneInfo("UTC")
 RECENT_STALLS = timedelta(days=7)
@@ -77,13 +79,13 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         daemon=_read_boot(boot) if boot else None,
         downs=[Downtime(since=down.since, until=down.until, clean=down.clean) for down in boots.latest_downtimes(db)],
         frozen=_frozen_times(db, now),
-        config_hash=boot["config_hash"] if boot else None,
+        config_hash=boot.config_hash if boot else None,
         reload=reload_history.reload_status(db),
         overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
         flapping=_unstable_entries(db, now),
         spend=_spend_today(db, now, zone),
         budgets=list(_budgets_in_force(db, now)),
-        budget=_budget_usage(spend.budget_rows_today(db, now).get(ALL_ENTRIES)),
+        budget=_budget_usage(spend.days_in_progress(db, now).get(ALL_ENTRIES)),
         entries=listed,
         queue=_count_queue(db, listed, now),
         wakes=[
@@ -101,8 +103,8 @@ def read_problems(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
     boot = boots.latest_boot(db)
     return {
         "config_refused": _refused_config(boot, config_history.last_refused_by(db)),
-        "deadman_problem": boot["deadman_problem"] if boot else None,
-        "workers_problem": boot["workers_problem"] if boot else None,
+        "deadman_problem": boot.deadman_problem if boot else None,
+        "workers_problem": boot.workers_problem if boot else None,
         "outages": [_read_provider(problem, now) for problem in problems.unsettled_problems(db, PROVIDER)],
         "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
         "outbox": [each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
@@ -158,19 +160,18 @@ def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
     return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_STALLS]
 
 
-def _refused_config(boot: sqlite3.Row | None, by: str | None) -> RefusedConfig | None:
+def _refused_config(boot: BootRecord | None, by: str | None) -> RefusedConfig | None:
     """The errors of a changed config that was rejected while the previous one stays active; None if there are none."""
-    if boot is None or boot["config_problem"] is None:
+    if boot is None or boot.config_problem is None:
         return None
-    problems = boot["config_problem"].splitlines()
-    return RefusedConfig(at=from_optional_millis(boot["config_refused_at"]), by=by, problems=problems)
+    return RefusedConfig(at=boot.config_refused_at, by=by, problems=boot.config_problem.splitlines())
 
 
 def read_entries(
     db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, kind: Kind | None = None, name: str | None = None
 ) -> list[EntryStatus]:
     """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
-    held, spent, times = lane_holds.holds_by_agent(db, now), spend.budget_rows_today(db, now), TimeFormat.of_today(zone, now)
+    held, spent, times = lane_holds.holds_by_agent(db, now), spend.days_in_progress(db, now), TimeFormat.of_today(zone, now)
     open_counts, found = conditions.count_open(db), overviews.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
@@ -210,13 +211,10 @@ def _count_conditions(entry: EntryRow, open_counts: Mapping[tuple[str, str, bool
     return ConditionCounts(open=sum(counts.values()), worst=worst.value if worst else None)
 
 
-def _budget_usage(row: sqlite3.Row | None) -> BudgetUsage | None:
+def _budget_usage(spent: SpentDay | None) -> BudgetUsage | None:
     """How much of each limit is used today; None if nothing has been counted today, or nothing is limited."""
-    if row is None:
-        return None
-    limits = _used_limits(spend.budget_of_row(row), spend.amount_of_row(row))
-    day, ends_at = date.fromisoformat(row["day"]), from_optional_millis(row["ends_at"])
-    return BudgetUsage(day=day, ends_at=ends_at, **limits) if limits else None
+    limits = _used_limits(spent.budget, spent.amount) if spent else {}
+    return BudgetUsage(day=spent.day, ends_at=spent.ends_at, **limits) if spent and limits else None
 
 
 def _used_limits(budget: Budget, spent: Amount) -> dict[str, UsedLimit]:
@@ -341,14 +339,14 @@ def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> Las
     )
 
 
-def _read_boot(boot: sqlite3.Row) -> DaemonBoot:
+def _read_boot(boot: BootRecord) -> DaemonBoot:
     return DaemonBoot(
-        pid=boot["pid"],
-        version=boot["version"],
-        tzdata=boot["tzdata"],
-        started_at=from_millis(boot["started_at"]),
-        last_tick_at=from_optional_millis(boot["last_tick_at"]),
-        ended_at=from_optional_millis(boot["ended_at"]),
+        pid=boot.pid,
+        version=boot.version,
+        tzdata=boot.tzdata,
+        started_at=boot.started_at,
+        last_tick_at=boot.last_tick_at,
+        ended_at=boot.ended_at,
     )
 
 

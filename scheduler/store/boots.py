@@ -41,17 +41,35 @@ class Downtime:
 
 @dataclass(frozen=True, slots=True)
 class BootRecord:
-    """One recorded boot.
+    """One recorded boot. `ended_at` is None unless it was stopped in order.
 
-    `seen_until` is its end, or its last recorded tick if it has no recorded end. `clean`: it was stopped in order.
+    `config_problem` has the errors of a config that was refused and waits. The other problems are why pings to the dead man's
+    switch do not arrive, and why no worker on another machine executes a run.
     """
 
     instance: str
     pid: int
     version: str
+    tzdata: str
     started_at: datetime
-    seen_until: datetime
-    clean: bool
+    last_tick_at: datetime
+    ended_at: datetime | None
+    config_hash: str | None
+    config_problem: str | None
+    config_refused_at: datetime | None
+    deadman_problem: str | None
+    workers_problem: str | None
+    database_server: str | None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it was stopped in order."""
+        return self.ended_at is not None
+
+    @property
+    def seen_until(self) -> datetime:
+        """Its end, or its last recorded tick if it has no recorded end."""
+        return self.ended_at or self.last_tick_at
 
 
 def record_boot(tx: Transaction, boot: Boot) -> bool:
@@ -59,14 +77,13 @@ def record_boot(tx: Transaction, boot: Boot) -> bool:
 
     True if the program or the zone rules differ from the last boot: all due times must be found again.
     """
-    last = tx.db.execute("select version, tzdata from boot order by id desc limit 1").fetchone()
-    now = to_millis(tx.now)
+    last, now = latest_boot(tx.db), to_millis(tx.now)
     tx.db.execute(
         "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash, database_server)"
         " values (?, ?, ?, ?, ?, ?, ?, ?)",
         (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, tx.config_hash, boot.server),
     )
-    return last is not None and (last["version"], last["tzdata"]) != (boot.version, boot.tzdata)
+    return last is not None and (last.version, last.tzdata) != (boot.version, boot.tzdata)
 
 
 def latest_instances(db: sqlite3.Connection, limit: int) -> list[str]:
@@ -92,8 +109,8 @@ def record_last_tick(tx: Transaction) -> None:
 
 def is_last_tick(db: sqlite3.Connection, instance: str, at: datetime) -> bool:
     """Whether the last recorded tick is that of this time, of the boot `instance`. Each tick that writes is recorded."""
-    row = db.execute("select instance, last_tick_at from boot order by id desc limit 1").fetchone()
-    return row is not None and (row["instance"], row["last_tick_at"]) == (instance, to_millis(at))
+    last = latest_boot(db)
+    return last is not None and (last.instance, to_millis(last.last_tick_at)) == (instance, to_millis(at))
 
 
 def may_lack_commits(db: sqlite3.Connection, server: str | None, last_write: tuple[str, datetime] | None) -> bool:
@@ -101,12 +118,12 @@ def may_lack_commits(db: sqlite3.Connection, server: str | None, last_write: tup
 
     `last_write` is the last known write of this process, with its instance id. If it is there, all commits are.
     """
-    row = db.execute("select instance, last_tick_at, database_server from boot order by id desc limit 1").fetchone()
-    if row is None:
+    last = latest_boot(db)
+    if last is None:
         return last_write is not None
-    if last_write is not None and row["instance"] == last_write[0]:
-        return bool(row["last_tick_at"] < to_millis(last_write[1]))
-    return None not in (server, row["database_server"]) and row["database_server"] != server
+    if last_write is not None and last.instance == last_write[0]:
+        return to_millis(last.last_tick_at) < to_millis(last_write[1])
+    return None not in (server, last.database_server) and last.database_server != server
 
 
 def record_config(tx: Transaction) -> None:
@@ -143,14 +160,8 @@ def record_clean_end(tx: Transaction) -> None:
 
 def last_tick_at(db: sqlite3.Connection) -> datetime | None:
     """The time of the last recorded tick; None in a new database. It is in the future if the clock was set back since."""
-    row = db.execute("select last_tick_at from boot order by id desc limit 1").fetchone()
-    return from_millis(row[0]) if row else None
-
-
-def last_boot_ended_cleanly(db: sqlite3.Connection) -> bool:
-    """Whether the last boot was stopped in order; True for a new database."""
-    row = db.execute("select ended_at from boot order by id desc limit 1").fetchone()
-    return row is None or row["ended_at"] is not None
+    last = latest_boot(db)
+    return last.last_tick_at if last else None
 
 
 def count_crashes(db: sqlite3.Connection) -> int:
@@ -159,10 +170,10 @@ def count_crashes(db: sqlite3.Connection) -> int:
     return int(db.execute(query).fetchone()[0])
 
 
-def latest_boot(db: sqlite3.Connection) -> sqlite3.Row | None:
-    """The row of the last boot; None in a new database."""
-    found: sqlite3.Row | None = db.execute("select * from boot order by id desc limit 1").fetchone()
-    return found
+def latest_boot(db: sqlite3.Connection) -> BootRecord | None:
+    """The last boot; None in a new database."""
+    row = db.execute("select * from boot order by id desc limit 1").fetchone()
+    return read_row(BootRecord, row) if row else None
 
 
 def find_leader(db: sqlite3.Connection) -> tuple[str, str] | None:
@@ -179,7 +190,7 @@ def is_leader_running(db: sqlite3.Connection) -> bool:
     The clock of the server and the lease of the daemon decide, because the clocks of the hosts may differ.
     """
     boot, leader = latest_boot(db), find_leader(db)
-    return boot is not None and leader is not None and boot["ended_at"] is None and boot["instance"] == leader[0]
+    return boot is not None and leader is not None and not boot.clean and boot.instance == leader[0]
 
 
 def find_clock_difference(db: sqlite3.Connection, now: datetime) -> str | None:
@@ -215,17 +226,12 @@ def read_replication(db: sqlite3.Connection) -> Replication:
 def latest_downtimes(db: sqlite3.Connection, limit: int = 5) -> list[Downtime]:
     """The last `limit` downtimes between two boots, the newest first."""
     rows = db.execute("select * from boot order by id desc limit ?", (limit + 1,)).fetchall()
-    return downtimes_between([_boot_from_row(row) for row in reversed(rows)], running=True)[::-1]
+    return downtimes_between([read_row(BootRecord, row) for row in reversed(rows)], running=True)[::-1]
 
 
 def all_boots(db: sqlite3.Connection) -> list[BootRecord]:
     """Every recorded boot, the oldest first."""
-    return [_boot_from_row(row) for row in db.execute("select * from boot order by id")]
-
-
-def _boot_from_row(row: sqlite3.Row) -> BootRecord:
-    seen = row["ended_at"] if row["ended_at"] is not None else row["last_tick_at"]
-    return read_row(BootRecord, row, seen_until=from_millis(seen), clean=row["ended_at"] is not None)
+    return [read_row(BootRecord, row) for row in db.execute("select * from boot order by id")]
 
 
 def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtime]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -141,13 +142,31 @@ def spent_by_day(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, 
     return {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
 
 
-def budget_rows_today(db: sqlite3.Connection, now: datetime) -> dict[Scope, sqlite3.Row]:
-    """The rows of the days that have begun and are not over, by scope, with the budgets last recorded."""
+@dataclass(frozen=True, slots=True)
+class SpentDay:
+    """A day of a budget, when it ends, what was spent so far, and the budget as last recorded. Its zone is that of the times."""
+
+    day: date
+    ends_at: datetime
+    amount: Amount
+    budget: Budget
+
+
+def days_in_progress(db: sqlite3.Connection, now: datetime) -> dict[Scope, SpentDay]:
+    """The days that have begun and are not over, by scope."""
     rows = db.execute(
         "select * from spend where day >= ? and day <= ? and ends_at > ? order by day desc",
         (_yesterday(now), _latest_today(now), to_millis(now)),
     )
-    return {(row["kind"], row["name"]): row for row in rows}
+    return {
+        (row["kind"], row["name"]): SpentDay(
+            date.fromisoformat(row["day"]),
+            from_millis(row["ends_at"]),
+            Amount(row["nanos"], row["tokens"], row["runs"]),
+            Budget(ZoneInfo("UTC"), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"]),
+        )
+        for row in rows
+    }
 
 
 def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime]:
@@ -167,9 +186,10 @@ def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: d
     return day, budget.day_end(day)
 
 
-def budget_rows_near_today(db: sqlite3.Connection, now: datetime) -> list[sqlite3.Row]:
-    """The rows of days that may be today in some zone, and of later days, which a clock that was set back will reach."""
-    return db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
+def days_near_today(db: sqlite3.Connection, now: datetime) -> list[BudgetDay]:
+    """The recorded days that may be today in some zone, and later days, which a clock that was set back will reach."""
+    rows = db.execute("select day, kind, name from spend where day >= ?", (_yesterday(now),)).fetchall()
+    return [BudgetDay(date.fromisoformat(row["day"]), (row["kind"], row["name"])) for row in rows]
 
 
 def record_budget(tx: Transaction, budget_day: BudgetDay, budget: Budget) -> None:
@@ -191,16 +211,6 @@ def end_budget_day(tx: Transaction, budget_day: BudgetDay) -> None:
         " where day = ? and kind = ? and name = ? and ends_at > ?"
     )
     tx.db.execute(query, (*budget_day.key, to_millis(tx.now)))
-
-
-def amount_of_row(row: sqlite3.Row) -> Amount:
-    """The amount that a row holds."""
-    return Amount(row["nanos"], row["tokens"], row["runs"])
-
-
-def budget_of_row(row: sqlite3.Row) -> Budget:
-    """The budget as last recorded in a row; its zone is that of the row's times."""
-    return Budget(ZoneInfo("UTC"), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"])
 
 
 def _yesterday(now: datetime) -> str:

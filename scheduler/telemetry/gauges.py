@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cron.job import Job
@@ -133,9 +133,9 @@ def read_budgets(
     `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was today, and the
     next run of the entry does not fit either. A budget of zero is left out.
     """
-    days, begun = spend.spent_by_day(db, now), spend.budget_rows_today(db, now)
+    days, begun = spend.spent_by_day(db, now), spend.days_in_progress(db, now)
     for scope, budget in _budgets_to_show(settings, wanted):
-        today = date.fromisoformat(begun[scope]["day"]) if scope in begun else budget.local_day(now)
+        today = begun[scope].day if scope in begun else budget.local_day(now)
         spent = days.get((today.isoformat(), *scope), NO_USAGE)
         day = local_days.whole_day(today, budget.zone)
         shares = plans.shares(db, settings, scope, day, now)

@@ -38,7 +38,7 @@ def list_changes(request: PageRequest) -> Page:
         "results": RESULTS,
         "in_force": in_force,
         "overrides": [] if is_limited else [asdict(each) for each in config_history.overrides_in_force(request.db)],
-        "refused": () if is_limited or boot is None else tuple((boot["config_problem"] or "").splitlines()),
+        "refused": () if is_limited or boot is None else tuple((boot.config_problem or "").splitlines()),
     }
     return Page("changes.html", context)
 

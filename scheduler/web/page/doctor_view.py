@@ -9,7 +9,6 @@ from pathlib import Path
 
 from scheduler.insight import installation_checks
 from scheduler.insight.installation_checks import Finding
-from scheduler.model.timestamps import from_millis
 from scheduler.store import boots, database
 from scheduler.store.database import StoreError
 from scheduler.web.http_errors import bad_request
@@ -58,7 +57,7 @@ def _check_everything(request: PageRequest, *, thorough: bool) -> Iterator[Findi
     if path.exists():
         yield installation_checks.check_disk(path)
     boot = boots.latest_boot(request.db)
-    since = f" since {format_time(from_millis(boot['started_at']))}" if boot else ""
+    since = f" since {format_time(boot.started_at)}" if boot else ""
     yield Finding("ok", "daemon", f"running{since}, pid {os.getpid()}")
 
 

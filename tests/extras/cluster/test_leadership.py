@@ -767,7 +767,7 @@ def test_a_former_leader_stands_by_with_its_last_valid_config_and_reports_the_er
             assert problem in str(daemon.reloader.reload_state.problem)
             assert set(caplog.messages) >= {"reload_refused"}
             assert former.lead_again() == ["a", "b", "c", "d"]
-            assert problem in str(boots.latest_boot(daemon.store.connection)["config_problem"])  # `status` reads it
+            assert problem in str(boots.latest_boot(daemon.store.connection))  # `status` reads it
         former.config.write_text(former.yaml, "utf-8")
         assert former.return_to_standby().reloader.reload_state.problem is None
 
