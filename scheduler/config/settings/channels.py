@@ -9,7 +9,7 @@ from pathlib import Path
 from heartbeatd.secret import Secret
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
-from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, is_web_address, url_scheme
+from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, url_scheme
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import DEFAULT_PREFIX
 from scheduler.config.settings.config_node import ConfigNode
@@ -106,8 +106,8 @@ def _check_other_keys(
             others = " and ".join(each.name for each in registry.KINDS if getattr(each, feature))
             node.add_error(f"only {others} {verb}; remove {key}", key)
     are_known = not node.context.secrets.is_disabled
-    if base and kind.has_base_url and are_known and not is_web_address(base.reveal()):
-        node.add_error("this is not the address of a server; write http:// or https:// with a host", "base_url")
+    if kind.has_base_url:
+        node.check_address(base, "base_url")
     if secret and kind.is_signed and are_known and len(secret.reveal()) < LEAST_SECRET:
         problem = f"this secret is shorter than {LEAST_SECRET} characters; make one with: openssl rand -hex 32"
         node.add_error(problem, "secret")

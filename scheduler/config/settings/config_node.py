@@ -26,6 +26,7 @@ from scheduler.model.settings import LOG_CHANNEL
 Fault = tuple[str, str, tuple[str | int, ...], str]
 """What is wrong with an entry: its section, its name, the steps to the key in it, and the message."""
 
+WRITE_ADDRESS = "write http:// or https:// with a host"
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 
@@ -145,14 +146,18 @@ class ConfigNode:
             self.add_error(str(wrong), *inside)
         return None
 
-    def resolve_address(
-        self, text: str, *inside: str | int, used: bool, advice: str = "write http:// or https:// with a host"
-    ) -> Secret | None:
+    def resolve_address(self, text: str, *inside: str | int, used: bool, advice: str = WRITE_ADDRESS) -> Secret | None:
         """As `resolve_secret`, for the address of a server. A wrong one is an error at `inside`."""
         url = self.resolve_secret(text, *inside, used=used)
-        if url and not self.context.secrets.is_disabled and not is_web_address(url.reveal()):
-            self.add_error(f"this is not the address of a server; {advice}", *inside)
+        self.check_address(url, *inside, advice=advice)
         return url
+
+    def check_address(self, url: Secret | None, *inside: str | int, advice: str = WRITE_ADDRESS) -> bool:
+        """Whether this is the address of a server, as far as it is known. If not, an error is added."""
+        if url is None or self.context.secrets.is_disabled or is_web_address(url.reveal()):
+            return True
+        self.add_error(f"this is not the address of a server; {advice}", *inside)
+        return False
 
     def warn_of_plain_secret(self, text: str | None, *inside: str | int) -> None:
         """Warn of a secret that is not a reference to one."""

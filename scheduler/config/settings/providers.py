@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from heartbeat.spec import Provider, ProviderKind
 from heartbeatd.secret import Secret
-from scheduler.channels.url_template import is_web_address
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
@@ -97,9 +96,9 @@ class Providers:
 def _check_provider(kind: ProviderKind, key: Secret | None, url: Secret | None, node: ConfigNode) -> None:
     if key and not all("!" <= character <= "~" for character in key.reveal()):
         node.add_error("a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "api_key")
-    if url and not is_web_address(url.reveal()):
-        node.add_error("this is not the address of a server; write http:// or https:// with a host", "base_url")
-    elif url and key and _has_login(url.reveal()):
+    if not node.check_address(url, "base_url"):
+        return
+    if url and key and _has_login(url.reveal()):
         problem = "this address contains a login and api_key is set too, but only one of them can be sent"
         node.add_error(f"{problem}; keep one of them", "base_url")
     elif url and kind == "anthropic" and url.reveal().rstrip("/").endswith("/v1"):
