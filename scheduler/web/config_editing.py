@@ -7,14 +7,14 @@ permission. A token can be stolen, and with such keys it would be as powerful as
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from heartbeatd.answers import ConfigEdited, ConfigFile, ConfigSuggestion, ConfigValue, EntryConfig
 from heartbeatd.questions import GetConfig, GetEntryConfig
 from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
-from scheduler.config.file.marked_yaml import MarkedMap, dotted_path
+from scheduler.config.file.marked_yaml import MarkedMap, dotted_path, value_at
 from scheduler.config.file.text_editing import EditRefused
 from scheduler.config.keys.models import Config, keys_on_path
 from scheduler.config.keys.validation import find_unknown_key
@@ -172,13 +172,6 @@ def _why_not_removable(request: ApiRequest, changes: Changes) -> str | None:
             if inner is not None:
                 return f"{dotted_path(steps)}: this would remove {dotted_path(inner)}, which cannot be changed over HTTP"
     return None
-
-
-def value_at(data: object, steps: Iterable[str]) -> object:
-    """The value at a path of keys; None if there is none."""
-    for step in steps:
-        data = data.get(step) if isinstance(data, Mapping) else None
-    return data
 
 
 def _is_file_only(steps: tuple[str, ...]) -> bool:

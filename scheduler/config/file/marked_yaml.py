@@ -131,7 +131,7 @@ def value_at(node: object, steps: Steps) -> object:
         if isinstance(node, list):
             node = node[int(step)] if str(step).isdecimal() and int(step) < len(node) else None
         else:
-            node = node.get(step) if isinstance(node, dict) else None
+            node = node.get(step) if isinstance(node, Mapping) else None
     return node
 
 

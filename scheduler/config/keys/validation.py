@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -111,10 +110,9 @@ def _iterate_errors(error: ValidationError) -> Iterator[ErrorDetails]:
     yield from error.errors(include_url=False)
 
 
-def _key_position(node: Any, steps: Sequence[str | int], place: Position) -> Position:
-    for step in steps[:-1]:
-        node = node[step]
-    return node.marks[str(steps[-1])][0] if isinstance(node, MarkedMap) and steps[-1] in node else place
+def _key_position(node: object, steps: Sequence[str | int], place: Position) -> Position:
+    above = marked_yaml.value_at(node, steps[:-1])
+    return above.marks[str(steps[-1])][0] if isinstance(above, MarkedMap) and steps[-1:] and steps[-1] in above else place
 
 
 def _explain_error(found: ErrorDetails, model: str) -> str:

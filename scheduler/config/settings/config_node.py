@@ -99,12 +99,8 @@ class ConfigNode:
 
     def has_own_key(self, *inside: str) -> bool:
         """Whether the entry sets this key itself, and does not inherit it."""
-        node: object = self.own
-        for step in (*self.inside, *inside):
-            if not isinstance(node, MarkedMap) or step not in node:
-                return False
-            node = node[step]
-        return True
+        *above, key = (*self.inside, *inside)
+        return key in map_at(self.own, *above)
 
     def add_error(self, message: str, *inside: str | int, missing: str = "") -> None:
         """Add an error; `missing` is the key that is missing there, if the error is about one."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
-from scheduler.config.file.marked_yaml import MarkedMap
+from scheduler.config.file.marked_yaml import MarkedMap, value_at
 from scheduler.config.file.text_editing import NewEntry, add_entries
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
@@ -167,9 +167,7 @@ def _take_out(draft: Draft, error: Diagnostic) -> bool:
         return False
     why = f"`heartbeatd check` rejects it: {error.message}"
     steps = ["heartbeat", *inside[1:2]] if inside[:1] == ["heartbeat"] else inside[:1]
-    found: Any = entry
-    for step in steps:
-        found = found.get(step) if isinstance(found, dict) else None
+    found = value_at(entry, steps)
     if error.message == PASSED:
         draft.remove((section, name), "this single run has passed", is_loss=False)
     elif section == "cron" and steps == ["agent"] and draft.keep_callable(entry["agent"]):

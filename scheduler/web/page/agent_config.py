@@ -380,7 +380,7 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPag
 def _build_field(
     request: ApiRequest, key: str, declared: Mapping[str, object], value: ConfigValue | None, sent: Form, outcome: _Outcome
 ) -> ConfigField:
-    in_file = field_text(config_editing.value_at(declared, key.split(".")))
+    in_file = field_text(marked_yaml.value_at(declared, key.split(".")))
     text, seen = (_sent_text(sent, key), _sent_text(sent, SEEN + key)) if key in sent else (in_file, in_file)
     is_moved = key in sent and seen != in_file
     if is_moved and text == seen:  # the reader has not touched this field
