@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -42,10 +42,11 @@ class Preview:
     `warnings` are about prompts that are nearly too long.
     """
 
-    data: dict[str, Any]
+    data: dict[str, object]
     lines: tuple[str, ...]
     changed: Sequence[ScheduleChange]
     warnings: tuple[str, ...] = ()
+    is_against_daemon: bool = False  # the active config is that of a running daemon
 
 
 def preview_file(source: Source) -> Preview:
@@ -72,7 +73,9 @@ def preview_file(source: Source) -> Preview:
         against = {"path": str(in_force.path), "hash": in_force.hash, "running": running}
         preview = _preview(db, found, head, against)
         note = (NOT_COMPARED,) if not found.diff and stored.hash != in_force.hash else ()
-        return replace(preview, lines=(*preview.lines, *note), warnings=tuple(prompt_warnings(loaded.settings)))
+        return replace(
+            preview, lines=(*preview.lines, *note), warnings=tuple(prompt_warnings(loaded.settings)), is_against_daemon=running
+        )
 
 
 def preview_files(source: Source, other: Path, name: str | None, span: timedelta | None) -> Preview:
@@ -122,7 +125,12 @@ def _nothing_in_force(source: Source, files: DaemonFiles, *, exists: bool) -> st
 
 
 def _preview(
-    db: Any, found: ConfigComparison, head: str, against: dict[str, Any], only: Key | None = None, span: timedelta = A_WEEK
+    db: sqlite3.Connection | None,
+    found: ConfigComparison,
+    head: str,
+    against: Mapping[str, object],
+    only: Key | None = None,
+    span: timedelta = A_WEEK,
 ) -> Preview:
     now = utc_now()
     if only:

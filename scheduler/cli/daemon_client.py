@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 from urllib.parse import urlencode, urlsplit
 
 import click
@@ -225,14 +225,14 @@ class OfflineDaemonClient:
     def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
         while True:
             try:
-                answer: Answer = self._apply_request(VerbRequest(verb, subject, Sender(run=os.environ.get(RUN_ID_VARIABLE))))
-                return answer
+                sender = Sender(run=os.environ.get(RUN_ID_VARIABLE))
+                return cast("Answer", self._apply_request(VerbRequest(verb, subject, sender)))
             except AlreadyRunning:
                 daemon = connect_to_daemon(self.files)
             if daemon is not None:  # otherwise another command had the lock
                 return daemon.perform(verb, subject)
 
-    def _apply_request(self, request: Request) -> Any:
+    def _apply_request(self, request: Request) -> object:
         """Apply a request in one transaction.
 
         The rows of the entries are first brought in line with the config, because the daemon may not know the entry yet.
@@ -253,7 +253,7 @@ class OfflineDaemonClient:
                 store.epoch = lease.epoch
             return self._apply_in_transaction(store, instance, request)
 
-    def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> Any:
+    def _apply_in_transaction(self, store: Store, instance: str, request: Request) -> object:
         pending, now = PendingRequest(request), utc_now()
         with store.transaction() as db:
             tick = Tick(Transaction(db, now, instance, self._plan.settings.hash), self._plan, now, random.Random())  # noqa: S311 (spreads retries, not a secret)

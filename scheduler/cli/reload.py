@@ -51,7 +51,7 @@ def _show_changes(source: Source) -> int:
     path, preview = source.config, config_preview.preview_file(source)
     files = daemon_files.locate_files(path, source.state)
     running: HttpDaemonClient | None = None
-    if preview.data["against"]["running"] and _config_of_daemon(path, files) is None:
+    if preview.is_against_daemon and _config_of_daemon(path, files) is None:
         running = connect_to_daemon(files)
     for warning in preview.warnings:
         click.echo(warning, err=True)

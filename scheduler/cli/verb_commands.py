@@ -50,7 +50,7 @@ class VerbCommand(click.Command):
         named = {parameter.name for parameter in shape.parameters}
         own = [_option_of(name, field) for name, field in verb.model_fields.items() if field.title and name not in named]
 
-        def work(**given: Any) -> object:
+        def work(**given: object) -> object:
             keys = {str(option.name): given.pop(str(option.name)) for option in own}
             return options.call_work(shape.work, given, partial(_make, verb, keys))
 
@@ -86,7 +86,7 @@ def _option_of(name: str, field: Any) -> click.Option:
     return click.Option([f"--{word}", name], is_flag=bool in types or None, type=kind, help=field.title)
 
 
-def _make(verb: type[Verb], keys: dict[str, Any], **more: Any) -> Verb:
+def _make(verb: type[Verb], keys: dict[str, object], **more: object) -> Verb:
     """The verb with the values of its options, and with `more` keys. Raises InputError."""
     from heartbeatd.operations import parse_operation
 

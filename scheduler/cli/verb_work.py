@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -98,7 +97,7 @@ def send_for_conditions(make: Make, agent: str, key: str | None, path: Path) -> 
     click.echo(open_client(path).perform(make(**_chosen_conditions(agent, key))).says)
 
 
-def _chosen_conditions(name: str, key: str | None) -> dict[str, Any]:
+def _chosen_conditions(name: str, key: str | None) -> dict[str, object]:
     """The fields that say which conditions: agent and key, or the number of a run. Raises InputError."""
     if key is not None:
         return {"agent": options.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}

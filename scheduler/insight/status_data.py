@@ -61,6 +61,7 @@ from scheduler.store import (
 )
 from scheduler.store.boots import BootRecord
 from scheduler.store.outbox import Delivery, EntryMessages
+from scheduler.store.rows import read_row
 from scheduler.store.spend import SpentDay
 
 UTC_ZONE = ZoneInfo("UTC")
@@ -270,8 +271,7 @@ def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus
         return None
     run = None if row["run_id"] is None else run_history.get_run(db, row["run_id"])
     wait = wake_waits.wait_of_wake(db, wake_id, now)
-    known = {key: row[key] for key in WakeStatus.model_fields.keys() & row.keys()}
-    return WakeStatus(**known | {"run": run, "waits_for": wait.reason if wait else None, "until": wait.until if wait else None})
+    return read_row(WakeStatus, row, run=run, waits_for=wait.reason if wait else None, until=wait.until if wait else None)
 
 
 def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[int, Problem]) -> Failing | None:

@@ -99,7 +99,7 @@ def test_explain_shows_invalid_annotations(make_world: MakeWorld, capsys: pytest
     assert main(["explain", "ops", "-c", str(world.config)]) == 0
     assert "a `tasks:` block is sent as plain text" in " ".join(capsys.readouterr().out.split())
     assert main(["explain", "ops", "-c", str(world.config), "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["checklist_remarks"]) == 1
+    assert [each["label"] for each in json.loads(capsys.readouterr().out)["facts"]].count("checklist") == 1
 
 
 # --- items ------------------------------------------------------------------------------------------------------------
