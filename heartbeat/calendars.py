@@ -6,11 +6,22 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from heartbeat.hours import DAYS, EVERY_DAY, FIRST_INSTANT, LAST_INSTANT, TWO_YEARS, Hours, Span, Window, merge_spans
+from heartbeat.hours import (
+    DAYS,
+    EVERY_DAY,
+    FIRST_INSTANT,
+    LAST_INSTANT,
+    TWO_YEARS,
+    Hours,
+    Span,
+    Window,
+    merge_spans,
+    openings_of_spans,
+)
 
 _UTC = ZoneInfo("UTC")
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -70,14 +81,8 @@ class AllowedDays:
         if self.always:
             yield FIRST_INSTANT, LAST_INSTANT
             return
-        for opened, closed in merge_spans(
-            self._allowed_spans(_day_number(after) - _MARGIN_DAYS, _day_number(until) + _MARGIN_DAYS)
-        ):
-            opens, closes = datetime.fromtimestamp(opened, UTC), datetime.fromtimestamp(closed, UTC)
-            if opens > until:
-                return
-            if closes > after:
-                yield opens, closes
+        spans = self._allowed_spans(_day_number(after) - _MARGIN_DAYS, _day_number(until) + _MARGIN_DAYS)
+        yield from openings_of_spans(merge_spans(spans), after, until)
 
     def _allowed_spans(self, day: int, last: int) -> Iterator[Span]:
         """The UTC spans of the allowed days, one per stretch of days, from the one that contains `day` or follows it, to

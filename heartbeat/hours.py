@@ -123,12 +123,7 @@ class Hours:
         if self.always:
             yield FIRST_INSTANT, LAST_INSTANT
             return
-        for span in self._spans_from(after, until):
-            opens, closes = _utc_datetime(span[0]), _utc_datetime(span[1])
-            if opens > until:
-                return
-            if closes > after:
-                yield opens, closes
+        yield from openings_of_spans(self._spans_from(after, until), after, until)
 
     def key(self) -> str:
         """The same text for the same hours, in whatever order their windows are."""
@@ -211,8 +206,14 @@ def _format_minutes(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
-def _utc_datetime(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def openings_of_spans(spans: Iterable[Span], after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Those of these spans, which are in order, that overlap (after, until] or are open at `after`."""
+    for begin, end in spans:
+        opens, closes = datetime.fromtimestamp(begin, UTC), datetime.fromtimestamp(end, UTC)
+        if opens > until:
+            return
+        if closes > after:
+            yield opens, closes
 
 
 def _cover_the_week(windows: tuple[Window, ...]) -> bool:
