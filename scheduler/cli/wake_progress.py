@@ -67,7 +67,7 @@ def find_obstacle(path: Path, wake_id: int) -> WakeWait | None:
 
 def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:
     with daemon_files.open_for_reading(files) as db:
-        return wake_waits.wait_of_wake(db, wake_id, utc_now()) if db else None
+        return wake_waits.wait_of_wake(db, wakes.find_wake(db, wake_id), utc_now()) if db else None
 
 
 def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
@@ -87,11 +87,11 @@ def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord 
     with daemon_files.open_for_reading(files) as db:
         assert db is not None
         wake = wakes.find_wake(db, wake_id)
-        run_id = wake["run_id"] or 0 if wake else 0
+        run_id = wake.run_id or 0 if wake else 0
         run = run_history.get_run(db, run_id) if run_id > before else None
     if run is not None:
         return (run if run.state == "closed" else None), False
-    return None, wake is None or wake["state"] == "ended"
+    return None, wake is None or wake.state == "ended"
 
 
 def _print_run(run: RunRecord, wait: WakeWait | None) -> int:

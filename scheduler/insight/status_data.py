@@ -61,7 +61,6 @@ from scheduler.store import (
 )
 from scheduler.store.boots import BootRecord
 from scheduler.store.outbox import Delivery, EntryMessages
-from scheduler.store.rows import read_row
 from scheduler.store.spend import SpentDay
 
 UTC_ZONE = ZoneInfo("UTC")
@@ -266,12 +265,21 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
 
 def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus | None:
     """The state of a wake (waiting, taken, ended), what it waits for, and the last run that took it; None if it is unknown."""
-    row = wakes.find_wake(db, wake_id)
-    if row is None:
+    wake = wakes.find_wake(db, wake_id)
+    if wake is None:
         return None
-    run = None if row["run_id"] is None else run_history.get_run(db, row["run_id"])
-    wait = wake_waits.wait_of_wake(db, wake_id, now)
-    return read_row(WakeStatus, row, run=run, waits_for=wait.reason if wait else None, until=wait.until if wait else None)
+    wait = wake_waits.wait_of_wake(db, wake, now)
+    return WakeStatus(
+        id=wake.id,
+        kind=wake.kind.value,
+        name=wake.name,
+        source=wake.source,
+        state=wake.state,
+        count=wake.count,
+        run=None if wake.run_id is None else run_history.get_run(db, wake.run_id),
+        waits_for=wait.reason if wait else None,
+        until=wait.until if wait else None,
+    )
 
 
 def _present_failures(row: sqlite3.Row, own: Sequence[Problem], causes: Mapping[int, Problem]) -> Failing | None:

@@ -12,9 +12,9 @@ from scheduler.insight.reason_texts import Clock, SlotCause
 from scheduler.model.entry import Key, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Outcome, Reason, Skip
-from scheduler.model.timestamps import from_optional_millis
 from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP
 from scheduler.store import entries, runs, wakes
+from scheduler.store.wakes import WakeState
 
 STARTING = "starting"
 NEXT_SLOT = "next_slot"
@@ -73,18 +73,29 @@ WAIT_TEXTS = {
 }
 
 
-def wait_of_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeWait | None:
+def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) -> WakeWait | None:
     """What a wake waits for; None if it has ended or does not exist."""
-    row = wakes.find_wake(db, wake_id)
-    if row is None or row["state"] == "ended":
+    if wake is None or wake.state == "ended":
         return None
-    return _wait_of_row(db, row, entries.find_entry(db, Kind(row["kind"]), row["name"]), now)
+    entry_row, run = entries.find_entry(db, wake.kind, wake.name), runs.find_open_run(db, wake.kind, wake.name)
+    if wake.state == "taken":
+        return _wait_of_taken_wake(run)
+    if entry_row is not None and entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > now):
+        return WakeWait(Skip.PAUSED, entry_row.pause_ends)
+    if wake.due_at is None:
+        return _wait_for_slot(entry_row, wake.waits_for)
+    if run is not None and run.state == "running":
+        return WakeWait(Skip.ALREADY_RUNNING, run_id=run.id)
+    if wake.held_until is not None and wake.held_until > max(now, wake.due_at):
+        return WakeWait(OTHER_JOBS, wake.held_until)
+    if wake.due_at <= now:
+        return WakeWait(STARTING)
+    return WakeWait(wake.waits_for or WAITS_FOR_GAP, min(wake.due_at, _next_due_time(entry_row) or wake.due_at))
 
 
 def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> WakeWait | None:
     """What the next wake of an entry to start a run waits for; None if no wake waits."""
-    row = wakes.next_waiting_wake(db, kind, name)
-    return _wait_of_row(db, row, entries.find_entry(db, kind, name), now) if row else None
+    return wait_of_wake(db, wakes.next_waiting_wake(db, kind, name), now)
 
 
 def add_wait(says: str, wait: WakeWait | None, at: Clock) -> str:
@@ -103,25 +114,6 @@ def explain_waiting(db: sqlite3.Connection, key: Key, number: int, now: datetime
         until=wait.until if wait else None,
         says=f"{wakes_wait} {wait.describe(at, number)}" if wait else f"{wakes_wait} taken",
     )
-
-
-def _wait_of_row(db: sqlite3.Connection, row: sqlite3.Row, entry_row: EntryRow | None, now: datetime) -> WakeWait:
-    reason = row["waits_for"]
-    run = runs.find_open_run(db, Kind(row["kind"]), row["name"])
-    if row["state"] == "taken":
-        return _wait_of_taken_wake(run)
-    if entry_row is not None and entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > now):
-        return WakeWait(Skip.PAUSED, entry_row.pause_ends)
-    start, held_until = from_optional_millis(row["due_at"]), from_optional_millis(row["held_until"])
-    if start is None:
-        return _wait_for_slot(entry_row, reason)
-    if run is not None and run.state == "running":
-        return WakeWait(Skip.ALREADY_RUNNING, run_id=run.id)
-    if held_until is not None and held_until > now and held_until > start:
-        return WakeWait(OTHER_JOBS, held_until)
-    if start <= now:
-        return WakeWait(STARTING)
-    return WakeWait(reason or WAITS_FOR_GAP, min(start, _next_due_time(entry_row) or start))
 
 
 def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:

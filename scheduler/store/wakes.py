@@ -330,17 +330,29 @@ def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
 
 def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
     """The wakes that were last assigned to a run, with their whole texts."""
-    return _wakes_with_texts(db.execute("select * from wake where run_id = ? order by id", (run_id,)))
+    return [read_row(RunWake, row) for row in db.execute("select * from wake where run_id = ? order by id", (run_id,))]
 
 
-def _wakes_with_texts(rows: Iterable[sqlite3.Row]) -> list[RunWake]:
-    return [read_row(RunWake, row) for row in rows]
+@dataclass(frozen=True, slots=True)
+class WakeState:
+    """A wake without its text: `state` is waiting, taken (by the run `run_id`) or ended. `due_at` None: it starts no run."""
+
+    id: int
+    kind: Kind
+    name: str
+    source: str
+    state: str
+    count: int
+    waits_for: str | None
+    due_at: datetime | None
+    held_until: datetime | None
+    run_id: int | None
 
 
-def find_wake(db: sqlite3.Connection, wake_id: int) -> sqlite3.Row | None:
-    """The row of a wake; None if there is none."""
-    row: sqlite3.Row | None = db.execute("select * from wake where id = ?", (wake_id,)).fetchone()
-    return row
+def find_wake(db: sqlite3.Connection, wake_id: int) -> WakeState | None:
+    """A wake; None if there is none."""
+    row = db.execute("select * from wake where id = ?", (wake_id,)).fetchone()
+    return read_row(WakeState, row) if row else None
 
 
 WAITING = """
@@ -349,15 +361,15 @@ order by due_at is null, max(due_at, coalesce(held_until, 0)), id limit ?
 """
 
 
-def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> sqlite3.Row | None:
-    """The row of the waiting wake of an entry that starts a run first. Wakes that start none come last."""
-    row: sqlite3.Row | None = db.execute(WAITING, (kind, name, 1)).fetchone()
-    return row
+def next_waiting_wake(db: sqlite3.Connection, kind: Kind, name: str) -> WakeState | None:
+    """The waiting wake of an entry that starts a run first. Wakes that start none come last."""
+    row = db.execute(WAITING, (kind, name, 1)).fetchone()
+    return read_row(WakeState, row) if row else None
 
 
 def list_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str, limit: int) -> list[RunWake]:
     """The first `limit` waiting wakes of an entry with their texts. Those that start no run by themselves come last."""
-    return _wakes_with_texts(db.execute(WAITING, (kind, name, limit)))
+    return [read_row(RunWake, row) for row in db.execute(WAITING, (kind, name, limit))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from scheduler.engine.inbox import Request
 from scheduler.insight import wake_waits
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
+from scheduler.store import wakes
 from scheduler.web.access import authorize, cut, cut_errors, row_in_path
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
@@ -81,7 +82,7 @@ async def perform(request: ApiRequest, endpoint: str, operation: Operation[Answe
 def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
     """The answer with what the new wake waits for, unless its run starts. That is known after the tick of the engine."""
     with open_reader(request.app_state) as db:
-        wait = wake_waits.wait_of_wake(db, answer.wake, request.app_state.clock())
+        wait = wake_waits.wait_of_wake(db, wakes.find_wake(db, answer.wake), request.app_state.clock())
     if wait is None or wait.is_starting:
         return answer
     zone = request.app_state.settings().zone
