@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -200,7 +201,11 @@ def test_every_place_says_the_same_of_each_cause(tmp_path: Path, capsys: pytest.
             one = daemon.get(f"/api/v1/explain/{name}", daemon.token).data
             assert (one["why"], one["says"]) == (why, states[name]["says"])
             assert json.dumps(says) in all_of_today and says in printed("explain", name), (name, says)
-            assert says in user.get(f"/page/{folder}/{name}").text, (name, says)
+            page, command = html.unescape(user.get(f"/page/{folder}/{name}").text), printed("explain", name)
+            assert says in page, (name, says)
+            for fact in one["facts"]:
+                if fact["label"] not in ("last run", "next", "now", "daemon", "open", "more"):  # these have another form
+                    assert fact["says"] in page and " ".join(fact["says"].split()) in command, (name, fact)
             if folder == "agents":
                 assert says in user.get(f"/page/cards/{name}").text, (name, says)
         for kind, label, says in (
