@@ -296,7 +296,7 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+@pytest.mark.parametrize("read", [READS["api"], pytest.param(READS["mcp"], marks=pytest.mark.extras)], ids=READS.keys())
 def test_many_readers_wait_in_line_while_probes_and_changes_are_answered(tmp_path: Path, read: str) -> None:
     """Only READ_THREADS requests of the API, and as many views, are computed at once, so that they do not delay runs."""
     entered: list[None] = []
