@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
 
-from scheduler.channels import deadman_ping
-from scheduler.channels.deadman_ping import Beat
-from scheduler.channels.http_post import HttpOptions
+from scheduler.channels.http_post import HttpOptions, post_json, result_of_status
 from scheduler.channels.message import DeliveryResult
 from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.settings import Deadman
@@ -18,6 +18,9 @@ from scheduler.work.executor import Done, Executor
 
 SHORTEST_WAIT = 1.0  # seconds between two checks whether a ping is due
 PING_TIMEOUT = 10.0  # seconds for one ping
+
+Beat = Literal["start", "success", "fail"]
+PATHS: dict[Beat, str] = {"start": "/start", "success": "", "fail": "/fail"}  # https://healthchecks.io/docs/http_api/
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,14 @@ class Pinger:
 
 
 async def send_ping(ping: Ping, http: HttpClient) -> DeliveryResult:
-    """Send one ping, within ten seconds. Network errors are in the result."""
-    switch = ping.switch
-    return await deadman_ping.send(
-        switch.url.reveal(), ping.beat, ping.problem, HttpOptions(http, switch.allow_private, PING_TIMEOUT)
-    )
+    """Send one ping, within ten seconds: to the URL itself for a success, else with /start or /fail at the end of its path.
+
+    The body is JSON: the kind of ping, and the problem if there is one. Network errors are in the result.
+    """
+    url, path = ping.switch.url.reveal(), PATHS[ping.beat]
+    if path:
+        parts = urlsplit(url)
+        url = urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
+    content = {"beat": ping.beat} | ({"problem": ping.problem} if ping.problem else {})
+    answer = await post_json(url, content, HttpOptions(http, ping.switch.allow_private, PING_TIMEOUT))
+    return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
