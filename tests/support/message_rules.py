@@ -54,6 +54,7 @@ class Sent:
     floor: int = INFO  # as `severity`, but without what was told before a message was lost
     lost: str = ""
     is_pending: bool = True
+    stable_at: timedelta | None = None  # since when it is not unstable any more
     was_removed: bool = False  # from the recipients since: then it need not get the end
 
 
@@ -272,13 +273,13 @@ class Rules:
             yield from self._either(unstable, UNSTABLE, NOTHING)
         elif unstable is True or problem.severity == INFO or sent.is_pending or not problem.is_mentioned:
             yield NOTHING
-        elif sent.is_unstable:  # it is stable again, so the interval of reminders may begin again
-            yield from (REMINDS, NOTHING)
-            if unstable is False:
-                sent.is_unstable, sent.at = False, self.now
         else:
-            is_due = self.has_passed(min(self.remind, REMIND_CRITICAL) if problem.severity == CRITICAL else self.remind, sent.at)
-            yield from self._either(is_due, REMINDS, NOTHING)
+            interval = min(self.remind, REMIND_CRITICAL) if problem.severity == CRITICAL else self.remind
+            if sent.is_unstable and sent.stable_at is None:  # the interval of reminders may begin again when it is stable
+                sent.stable_at = self.now
+            if sent.stable_at is not None and self.has_passed(interval, sent.stable_at) is not True:
+                yield NOTHING
+            yield from self._either(self.has_passed(interval, sent.at), REMINDS, NOTHING)
 
     @staticmethod
     def _either(is_so: bool | None, yes: str, no: str) -> Iterator[str]:
