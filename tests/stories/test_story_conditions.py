@@ -179,6 +179,13 @@ def test_no_reminder_is_queued_beside_a_report_that_waits_for_a_decision_of_a_us
     assert [row["state"] for row in world.store.connection.execute("select state from outbox")] == ["held"]
 
 
+def test_no_reminder_of_a_failure_is_queued_beside_a_message_that_waits_for_a_decision_of_a_user(make_world: MakeWorld) -> None:
+    yaml = config(retries="0", on_failure="{after: 1, remind: 2h}").replace("true}", "true, uncertain: hold}")
+    world = make_world(yaml, scripts={"ops": lambda _: 3}, send=lambda _: DeliveryResult("uncertain", "no answer"))
+    world.run(hours=13)
+    assert [row["state"] for row in world.store.connection.execute("select state from outbox")] == ["held"]
+
+
 def test_no_reminder_is_sent_of_a_condition_that_the_last_answer_does_not_mention(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 3, "HEARTBEAT_OK")
     world = make_world(config(interval="8h"), scripts=agent)

@@ -131,6 +131,15 @@ def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeW
     assert [sorted(text.splitlines()) for text in sent(world)] == [["[disk] 92 %"], [over, "[mail] 4 letters"]]
 
 
+def test_a_second_mute_counts_on_from_the_runs_of_the_first(make_world: MakeWorld) -> None:
+    world = begin(make_world, "[disk] 92 %", "[mail] 4 letters", "[mail] 5 letters", "[cert] ends")
+    mute(world, hours=10)
+    world.run(hours=1)
+    mute(world)
+    world.run(hours=2)
+    assert world.request(VerbRequest(Unmute(), OPS)).held == 3
+
+
 def test_a_mute_survives_a_restart(make_world: MakeWorld) -> None:
     world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %")
     mute(world, hours=8)
