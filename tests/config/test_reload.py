@@ -312,6 +312,7 @@ def test_a_config_that_is_applied_late_is_not_reported_as_rejected(make_world: M
     assert status_data.read_status(world.store.connection, world.clock.now).as_data()["config_refused"] is None
 
 
+@pytest.mark.extras
 def test_a_takeover_by_another_host_with_the_same_file_is_no_change_of_the_config(tmp_path: Path) -> None:
     text = GOOD + "\nstate: postgresql://db/beats\n"
     folders = [tmp_path / "one", tmp_path / "two"]

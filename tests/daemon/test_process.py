@@ -346,6 +346,7 @@ def test_many_programs_leave_no_open_descriptor() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
+@pytest.mark.extras
 def test_only_the_process_module_starts_programs() -> None:
     """Two other modules fork, to watch over a program or a worker after their own process has ended."""
     assert files_that_contain("subprocess.", "os.system(", "os.popen(", "os.spawn") == {"scheduler/system/process.py"}

@@ -24,7 +24,7 @@ from test_daemon_models import Equipped, running
 
 from scheduler.cli.main import main
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.extras]  # models with tools and traces get secrets too
 
 # The search is for the part that no escaping changes. Around it are characters that URLs, HTML and base64 change.
 CORE = "Kanarienvogel7Zq9Xw3"

@@ -350,6 +350,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.extras
 @loop_over("where", TEXTS)
 def test_every_command_in_the_texts_exists_with_its_options(where: str) -> None:
     for words in re.findall(r"`heartbeatd ([a-z][^`]*)`", TEXTS[where]):
