@@ -12,6 +12,7 @@ from panels import (
     HERE,
     NAMED,
     PLANNED_REASONS,
+    SUBJECT,
     Panel,
     Row,
     increase,
@@ -91,11 +92,11 @@ NOW = Row(
         ),
         Panel(
             "Does it have something to say?",
-            "Three values: 1 if the last successful run ended with an alert, the number of open conditions, and 1 if its "
-            "messages are muted. `heartbeatd conditions NAME` shows the conditions.",
+            "Three values: 1 if the last successful run ended with an alert, the number of open problems, and 1 if its "
+            "messages are muted. `heartbeatd problems NAME` shows the problems.",
             {
                 "alert": f"max({series('alerting', ENTRY)})",
-                "conditions": f"sum({series('conditions_open', NAMED)}) > 0",
+                "problems": f"sum({series('problems_open', SUBJECT)}) > 0",
                 "muted": f"max({series('muted', ENTRY)}) > 0",
             },
             kind="stat",
@@ -103,7 +104,7 @@ NOW = Row(
             height=4,
             own_thresholds={
                 "alert": ((None, GOOD), (1, ALERT)),
-                "conditions": ((None, GOOD), (1, COLORS["warning"])),
+                "problems": ((None, GOOD), (1, COLORS["warning"])),
                 "muted": ((None, COLORS["paused"]),),
             },
         ),
@@ -169,11 +170,11 @@ ANSWERS = Row(
             no_value="nothing was suppressed",
         ),
         Panel(
-            "Which conditions did it report?",
-            "Open conditions by severity. A condition is closed when the agent reports its end or no longer mentions it.",
-            {"{{severity}}": f"sum by (severity) ({series('conditions_open', NAMED)}) > 0"},
+            "Which problems does it have?",
+            "Open problems by severity: what it reports, and failures of its runs.",
+            {"{{severity}}": f"sum by (severity) ({series('problems_open', SUBJECT)}) > 0"},
             width=8,
-            no_value="no open conditions",
+            no_value="no open problems",
         ),
         Panel(
             "Who wakes it?",

@@ -11,6 +11,7 @@ from panels import (
     HERE,
     NAMED,
     PLANNED_REASONS,
+    SUBJECT,
     Panel,
     Row,
     count_while_up,
@@ -283,14 +284,14 @@ WORST = Row(
             entry="labels",
         ),
         Panel(
-            "Which agents have open conditions?",
-            "The ten agents with the most open conditions. `heartbeatd conditions NAME` shows their texts. If a condition "
-            "stays open although it is over, `heartbeatd conditions close KEY` closes it.",
-            {"{{name}}": top_ten(f"sum by (name) ({series('conditions_open', NAMED)}) > 0")},
+            "Which problems are oldest?",
+            "The ten agents, jobs, providers and channels with the oldest problem that nobody has acknowledged. "
+            "`heartbeatd problems NAME` shows it, and `heartbeatd ack` acknowledges it.",
+            {"{{subject}}": top_ten(f"time() - {series('problem_oldest_timestamp_seconds', SUBJECT)}")},
             kind="ranking",
+            unit="s",
             width=8,
-            no_value="no open conditions",
-            entry="agent",
+            no_value="no open problems",
         ),
         Panel(
             "Which entries cost the most?",
@@ -318,10 +319,10 @@ RUNS = Row(
             no_value="no runs",
         ),
         Panel(
-            "How many conditions are open?",
-            "Conditions that agents have reported and that are not over, by severity.",
-            {"{{severity}}": f"sum by (severity) ({series('conditions_open', NAMED)}) > 0"},
-            no_value="no open conditions",
+            "How many problems are open?",
+            "Open problems of agents, jobs, providers and channels, by severity.",
+            {"{{severity}}": f"sum by (severity) ({series('problems_open', SUBJECT)}) > 0"},
+            no_value="no open problems",
         ),
         Panel(
             "Which results were suppressed, and why?",

@@ -21,6 +21,7 @@ WIDTH = 24  # columns of Grafana's grid
 # Selectors. `instance` is a daemon. A query without one of these would mix the daemons of different jobs.
 HERE = 'job=~"$job",instance=~"$instance"'
 NAMED = f'{HERE},name=~"$name"'
+SUBJECT = f'{HERE},subject=~".+/($name)(/.*)?"'  # of problems: agent/NAME, cron/NAME, provider/NAME/MODEL
 KIND = f'{HERE},kind=~"$kind"'
 ENTRY = f'{KIND},name=~"$name"'
 
@@ -91,7 +92,7 @@ COLORS: Mapping[str, str] = {
     "deferred": WAITING,
     "expired": "#FF9830",
     "rejected": BAD,
-    # severities of conditions
+    # severities of problems
     "info": "#8AB8FF",
     "warning": "#FF9830",
     "critical": BAD,

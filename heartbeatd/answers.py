@@ -161,8 +161,11 @@ class ActiveMute(EntryPart):
     says: str
 
 
-class ConditionCounts(EntryPart):
+class ProblemCounts(EntryPart):
+    """How many problems are open, how many of them an agent reports, and their highest severity."""
+
     open: int
+    reported: int
     worst: Severity | None
 
 
@@ -210,7 +213,7 @@ class EntryStatus(EntryState):
     activity: Activity | None
     busy: list[LaneHolder]
     muted: ActiveMute | None
-    conditions: ConditionCounts
+    problems: ProblemCounts
     budget: BudgetUsage | None
 
 
@@ -418,7 +421,7 @@ class PromptPartSize(EntryPart):
 
 
 class RunFinding(EntryPart):
-    """What happened to a finding of the answer, or of a condition that it does not mention."""
+    """What happened to a finding of the answer, or of a problem that it does not mention."""
 
     key: str
     effect: str
@@ -589,42 +592,6 @@ class MessageList(ResponseBody):
     next: Shared[Cursor]
 
 
-class ConditionReport(EntryPart):
-    """The last message about a condition to one recipient. `reported_at` is null until it is delivered."""
-
-    channel: str
-    target: str | None = None
-    kind: str
-    severity: Severity
-    reported_at: Time | None
-    says: str
-
-
-class Condition(EntryBody):
-    """Something that an agent has reported under a key."""
-
-    name: str
-    key: str
-    severity: Severity
-    state: Literal["open", "closed"]
-    text: str
-    opened_at: Time
-    last_seen_at: Time
-    closed_at: Time | None
-    ended_by: str | None
-    missed: int
-    acknowledged_at: Time | None
-    acknowledged_by: str | None
-    openings: list[Time]
-    first_run: int | None
-    last_run: int | None
-    reports: list[ConditionReport]
-
-
-class ConditionList(ResponseBody):
-    conditions: Shared[list[Condition]]
-
-
 class ProblemNotice(EntryPart):
     """What one recipient was last sent about a problem. `delivered_at` is null unless it has arrived."""
 
@@ -638,28 +605,33 @@ class ProblemNotice(EntryPart):
 
 
 class Problem(EntryBody):
-    """Something that is wrong. What an agent reported itself has no number. `kind` and `name` are those of an agent or a job.
+    """Something that is wrong. `reported`: an agent says so, and the daemon does not observe it itself.
 
+    `kind` and `name` are those of an agent or a job. `run` is the last run that reported it.
     A problem that is `covered` is the consequence of the `cause`, of which people are told instead. One that is only `seen` was
     not found often enough to be reported. `affects` are the agents and jobs that fail because of it. A limited token sees the
     problems of its own agents, and of others those that affect them.
     """
 
-    number: Shared[str | None]
+    number: Shared[str]
     subject: Shared[str]
     kind: Shared[EntryKind | None]
     name: Shared[str | None]
     key: Shared[str]
+    reported: Shared[bool]
     severity: Shared[Severity]
     text: str | None
     state: Shared[Literal["open", "covered", "seen", "over"]]
     since: Shared[Time]
+    last_seen: Shared[Time]
     over: Shared[Time | None]
+    ended_by: str | None
     unstable: Shared[bool]
     cause: Shared[str | None]
     affects: Shared[list[EntryName]]
     acknowledged_at: Time | None
     acknowledged_by: str | None
+    run: int | None
     notices: list[ProblemNotice]
 
 
@@ -765,22 +737,24 @@ class AnswerSent(EntryPart):
 
 
 class QuietReason(EntryPart):
-    """Why an entry is quiet although it runs. `count` is the number of conditions or runs."""
+    """Why an entry is quiet although it runs. `count` is the number of problems or runs."""
 
     code: Literal["muted", "awaits_results", "acknowledged", "known"]
     says: str
     count: int
 
 
-class ConditionClosing(EntryPart):
+class ProblemEnding(EntryPart):
+    """What would end a problem that an agent reports. `answers` is the number of answers without it."""
+
     answers: int | None
     needs_other_precheck: bool
     needs_wake_by: list[str]
     says: str
 
 
-class ExplainedCondition(Condition):
-    closes: ConditionClosing
+class ExplainedProblem(Problem):
+    ends: ProblemEnding | None
 
 
 class PreconditionResult(EntryPart):
@@ -806,7 +780,7 @@ class LoggedEvent(EntryBody):
     """Something that happened: what (`event`), to which agent or job, and how it ended (`result`)."""
 
     at: Time
-    event: Literal["run", "skip", "start", "message", "condition", "daemon", "config"]
+    event: Literal["run", "skip", "start", "message", "problem", "daemon", "config"]
     id: int | None
     kind: EntryKind | None
     name: str | None
@@ -842,7 +816,7 @@ class ExplanationNow(Explanation):
     last_slot: ExplainedSlot | None
     last_run: RunRecord | None
     answer: AnswerSent | None
-    conditions: list[ExplainedCondition]
+    problems: list[ExplainedProblem]
     now: Preconditions
     next: NextSlot
     daemon: DaemonStateThen
@@ -1062,18 +1036,10 @@ class ChangedMessage(DonePart):
     channel: str
 
 
-class ClosedCondition(Done, EntryBody):
-    named_by: ClassVar[str] = "agent"
-
-    agent: str
+class ChangedProblem(Done, EntryPart):
+    problem: str
+    subject: str
     key: str
-
-
-class AcknowledgedConditions(Done, EntryBody):
-    named_by: ClassVar[str] = "agent"
-
-    agent: str
-    keys: list[str]
 
 
 class TestedChannel(ResponseBody):
@@ -1254,7 +1220,7 @@ class WordCount(ResponseBody):
     entries: Shared[list[CountOfEntry]]
 
 
-class ConditionTotals(EntryBody):
+class ProblemTotals(EntryBody):
     """`duplicates` are the answers without news."""
 
     name: str
@@ -1306,6 +1272,6 @@ class Report(ResponseBody):
     skipped: Shared[list[WordCount]]
     suppressed: Shared[list[WordCount]]
     failed: Shared[list[WordCount]]
-    conditions: Shared[list[ConditionTotals]]
+    problems: Shared[list[ProblemTotals]]
     deliveries: list[ChannelTotals]
     downs: Shared[list[Downtime]]

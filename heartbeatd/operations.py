@@ -67,10 +67,10 @@ class Concern(StrEnum):
 
     AGENT = "the agent in the path"
     JOB = "the job in the path"
-    NAMED = "the agent that the body names, or that of the run in the body"
     RUN = "the agent or job of the run in the path"
     WAKE = "the agent of the wake in the path"
     MESSAGE = "the agent or job of the message in the path"
+    PROBLEM = "the agent or job that has the problem in the path"
     PART = "any number of agents and jobs: a limited token gets its part of the answer"
     ALL = "the whole daemon"
 
@@ -81,11 +81,12 @@ _CONCERN_OF_PATH = (
     ("/runs/{id}", Concern.RUN),
     ("/wakes/{id}", Concern.WAKE),
     ("/outbox/{id}", Concern.MESSAGE),
+    ("/problems/{id}", Concern.PROBLEM),
 )
 
 
 class Operation(BaseModel, Generic[Answer]):
-    """A request of the API, without its sender and without the agent, job, run or message that its path names.
+    """A request of the API, without its sender and without the agent, job, run, message or problem that its path names.
 
     The fields are the keys of the body, or of the query of a GET request. A trailing underscore is not part of the key. The first
     sentence of the docstring is the summary in openapi.json. `Answer` is the type of the answer.
@@ -166,7 +167,7 @@ class Endpoint:
 
     @property
     def subject(self) -> str | None:
-        """What the path contains: the `name` of an agent or a job, or the `id` of a run, a wake or a message."""
+        """What the path contains: the `name` of an agent or a job, or the `id` of a run, a wake, a message or a problem."""
         found = re.search(r"\{(\w+)\}", self.path)
         return found and found[1]
 
@@ -245,7 +246,7 @@ def of_name(operation: Callable[P, Operation[Answer]], path: str) -> RequestMeth
 
 
 def of_number(operation: Callable[P, Operation[Answer]], path: str) -> RequestMethod[Concatenate[int, P], Answer]:
-    """The method for a request whose path has the number of a run, a wake or a message."""
+    """The method for a request whose path has the number of a run, a wake, a message or a problem."""
     return RequestMethod(operation, path)
 
 

@@ -107,15 +107,10 @@ class ListMessages(Question[answers.MessageList]):
     cursor: str | None = Field(default=None, description="`next` of the page before")
 
 
-class ListConditions(Question[answers.ConditionList]):
-    """The open conditions (`state=all`: the closed ones too) of the agents that the caller may access, or of one agent."""
-
-    agent: str | None = Field(default=None, description="the name of an agent")
-    state: Literal["open", "all"] = Field(default="open", description="open or all")
-
-
 class ListProblems(Question[answers.ProblemList]):
-    """Everything that is wrong: open problems (`state=all`: also those that are over), and open conditions of agents."""
+    """Everything that is wrong: open problems, or with `state=all` also those that are over. Agents report some of them, and the
+    daemon observes the others.
+    """
 
     tool = "problems"
 
@@ -162,7 +157,6 @@ class QuestionMethods:
     get_overview = of_all(ExplainAll, "/api/v1/explain")
     get_explanation = of_name(Explain, "/api/v1/explain/{name}")
     list_undelivered = of_all(ListMessages, "/api/v1/outbox")
-    list_conditions = of_all(ListConditions, "/api/v1/conditions")
     list_problems = of_all(ListProblems, "/api/v1/problems")
     get_caller = of_all(WhoAmI, "/api/v1/whoami")
     get_config = of_all(GetConfig, "/api/v1/config")

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 import heartbeatd.answers as answers
 from heartbeatd.operations import (
-    AgentName,
     Answer,
     Concern,
     Count,
@@ -19,7 +18,6 @@ from heartbeatd.operations import (
     Method,
     Operation,
     Permission,
-    RowId,
     ShortText,
     Span,
     SpanOrNone,
@@ -181,8 +179,7 @@ class Resume(Verb[answers.ResumedEntries]):
 
 class Mute(_Ending[answers.Muted]):
     """Suppress the messages of an agent or a job. Its runs continue. Suppressed messages are recorded, but not sent later.
-    After the mute, the next run reports open conditions that have not been reported yet, the end of reported conditions,
-    and a failure that is not over.
+    After the mute, the next run sends open problems that recipients do not know yet, and the end of those that they know.
     """
 
     section = "Messages"
@@ -191,14 +188,13 @@ class Mute(_Ending[answers.Muted]):
 
     until_changed: TrueOrFalse = Field(
         default=False,
-        title="End it when a condition opens, gets worse or ends, when a message has a new text, or when a failure begins,"
-        " changes or ends.",
+        title="End it when a problem opens, gets worse or is over, or when a message has a new text.",
     )
 
 
 class Unmute(Verb[answers.Unmuted]):
-    """Stop suppressing the messages of an agent or a job. The next run reports open conditions that have not been reported yet,
-    the end of reported conditions, and a failure that is not over.
+    """Stop suppressing the messages of an agent or a job. The next run sends open problems that recipients do not know
+    yet, and the end of those that they know.
     """
 
     section = "Messages"
@@ -220,45 +216,23 @@ class Drop(Verb[answers.ChangedMessage]):
     is_final = True
 
 
-class CloseProblem(Verb[answers.ClosedCondition]):
-    """Close an open condition without a message. Case and blanks in the key are ignored. If the agent mentions the condition
-    again, it is opened again and reported as new.
-    """
+class CloseProblem(Verb[answers.ChangedProblem]):
+    """Close an open problem without a message. If it is found again, it is opened again and reported as new."""
 
     button = "Close"
     is_final = True
-    concern = Concern.NAMED
-
-    agent: AgentName
-    key: Text
 
 
-class _OfConditions(Verb[Answer]):
-    """The open conditions of an agent: one by its key, or those of a run. The key is compared without case and blanks."""
-
-    concern = Concern.NAMED
-
-    agent: AgentName | None = None
-    key: Text | None = None
-    run: RowId | None = None
-
-    @model_validator(mode="after")
-    def _check_one_subject(self) -> Self:
-        if (self.agent is None) != (self.key is None) or (self.key is None) == (self.run is None):
-            raise ValueError("write agent and key, or run")
-        return self
-
-
-class Ack(_OfConditions[answers.AcknowledgedConditions]):
-    """Suppress the messages about an open condition until it gets worse or ends. Case and blanks in the key are ignored."""
+class Ack(Verb[answers.ChangedProblem]):
+    """Suppress the messages about an open problem until it gets worse or is over."""
 
     section = "Messages"
     button = "Acknowledge"
     in_chat = ChatButton("acknowledge", "Acknowledge")
 
 
-class Unack(_OfConditions[answers.AcknowledgedConditions]):
-    """Remove the acknowledgement of a condition. From the next run on, reminders are sent again."""
+class Unack(Verb[answers.ChangedProblem]):
+    """Remove the acknowledgement of a problem. From then on, reminders are sent again."""
 
     section = "Messages"
     button = "Report again"
@@ -335,9 +309,9 @@ class VerbMethods:
     unmute_job = of_name(Unmute, "/api/v1/cron/{name}/unmute")
     retry_message = of_number(Retry, "/api/v1/outbox/{id}/retry")
     drop_message = of_number(Drop, "/api/v1/outbox/{id}/drop")
-    close_condition = of_all(CloseProblem, "/api/v1/conditions/close")
-    acknowledge_conditions = of_all(Ack, "/api/v1/conditions/ack")
-    unacknowledge_conditions = of_all(Unack, "/api/v1/conditions/unack")
+    close_problem = of_number(CloseProblem, "/api/v1/problems/{id}/close")
+    acknowledge_problem = of_number(Ack, "/api/v1/problems/{id}/ack")
+    unacknowledge_problem = of_number(Unack, "/api/v1/problems/{id}/unack")
     ping_channels = of_all(Ping, "/api/v1/ping")
     reload_config = of_all(Reload, "/-/reload")
     patch_agent_config = of_name(SetConfig, "/api/v1/agents/{name}/config")

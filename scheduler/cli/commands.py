@@ -130,7 +130,7 @@ def show() -> None:
 def logs() -> None:
     """List the events of the daemon, or of one agent or job.
 
-    The newest event is the last line. Events are runs, skipped runs, messages, conditions, reloads, and starts and stops of the
+    The newest event is the last line. Events are runs, skipped runs, messages, problems, reloads, and starts and stops of the
     daemon. They are read from the database, so the command also works while the daemon is down. The log of the daemon itself is
     on its standard error (for the systemd unit: `journalctl -u heartbeatd`) and has further details. With `--format json`, each
     line is one JSON object.
@@ -372,32 +372,11 @@ class ListOrSubcommand(click.Group):
 @click.option("--all", "also_over", is_flag=True, help="Also list problems that are over, or were not reported yet.")
 @options.reading_options
 def problems() -> None:
-    """List everything that is wrong: problems that the daemon found, and open conditions that agents reported.
+    """List everything that is wrong: what agents report, and failures that the daemon observes.
 
     NAME is an agent, a job, a provider or a channel. pNUMBER is the number at the end of the first line of a message, such as
     p12. The most severe problems come first.
     """
-
-
-@click.group(cls=ListOrSubcommand, invoke_without_command=True, subcommand_metavar="[AGENT]")
-@click.option("--all", "closed", is_flag=True, help="Also list closed conditions that are still in the database.")
-@options.config_option
-@options.state_option
-@options.format_option
-@click.pass_context
-def conditions(ctx: click.Context, /, **given: object) -> None:
-    """List the conditions that agents have reported, or close one.
-
-    A condition is a problem that an agent found and reported with a key, such as `disk:/var`. It is open until the agent reports
-    its end or no longer mentions it. The most severe conditions of each agent come first.
-    """
-    if ctx.invoked_subcommand is None:
-        options.call_work("listings:print_conditions", given)
-    elif given["name"] is not None:
-        ctx.fail(f"unexpected argument {given['name']!r}")
-
-
-conditions.add_command(VerbCommand("CloseProblem", "close"))
 
 
 @click.group(invoke_without_command=True)
@@ -606,7 +585,7 @@ def schema() -> None:
 SECTIONS: dict[str, list[click.Command]] = {
     "Look": [status, explain, plan, runs, show, logs, report],
     "Act": [*commands_of_section("Act"), busy, cron],
-    "Messages": [problems, outbox, conditions, *commands_of_section("Messages")],
+    "Messages": [problems, outbox, VerbCommand("CloseProblem", "close"), *commands_of_section("Messages")],
     "Configure": [check, config, *commands_of_section("Configure")],
     "Set up": [init, run, doctor, database, docs, files],
 }

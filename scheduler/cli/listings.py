@@ -1,8 +1,7 @@
-"""The commands that list or show what is recorded: `runs`, `show`, `problems`, `conditions` and `outbox`."""
+"""The commands that list or show what is recorded: `runs`, `show`, `problems` and `outbox`."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -10,8 +9,6 @@ from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd
 from heartbeatd.answers import (
     ChargedAmounts,
-    Condition,
-    ConditionReport,
     Problem,
     QueuedMessage,
     RunFinding,
@@ -30,7 +27,6 @@ from scheduler.cli.output import (
     format_fact,
     format_reason,
     format_short_time,
-    format_target,
     format_time,
     print_answer,
     print_list,
@@ -41,11 +37,9 @@ from scheduler.cli.output import (
 from scheduler.insight import problem_list
 from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, hold_text, notice_text
 from scheduler.model.budget import describe_unknown
-from scheduler.model.condition import ReportKind
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store import run_history
-from scheduler.store.conditions import list_conditions
 from scheduler.store.entries import states_and_schedules
 from scheduler.store.outbox import list_messages
 from scheduler.store.run_history import RunFilter
@@ -171,7 +165,7 @@ def _format_tool_call(call: ToolCallRecord) -> str:
 
 
 def _format_finding(finding: RunFinding) -> str:
-    """What happened to a finding, or of a condition that the answer does not mention. The text of a finding is in the answer."""
+    """What happened to a finding, or of a problem that the answer does not mention. The text of a finding is in the answer."""
     severity = f" ({finding.severity})" if finding.severity not in (None, Severity.WARNING) else ""
     key = shorten_to_line(finding.key, MAX_KEY_WIDTH)
     return f"{key}{severity}: {EFFECT_TEXTS.get(finding.effect, finding.effect)}"
@@ -209,63 +203,6 @@ def _format_charge(charged: ChargedAmounts, cost: float | None) -> str:
 MAX_LISTED_KEY = 18  # a longer key is printed on a line of its own, because the table may have to cut it
 
 
-def print_conditions(name: str | None, closed: bool, source: Source) -> None:
-    """Print the conditions of an agent, or of all agents."""
-    with source.open() as db:
-        names = None if name is None else [_resolve_agent(db, name)]
-        found = list_conditions(db, names, closed=closed) if db else []
-    empty = "there are no conditions" if closed else "there are no open conditions"
-    now = utc_now()
-    print_list(found, source.form, _condition_columns(now), empty=empty, details=lambda each: _condition_details(each, now))
-
-
-def _resolve_agent(db: sqlite3.Connection | None, text: str) -> str:
-    """The name of an agent in the database. Raises InputError for another name."""
-    name = options.name_of_kind("agent", text, "only agents have conditions")
-    if db and list_conditions(db, [name], closed=True):
-        return name  # its row may have been deleted
-    return options.resolve_recorded(f"agent/{name}", db)[1]
-
-
-def _condition_columns(now: datetime) -> list[Column[Condition]]:
-    def reported_at(each: Condition) -> str:
-        first = next(iter(_reports_newest_first(each)), None)
-        return format_short_time(first.reported_at, now) if first and first.reported_at else "not yet"
-
-    return [
-        Column("AGENT", lambda each: each.name),
-        Column("KEY", lambda each: each.key),
-        Column("SEVERITY", lambda each: each.severity),
-        Column("SINCE", lambda each: format_short_time(each.opened_at, now)),
-        Column("LAST SEEN", lambda each: format_short_time(each.last_seen_at, now)),
-        Column("REPORTED", reported_at),
-        Column("TO", lambda each: next(map(format_target, _reports_newest_first(each)), "-")),
-    ]
-
-
-def _condition_details(each: Condition, now: datetime) -> Iterator[str]:
-    """Further reports, how the condition ended, and its text."""
-    further = [report for report in _reports_newest_first(each)[1:] if report.reported_at]
-    if len(each.key) > MAX_LISTED_KEY:
-        yield each.key
-    if further:
-        times = (f"{format_target(report)} {format_short_time(report.reported_at, now)}" for report in further)
-        yield f"also to {', '.join(times)}"
-    yield from (report.says for report in each.reports if not report.reported_at)
-    if any(report.kind == ReportKind.FLAPPING for report in each.reports):
-        yield "reported as flapping: changes are not reported until it is stable"
-    if each.acknowledged_at:
-        when = format_short_time(each.acknowledged_at, now)
-        yield f"acknowledged {when} by {each.acknowledged_by}: quiet until it gets worse or ends"
-    if each.closed_at:
-        yield f"closed {format_short_time(each.closed_at, now)}: {ENDED_BY_TEXTS[each.ended_by or '']}"
-    yield f"“{each.text.strip()}”"
-
-
-def _reports_newest_first(each: Condition) -> list[ConditionReport]:
-    return sorted(each.reports, key=lambda report: str(report.reported_at), reverse=True)
-
-
 def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
     now = utc_now()
@@ -276,7 +213,7 @@ def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     except LookupError as error:
         raise InputError(f"no {error}; `heartbeatd problems --all` lists all problems") from None
     columns = [
-        Column[Problem]("PROBLEM", lambda each: each.number or "-"),
+        Column[Problem]("PROBLEM", lambda each: each.number),
         Column("SUBJECT", lambda each: each.subject),
         Column("KEY", lambda each: each.key),
         Column("SEVERITY", lambda each: each.severity),
@@ -303,6 +240,11 @@ def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
         yield "not reported: it was not found often enough"
     if each.state == "open" and not each.notices:
         yield "not reported yet"
+    if each.acknowledged_at:
+        when = format_short_time(each.acknowledged_at, now)
+        yield f"acknowledged {when} by {each.acknowledged_by}: no messages until it is worse or over"
+    if each.ended_by:
+        yield f"over: {ENDED_BY_TEXTS[each.ended_by]}"
     for sent in each.notices:
         yield f"{sent.says} {format_short_time(sent.delivered_at or sent.sent_at, now)}"
 

@@ -148,8 +148,8 @@ def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
             return "started", f"by {detail} (run {number})", None
         case "message":
             return f"message {event.result}", f"to {detail} (message {number})", error
-        case "condition":
-            return f"condition {event.result}", detail, error
+        case "problem":
+            return f"problem {event.result}", detail, error
         case "config":
             return f"config {event.result}", f"by {detail}", error
         case _:
@@ -164,7 +164,7 @@ def _level(event: LoggedEvent) -> Level | None:
             return level_of(event.result)
         case "daemon":
             return DAEMON_LEVELS.get(event.result)
-        case "condition":
+        case "problem":
             return Level.LOST if event.result == "opened" else Level.GOOD
         case "config":
             return Level.BAD if event.result == "refused" else None

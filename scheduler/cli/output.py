@@ -27,7 +27,7 @@ from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.outcome import Kind
 
 if TYPE_CHECKING:
-    from heartbeatd.answers import ConditionReport, ResponseBody
+    from heartbeatd.answers import ProblemNotice, ResponseBody
     from scheduler.cli.daemon_files import DaemonProcess
     from scheduler.config.file.diagnostics import ConfigError
 
@@ -381,6 +381,6 @@ def entry_label(kind: str, name: str) -> str:
     return Kind(kind).label_of(name)
 
 
-def format_target(sent: ConditionReport) -> str:
+def format_target(sent: ProblemNotice) -> str:
     """A channel, and the recipient there if a message or a report names one."""
     return f"{sent.channel}:{sent.target}" if sent.target else sent.channel

@@ -1,4 +1,4 @@
-"""Prints the report: a summary, then tables of costs, skips, conditions, messages and downtimes."""
+"""Prints the report: a summary, then tables of costs, skips, problems, messages and downtimes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def format_report(report: Report, by: Literal["entry", "model"]) -> str:
         _table(report.causes, CAUSE_COLUMNS, MAX_ROWS) if any(each.source != "schedule" for each in report.causes) else "",
         _table(report.prompt, PROMPT_COLUMNS, MAX_PARTS),
         _reasons_table(report),
-        _table(report.conditions, CONDITION_COLUMNS, MAX_ROWS),
+        _table(report.problems, PROBLEM_COLUMNS, MAX_ROWS),
         _table(report.deliveries, DELIVERY_COLUMNS),
         _table(_longest_downtimes(report), DOWNTIME_COLUMNS),
     )
@@ -250,8 +250,8 @@ PROMPT_COLUMNS: list[Column[Sequence[answers.PromptPartTotals]]] = [
     _text("PER RUN", lambda row: abbreviate_count(round(row.chars / row.runs)), is_number=True),
     _text("MOST IN", lambda row: _label(row.entries[0])),
 ]
-CONDITION_COLUMNS: list[Column[Sequence[answers.ConditionTotals]]] = [
-    _text("CONDITIONS", lambda row: entry_label(Kind.HEARTBEAT, row.name), None),
+PROBLEM_COLUMNS: list[Column[Sequence[answers.ProblemTotals]]] = [
+    _text("PROBLEMS", lambda row: entry_label(Kind.HEARTBEAT, row.name), None),
     *(_sum(word.upper(), word) for word in ("opened", "resolved", "reminders", "duplicates")),  # duplicates: answers without news
 ]
 DELIVERY_COLUMNS: list[Column[Sequence[answers.ChannelTotals]]] = [

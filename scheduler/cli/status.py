@@ -214,7 +214,7 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
 
 
 def _fact_lines(data: Status) -> Iterator[str | Fact]:
-    """The queue, messages, budgets, failures, conditions, wakes and busy agents."""
+    """The queue, messages, budgets, failures, problems, wakes and busy agents."""
     if queue := data.queue:
         yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another attempt"
     for box in data.outbox:
@@ -229,7 +229,7 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         _undelivered_lines,
         _paused_lines,
         _muted_lines,
-        _condition_lines,
+        _open_problem_lines,
         _busy_lines,
     ):  # lines of one kind are together
         for entry in data.entries:
@@ -277,11 +277,11 @@ def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
         yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Level.LOST)
 
 
-def _condition_lines(entry: EntryStatus) -> Iterator[Fact]:
-    count, worst = entry.conditions.open, entry.conditions.worst
+def _open_problem_lines(entry: EntryStatus) -> Iterator[Fact]:
+    count, worst = entry.problems.open, entry.problems.worst
     if count:
         name = entry_label(entry.kind, entry.name)
-        yield Fact(f"conditions: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", level_of(worst))
+        yield Fact(f"problems: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", level_of(worst))
 
 
 def _busy_lines(entry: EntryStatus) -> Iterator[str]:

@@ -115,8 +115,8 @@ def _shape_of(verb: type[Verb]) -> Shape:
     concerns = {each.concern for each in VERB_ENDPOINTS.values() if each.operation is verb}
     if Concern.MESSAGE in concerns:
         return MESSAGES
-    if Concern.NAMED in concerns:
-        return CONDITIONS
+    if Concern.PROBLEM in concerns:
+        return PROBLEMS
     return ENTRY_OR_ALL if Concern.ALL in concerns else ENTRY
 
 
@@ -137,10 +137,13 @@ MESSAGES = Shape(
         click.Option(["--all", "everything"], is_flag=True, help="All undelivered messages."),
     ),
 )
-CONDITIONS = Shape(
-    "verb_work:send_for_conditions",
-    (_name("agent", name="agent", metavar="AGENT|RUN"), click.Argument(["key"], required=False)),
-    "Give the agent and the key of the condition, or the number of a run for all open conditions that it reported.",
+PROBLEMS = Shape(
+    "verb_work:send_for_problem",
+    (
+        _name(name="problem", metavar="pNUMBER|NAME"),
+        click.Argument(["key"], required=False),
+    ),
+    "Give the number of the problem, such as p12, or the agent or job that has it, and its key.",
 )
 SPECIAL = {
     "Wake": Shape("verb_work:wake", (_name("agent", name="agent"), WAIT)),
@@ -149,18 +152,6 @@ SPECIAL = {
         "verb_work:cancel",
         (click.Argument(["run"], type=NumberParam()),),
         "RUN is the number of the run in `heartbeatd runs`.",
-    ),
-    "CloseProblem": Shape(
-        "verb_work:close",
-        (
-            click.Argument(["key"]),
-            click.Option(
-                ["--agent"],
-                metavar="AGENT",
-                shell_complete=options.complete_names("agent"),
-                help="The agent, if several agents have an open condition with this key.",
-            ),
-        ),
     ),
     "Ping": Shape(
         "verb_work:ping",

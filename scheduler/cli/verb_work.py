@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from heartbeat.findings import comparable_key
-from heartbeatd.answers import CancelledRun, Condition, Done, WakeAccepted
+from heartbeat.words import shorten
+from heartbeatd.answers import CancelledRun, Done, WakeAccepted
 from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
@@ -20,18 +20,19 @@ from scheduler.cli.wake_progress import find_obstacle, newest_run_id, wait_for_r
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
 from scheduler.engine.inbox import Refused
+from scheduler.insight import problem_list
 from scheduler.insight.wake_waits import add_wait, explain_waiting
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import run_history, wakes
-from scheduler.store.conditions import list_conditions
 from scheduler.store.database import parse_row_id
+from scheduler.store.entries import states_and_schedules
 from scheduler.store.outbox import MOVABLE, list_messages
 from scheduler.system import log
 
 CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
-MAX_CHOICES = 5  # agents that an error message lists
+MAX_KEY = 120  # characters of a key in an error message
 
 
 Make = Callable[..., Verb[Done]]  # gives the verb with the values of the options, and with further keys
@@ -92,40 +93,32 @@ def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
             click.echo(f"{key[0].label_of(key[1])}: {explain_waiting(db, key, number, utc_now(), format_time).says}")
 
 
-def send_for_conditions(make: Make, agent: str, key: str | None, path: Path) -> None:
-    """Send a verb for the condition of an agent, or for those of the run with this number."""
-    click.echo(open_client(path).perform(make(**_chosen_conditions(agent, key))).says)
+def send_for_problem(make: Make, problem: str, key: str | None, path: Path) -> None:
+    """Send a verb for a problem: with this number, or that of an entry with this key. Raises InputError if there is none."""
+    if key is None and not problem_list.NUMBER.fullmatch(problem):
+        raise InputError("give the number of a problem, such as p12, or a name and a key; `heartbeatd problems` lists them")
+    number = problem if key is None else _number_of_problem(problem, key, path)
+    row_id = parse_row_id(number.removeprefix("p"))
+    if row_id is None:
+        raise InputError(f"no problem {number}; `heartbeatd problems` lists them")
+    click.echo(open_client(path).perform(make(), row_id).says)
 
 
-def _chosen_conditions(name: str, key: str | None) -> dict[str, object]:
-    """The fields that say which conditions: agent and key, or the number of a run. Raises InputError."""
-    if key is not None:
-        return {"agent": options.name_of_kind(Kind.HEARTBEAT, name, "only agents have conditions"), "key": key}
-    run_id = parse_row_id(name)
-    if not run_id:
-        raise InputError("give an agent and the key of a condition, or the number of a run; `heartbeatd conditions` lists them")
-    return {"run": run_id}
-
-
-def close(make: Make, key: str, agent: str | None, path: Path) -> None:
-    if agent is not None:
-        name = options.name_of_kind("agent", agent, "only agents have conditions")
-    else:
-        with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-            name = _find_agent_with_condition(list_conditions(db) if db else [], key)
-    click.echo(open_client(path).perform(make(agent=name, key=key)).says)
-
-
-def _find_agent_with_condition(found: list[Condition], key: str) -> str:
-    """The only agent that has an open condition with this key. Raises InputError if there is none or more than one."""
-    names = [each.name for each in found if comparable_key(each.key) == comparable_key(key)]
-    if not names:
-        instead = did_you_mean(key, list(dict.fromkeys(each.key for each in found)))
-        raise InputError(f"no open condition {key!r}{instead or '; `heartbeatd conditions` lists them'}")
-    if len(names) > 1:
-        choices = tuple(f"--agent {name}" for name in names[:MAX_CHOICES])
-        raise InputError(f"several agents have the condition {key!r}; add {join_with_or(choices)}")
-    return names[0]
+def _number_of_problem(name: str, key: str, path: Path) -> str:
+    """The number of the problem of an entry with this key, which is not over. Case and blanks in the key are ignored."""
+    with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
+        everything, known = (problem_list.list_problems(db, utc_now()), states_and_schedules(db)) if db else ([], {})
+    try:
+        own = problem_list.choose_problems(everything, name, known, also_over=False)
+    except LookupError as error:
+        raise InputError(f"no {error}; `heartbeatd problems` lists them") from None
+    found = problem_list.problems_with_key(own, key)
+    if not found:
+        instead = did_you_mean(key, [each.key for each in own]) or "; `heartbeatd problems` lists them"
+        raise InputError(f"{name} has no open problem {shorten(key, MAX_KEY)!r}{instead}")
+    if len(found) > 1:
+        raise InputError(f"several problems have the key {key!r}; write {join_with_or(tuple(each.number for each in found))}")
+    return found[0].number
 
 
 def send_for_messages(make: Make, ids: tuple[int, ...], everything: bool, path: Path) -> int:

@@ -8,12 +8,13 @@ from datetime import datetime
 from heartbeat.evidence import OpenProblem
 from heartbeat.prompt import AgentActivity
 from scheduler.engine import budget_reservations
+from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun, Past
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.wake import Wake
-from scheduler.store import agent_memory, breakers, conditions, entries, lane_holds, runs, wakes
+from scheduler.store import agent_memory, breakers, entries, lane_holds, problems, runs, wakes
 from scheduler.store.transaction import Transaction
 
 
@@ -84,15 +85,15 @@ def _make_claim(
         entry_row.precheck,
         entry_row.looked_at,
         entry_row.looked_line_digests,
-        _open_conditions(tx, entry_row) if entry_row.conditions else (),
+        _reported_problems(tx, entry_row) if entry_row.reported else (),
     )
     return Claim(entry, run, Facts(blocked, wakes=taken, past=past, memory=memory))
 
 
-def _open_conditions(tx: Transaction, entry_row: EntryRow) -> tuple[OpenProblem, ...]:
-    """The open conditions, without those that the daemon itself has opened."""
-    found = conditions.open_conditions_of(tx.db, entry_row.name)
-    return tuple(condition.as_problem for condition in found if not condition.key.startswith("heartbeatd:"))
+def _reported_problems(tx: Transaction, entry_row: EntryRow) -> tuple[OpenProblem, ...]:
+    """The open problems that the agent reports, without those about its reports themselves."""
+    found = problems.open_reports_of(tx.db, entry_row.name)
+    return tuple(each.for_prompt for each in found if each.key not in OWN_KEYS)
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:

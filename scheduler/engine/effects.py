@@ -1,22 +1,21 @@
-"""Carries out the verbs of people and programs within a tick: wake, run, pause, mute, lanes, messages, conditions."""
+"""Carries out the verbs of people and programs within a tick: wake, run, pause, mute, lanes, messages, problems."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 from typing_extensions import TypeVar
 
-from heartbeat.findings import MAX_KEY, comparable_key, parse_report
+from heartbeat.findings import parse_report
 from heartbeat.words import format_count, format_duration, one_line
 from heartbeatd import verbs
 from heartbeatd.answers import (
-    AcknowledgedConditions,
     CancelledRun,
     ChangedMessage,
-    ClosedCondition,
+    ChangedProblem,
     LaneHeld,
     LaneReleased,
     Muted,
@@ -31,19 +30,20 @@ from heartbeatd.answers import (
 from heartbeatd.verbs import Verb
 from scheduler.channels import target_urls
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import condition_updates, mutes, pending_runs, planning, wake_starts
+from scheduler.engine import mutes, pending_runs, planning, problem_notices, wake_starts
 from scheduler.engine.inbox import Refused
+from scheduler.engine.problems import after_close
 from scheduler.engine.tick import Tick
-from scheduler.model.condition import Acknowledgement, Condition, EndedBy
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, ConditionClosed, PauseChanged
+from scheduler.model.events import PauseChanged, ProblemChanged
 from scheduler.model.local_days import local_text
 from scheduler.model.mute import parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
+from scheduler.model.problem import Acknowledgement, Problem
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import agent_memory, conditions, entries, lane_holds, outbox, run_history, runs, slot_records, wakes
+from scheduler.store import agent_memory, entries, lane_holds, outbox, problems, runs, slot_records, wakes
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -71,7 +71,7 @@ COMMAND_LINE = Sender()
 
 @dataclass(frozen=True, slots=True)
 class VerbRequest(Generic[AVerb]):
-    """A verb with what the verb itself does not contain: the entry, run or message that it is for, and its sender.
+    """A verb with what it does not contain itself: the entry, run, message or problem that it is for, and its sender.
 
     `subject` None: all entries, or what the verb names.
     """
@@ -97,7 +97,7 @@ class VerbRequest(Generic[AVerb]):
 
     @property
     def number(self) -> int:
-        """The number of the run or message that the verb is for."""
+        """The number of the run, message or problem that the verb is for."""
         assert isinstance(self.subject, int)
         return self.subject
 
@@ -324,42 +324,59 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
 
 
 @effect_of(verbs.CloseProblem)
-def close_condition(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> ClosedCondition:
-    """The answer has the key as the agent wrote it. Conditions of an agent that was removed from the config can be closed too.
-
-    If the agent mentions the condition again, it opens again (`close_for_user`).
-    """
-    found = _open_condition(tick, request.verb.agent, request.verb.key)
-    entry_row = entries.current_entry(tick.tx, Kind.HEARTBEAT, found.name)
-    unsettled = condition_updates.close_for_user(tick.tx, found, is_muted=bool(entry_row and entry_row.is_muted(tick.now)))
-    if entry_row is not None:
-        entries.change_entry(tick.tx, entry_row, entry_row._replace(conditions=unsettled))
-    tick.tx.report(ConditionClosed(found.name, found.label, EndedBy.USER))
-    return ClosedCondition(agent=found.name, key=found.label, says=f"{_name_conditions(found.name, [found])} is closed")
-
-
-def _name_conditions(agent: str, found: list[Condition]) -> str:
-    noun = "condition" if len(found) == 1 else "conditions"
-    return f"the {noun} {', '.join(each.label for each in found)} of {Kind.HEARTBEAT.label_of(agent)}"
+def close_problem(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> ChangedProblem:
+    """If the problem is found again, it opens again. That of an agent that was removed from the config can be closed too."""
+    closed = after_close(_open_problem(tick, request), tick.now)
+    problems.save_problem(tick.tx, closed)
+    problem_notices.record_close(tick.tx, closed)
+    if closed.subject.kind in tuple(Kind):
+        row = entries.current_entry(tick.tx, Kind(closed.subject.kind), closed.subject.name)
+        number = problems.count_unsettled(tick.tx.db, closed.subject)
+        if row is not None:
+            counted = row._replace(reported=number) if closed.is_reported else row._replace(troubles=number)
+            entries.change_entry(tick.tx, row, counted)
+    return _changed_problem(tick, request, closed, "closed", "is closed")
 
 
-def _open_condition(tick: Tick, name: str, key: str) -> Condition:
-    """The open condition of an agent with this key. Raises Refused if there is none."""
-    known = conditions.conditions_of(tick.tx.db, name)
-    if not known:
-        _declared_entry(tick, Kind.HEARTBEAT, name)
-    found = next((each for each in known if each.key == comparable_key(key)), None)
-    if found is None:
-        instead = did_you_mean(key, [each.label for each in known if each.is_open])
-        listed = instead or "; `heartbeatd conditions` lists them"
-        raise Refused("not_found", f"agent {name!r} has no condition {_quote_key(key)}{listed}")
-    if not found.is_open:
-        raise Refused("closed", f"the condition {_quote_key(found.label)} of agent {name!r} is closed already")
-    return found
+@effect_of(verbs.Ack)
+def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> ChangedProblem:
+    """Another acknowledgement replaces the first."""
+    problem = _open_problem(tick, request)
+    acknowledgement = Acknowledgement(tick.now, problem.found.severity, request.sender.name)
+    problems.save_problem(tick.tx, replace(problem, acknowledgement=acknowledgement))
+    return _changed_problem(tick, request, problem, "acknowledged", "is acknowledged: no messages until it is worse or over")
 
 
-def _quote_key(key: str) -> str:
-    return repr(key if len(key) <= MAX_KEY else f"{key[:MAX_KEY]}...")
+@effect_of(verbs.Unack)
+def unacknowledge(tick: Tick, request: VerbRequest[verbs.Unack]) -> ChangedProblem:
+    """The next run sends a reminder if it is due."""
+    problem = _open_problem(tick, request)
+    if problem.acknowledgement is None:
+        raise Refused("not_acknowledged", f"problem {problem.number} was not acknowledged")
+    problems.save_problem(tick.tx, replace(problem, acknowledgement=None))
+    return _changed_problem(tick, request, problem, "unacknowledged", "is not acknowledged any more")
+
+
+def _open_problem(tick: Tick, request: VerbRequest[Any]) -> Problem:
+    """The problem with the number of the request. Raises Refused if it is over, or if there is none."""
+    problem = problems.get_problem(tick.tx.db, request.number)
+    if problem is None:
+        raise Refused("not_found", f"no problem p{request.number}; `heartbeatd problems` lists them")
+    if problem.over_at is not None:
+        raise Refused("closed", f"problem {problem.number} ({problem.subject.label} {problem.label}) is over already")
+    return problem
+
+
+def _changed_problem(
+    tick: Tick,
+    request: VerbRequest[Any],
+    problem: Problem,
+    change: Literal["closed", "acknowledged", "unacknowledged"],
+    says: str,
+) -> ChangedProblem:
+    number, subject, key = problem.number, problem.subject.label, problem.label
+    tick.tx.report(ProblemChanged(number, subject, key, change, request.sender.name))
+    return ChangedProblem(problem=number, subject=subject, key=key, says=f"problem {number} ({subject} {key}) {says}")
 
 
 @effect_of(verbs.Mute)
@@ -385,7 +402,7 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
 def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
     """`held` is how many runs had suppressed messages.
 
-    Open conditions that have not been reported yet, and failures that last, are reported with the next run.
+    Open problems that recipients do not know yet are sent with the next run.
     """
     entry_row = _declared_entry(tick, *request.key)
     if not entry_row.is_muted(tick.now) or entry_row.mute is None:
@@ -394,48 +411,6 @@ def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
     held = parse_mute(entry_row.mute).held
     says = f"{_label(request)} is unmuted; messages of {format_count(held, 'run')} were suppressed"
     return Unmuted(was_muted=True, held=held, says=says)
-
-
-@effect_of(verbs.Ack)
-def acknowledge(tick: Tick, request: VerbRequest[verbs.Ack]) -> AcknowledgedConditions:
-    """The answer has the keys as the agent wrote them. A run or a key without an open condition is refused."""
-    name, found = _named_conditions(tick, request.verb)
-    for condition in found:
-        acknowledgement = Acknowledgement(tick.now, condition.severity, request.sender.name)
-        conditions.save_condition(tick.tx, replace(condition, acknowledgement=acknowledgement))
-        tick.tx.report(ConditionAcknowledged(name, condition.label, request.sender.name))
-    says = f"{_name_conditions(name, found)}: no messages until worse or over"
-    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in found], says=says)
-
-
-@effect_of(verbs.Unack)
-def unacknowledge(tick: Tick, request: VerbRequest[verbs.Unack]) -> AcknowledgedConditions:
-    """The answer has the keys of those that were acknowledged. The next run sends a reminder if it is due."""
-    name, found = _named_conditions(tick, request.verb)
-    acknowledged = [each for each in found if each.acknowledgement is not None]
-    for condition in acknowledged:
-        conditions.save_condition(tick.tx, replace(condition, acknowledgement=None))
-        tick.tx.report(AcknowledgementEnded(name, condition.label, request.sender.name))
-    were = "was" if len(found) == 1 else "were"
-    result = ": acknowledgement removed" if acknowledged else f" {were} not acknowledged"
-    says = f"{_name_conditions(name, acknowledged or found)}{result}"
-    return AcknowledgedConditions(agent=name, keys=[condition.label for condition in acknowledged], says=says)
-
-
-def _named_conditions(tick: Tick, verb: verbs.Ack | verbs.Unack) -> tuple[str, list[Condition]]:
-    """The agent, and its open condition with the key of the verb, or those of the run. Raises Refused if there is none."""
-    if verb.agent is not None and verb.key is not None:
-        return verb.agent, [_open_condition(tick, verb.agent, verb.key)]
-    assert verb.run is not None
-    run = run_history.get_run(tick.tx.db, verb.run)
-    if run is None or run.kind != "heartbeat":
-        raise Refused("not_found", f"there is no run {verb.run} of an agent; `heartbeatd runs` lists them")
-    name, keys = run.name, {comparable_key(each.key) for each in run.findings}
-    found = [each for each in conditions.open_conditions_of(tick.tx.db, name) if each.key in keys]
-    if not found:
-        problem = f"run {verb.run} of agent {name!r} has no open condition"
-        raise Refused("not_found", f"{problem}; `heartbeatd conditions` lists them")
-    return name, found
 
 
 def _declared_entry(tick: Tick, kind: Kind, name: str) -> EntryRow:

@@ -8,9 +8,9 @@ from itertools import chain
 
 from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
-from scheduler.engine import held_notices, mutes, notices, provider_problems
-from scheduler.engine.held_notices import Woken
-from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, times_in_a_row
+from scheduler.engine import job_failures, mutes, notices, provider_problems
+from scheduler.engine.job_failures import Woken
+from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, remind_interval, times_in_a_row
 from scheduler.engine.provider_problems import FailedCircuit
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry
@@ -74,7 +74,7 @@ def _update_problems(
     found = {each.key: each for each in _findings(claim, result, blamed)} if rule.after else {}
     if not found and not entry_row.troubles:
         return entry_row
-    known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, entry.kind, entry.name)}
+    known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, Subject(*entry.key))}
     over = {key: problem for key, problem in known.items() if key not in found and _is_over(tick.tx, claim, result, problem)}
     if not rule.after:
         return _forget_problems(tick.tx, entry, entry_row) if over else entry_row
@@ -110,12 +110,12 @@ def _notify_recipients(
 ) -> EntryRow:
     """Notify the recipients of an entry of its problems, and count those that are not settled."""
     targets, remind = notices.notice_targets(tick, claim.entry), claim.entry.on_failure.remind
-    news = {key: news_of(problem, targets, remind, tick.now) for key, problem in after.items()}
+    news = {key: news_of(problem, targets, remind_interval(problem.found, remind), tick.now) for key, problem in after.items()}
     if entry_row.is_muted(tick.now):
         is_held = any(each.change is Change.OPENED for each in chain.from_iterable(news.values()))
         entry_row = mutes.count_held(entry_row) if is_held else entry_row
     else:
-        held_notices.send_or_hold_news(
+        job_failures.send_or_hold_news(
             tick, claim, list(chain.from_iterable(news.values())), lambda each: _text(tick, claim, result, each), woken, covered
         )
         after = {key: after_news(problem, news[key]) for key, problem in after.items()}
@@ -129,7 +129,7 @@ def _text(tick: Tick, claim: Claim, result: AttemptResult, news: News) -> str:
 
 
 def _forget_problems(tx: Transaction, entry: Entry, entry_row: EntryRow) -> EntryRow:
-    problems.delete_problems_of(tx, entry.kind, entry.name)
+    problems.delete_problems_of(tx, Subject(*entry.key))
     return entry_row._replace(troubles=0)
 
 
@@ -197,7 +197,7 @@ def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, kn
     after = claim.entry.on_failure.after
     if not after:
         return False
-    before = {each.key: each for each in problems.problems_of(tx.db, *claim.entry.key) if each.over_at is None}
+    before = {each.key: each for each in problems.problems_of(tx.db, Subject(*claim.entry.key)) if each.over_at is None}
     blamed = provider_problems.find_blame(tx, claim, result) if _is_failure(result) else None
     found = {each.key: each for each in _findings(claim, result, blamed)}
     for each in found.values():

@@ -17,7 +17,7 @@ from scheduler.engine import (
     clock_adjustment,
     deadlines,
     delivery,
-    held_notices,
+    job_failures,
     maintenance,
     plan_sync,
     planning,
@@ -294,7 +294,7 @@ class Engine:
                 if work.requests_left == 0:
                     nothing = list[Claim](), False
                     claims, is_full = self._parts.run(tick, TickPart.DUE_RUNS, partial(self._start_due, tick), nothing)
-                self._parts.run(tick, TickPart.HELD_NOTICES, partial(held_notices.release_unreported_notices, tick), None)
+                self._parts.run(tick, TickPart.HELD_NOTICES, partial(job_failures.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, self._deliveries.inflight().values())
                 deliveries = self._parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
                 self._parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)

@@ -15,7 +15,6 @@ from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
 from scheduler.store import (
     clock_changes,
-    conditions,
     entries,
     lane_holds,
     outbox,
@@ -103,7 +102,6 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     outbox.expire_held_messages(tick.tx)
     if (listener := message_buttons.listener_of(tick.plan.settings.channels)) is not None:
         listener.delete_old_uses(tick.tx)
-    conditions.delete_old_conditions(tick.tx, keep)
     problems.delete_old_problems(tick.tx, keep)
     retention.delete_old_rows(tick.tx, keep)
     return removed

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler.engine.condition_updates import ConditionUpdate
+from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MuteChanged
 from scheduler.model.mute import KnownState, Mute, parse_mute
 from scheduler.model.outcome import AttemptResult
-from scheduler.store import conditions, outbox, problems, runs
+from scheduler.model.problem import Subject
+from scheduler.store import outbox, problems, runs
 from scheduler.store.transaction import Transaction
 
 
@@ -42,25 +43,22 @@ def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
     return parse_mute(entry_row.mute).known if entry_row.mute and entry_row.is_muted(now) else None
 
 
-def has_news(claim: Claim, result: AttemptResult, update: ConditionUpdate | None, known: KnownState) -> bool:
-    """Whether a condition opens, gets worse or ends, or a message has a new text, compared with what was known."""
-    for condition in update.changed if update else ():
-        rank = known.conditions.get(condition.key)
-        if (rank is not None and not condition.is_open) or (
-            condition.is_open and condition.severity.rank > (-1 if rank is None else rank)
-        ):
+def has_news(claim: Claim, result: AttemptResult, update: ReportUpdate | None, known: KnownState) -> bool:
+    """Whether what an agent reports opens, gets worse or ends, or a message has a new text, compared with what was known."""
+    for each in update.changed if update else ():
+        rank = known.problems.get(each.key, -1)
+        if each.found.severity.rank > rank if each.is_open else rank >= 0:
             return True
     return bool(result.message) and claim.entry.message_digest(result.message or "") not in known.texts
 
 
 def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
-    open_ones = {each.key: each.severity.rank for each in conditions.open_conditions_of(tx.db, entry_row.name)}
+    reported = problems.open_reports_of(tx.db, entry.name) if entry_row.reported else ()
+    observed = problems.problems_of(tx.db, Subject(*entry.key)) if entry_row.troubles else ()
     last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
     texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
-    known = problems.problems_of(tx.db, *entry.key) if entry_row.troubles else ()
-    is_agent = entry_row.kind == "heartbeat"
     return KnownState(
-        open_ones if is_agent else {},
+        {each.key: each.found.severity.rank for each in reported},
         (*texts, entry.message_digest(last.strip())) if last else tuple(texts),
-        " ".join(each.found.reason for each in known if each.over_at is None),
+        " ".join(each.found.reason for each in observed if each.over_at is None),
     )

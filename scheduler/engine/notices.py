@@ -14,7 +14,7 @@ from scheduler.engine.tick import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip
-from scheduler.model.problem import UNSTABLE_OPENINGS, Problem
+from scheduler.model.problem import UNSTABLE_OPENINGS, EndedBy, Problem
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, problems
@@ -38,20 +38,38 @@ SKIP_EXPLANATIONS = {
 }
 
 
+ENDS = {
+    EndedBy.NOT_MENTIONED: ", no longer mentioned",
+    EndedBy.GONE: ", its lines are gone",
+    EndedBy.JOB: ", the job works again",
+}
+
+
 def problem_text(news: News, says: str, details: Iterable[str], zone: ZoneInfo) -> str:
     """The message about a problem. The first line has how bad, where, what, whether it is new, and the number of the problem.
 
     `says` is what is wrong now; further lines of it follow the first line, and the `details` follow them.
     """
-    problem, what = news.problem, f"{news.problem.subject} {news.problem.key}"
+    problem, what = news.problem, f"{news.problem.subject} {news.problem.label}"
     first, _, more = says.partition("\n")
     if problem.over_at is not None:
         lasted = abbreviate_duration(problem.over_at - problem.since)
-        return _join_lines(f"{'over':<8} {what}: after {lasted}   {problem.number}", f"It was: {first}", *details)
+        last = first if problem.ended_by is EndedBy.RESOLVED else f"It was: {first}"
+        why = ENDS.get(problem.ended_by or EndedBy.OBSERVED, "")
+        return _join_lines(f"{'over':<8} {what}: after {lasted}{why}   {problem.number}", last, *details)
     severity = problem.found.severity
     word = severity.value.upper() if severity is Severity.CRITICAL else severity.value
     state = ", ".join(_state_of_news(news, zone))
     return _join_lines(f"{word:<8} {what}: {first} ({state})   {problem.number}", more, *details)
+
+
+def text_by_target(news: Iterable[News], zone: ZoneInfo) -> dict[Target, str]:
+    """The text for each recipient about problems that an agent reports, the worst first; none if there is nothing to send."""
+    texts: dict[Target, list[str]] = {}
+    for each in sorted(news, key=lambda each: -each.known.severity.rank):
+        if each.change:
+            texts.setdefault(each.target, []).append(problem_text(each, each.problem.found.text, (), zone))
+    return {target: "\n".join(found) for target, found in texts.items()}
 
 
 def _state_of_news(news: News, zone: ZoneInfo) -> Iterator[str]:
@@ -66,7 +84,7 @@ def _state_of_news(news: News, zone: ZoneInfo) -> Iterator[str]:
             yield "another error"
         case Change.REMINDER:
             yield "reminder"
-    is_of_runs = problem.subject.kind in tuple(Kind)  # of others, it counts the failures of several agents
+    is_of_runs = problem.subject.kind in tuple(Kind) and not problem.is_reported  # of others, it counts several agents, or looks
     often = f"{problem.count} times in a row " if problem.count > 1 and is_of_runs else ""
     yield f"{often}since {_local_time(problem.since, zone)}"
 

@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.interval_slots import first_anchor
-from scheduler.engine import job_conditions, planning, run_ends, wake_starts
+from scheduler.engine import job_failures, planning, run_ends, wake_starts
 from scheduler.engine.tick import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
+from scheduler.model.problem import Subject
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import breakers, entries, problems, runs, slot_records, wakes
@@ -149,9 +150,9 @@ def _retire_entry(
     if run is not None and run.state == "waiting":
         run_ends.give_up_waiting(tick, entry, retired, run)
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
-    problems.delete_problems_of(tick.tx, entry_row.kind, entry_row.name)
+    problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
     if entry_row.kind is Kind.CRON:
-        job_conditions.forget_job(tick.tx, entry_row.name)
+        job_failures.forget_job(tick.tx, entry_row.name)
     current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
     planning.save_with_next_due(tick.tx, current, current._replace(troubles=0))
 

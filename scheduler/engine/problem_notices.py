@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 
 from scheduler.engine import notices
-from scheduler.engine.problems import Change, News
+from scheduler.engine.problems import Change, News, news_of
 from scheduler.engine.tick import Tick
+from scheduler.model.problem import Problem
+from scheduler.model.settings import Target
 from scheduler.store import outbox, problems
 from scheduler.store.outbox import Hold, Origin
+from scheduler.store.transaction import Transaction
 
 TextOfNews = Callable[[News], str]
 
@@ -37,3 +41,32 @@ def _name_of_notice(tick: Tick, news: News) -> str:
     when = f" of {tick.now:%Y-%m-%d %H:%M}" if news.change is Change.REMINDER else ""
     recipient = f" to {news.target.recipient}" if news.target.recipient else ""
     return f"{news.change} {news.problem.number}{when}{recipient}"
+
+
+def send_ends_together(tick: Tick, about: Origin, ended: Iterable[Problem], remind: timedelta) -> frozenset[Target]:
+    """Send the ends of several problems of an agent, which another event has ended, in one message to each recipient.
+
+    Returns the recipients that get one.
+    """
+    news = [each for problem in ended for each in news_of(problem, (), remind, tick.now)]
+    queued: dict[Target, int] = {}
+    for target, text in notices.text_by_target(news, tick.plan.settings.zone).items():
+        name = f"over {news[0].problem.number}{f' to {target.recipient}' if target.recipient else ''}"
+        sent = notices.target_or_substitute(tick, target)
+        written = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (sent,))
+        if sent in written:
+            queued[target] = written[sent]
+    record_news(tick.tx, news, queued)
+    return frozenset(queued)
+
+
+def record_news(tx: Transaction, news: Iterable[News], queued: Mapping[Target, int]) -> None:
+    """Record what recipients get by messages that are queued for them, each about one problem or several."""
+    for each in news:
+        problems.save_notice(tx, each.problem.id, each.target, each.known, queued.get(each.target) if each.change else None)
+
+
+def record_close(tx: Transaction, closed: Problem) -> None:
+    """Record that no recipient gets the end of a problem that a user has closed."""
+    for target, last in closed.notices.items():
+        problems.save_notice(tx, closed.id, target, last, None)

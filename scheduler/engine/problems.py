@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from heartbeat.findings import Severity
-from scheduler.model.problem import UNSTABLE_TIME, Finding, Problem, ProblemNotice, Subject, Told
+from scheduler.model.problem import UNSTABLE_TIME, EndedBy, Finding, Problem, ProblemNotice, Subject, Told
 from scheduler.model.settings import Target
 
 REMIND_CRITICAL = timedelta(hours=6)  # the longest interval of reminders of a critical problem
+MAX_OPENINGS = 10  # earlier openings that are remembered
 MAX_FAULTS_SENT = 5  # different errors of one problem that are sent at once; further ones wait for the reminder
 
 
@@ -50,22 +51,47 @@ def after_finding(was: Problem | None, subject: Subject, found: Finding, now: da
     if was is None:
         seen = Problem(subject, found, now, now)
     elif was.over_at is not None:
-        seen = replace(was, found=found, since=now, last_seen_at=now, count=1, opened_at=None, over_at=None)
+        seen = replace(was, found=found, since=now, last_seen_at=now, count=1, opened_at=None, over_at=None, ended_by=None)
     else:
         seen = replace(was, found=found, last_seen_at=now, count=times_in_a_row(was))
+    seen = with_valid_acknowledgement(seen)
     if seen.opened_at is not None or not opens or found.cause_id is not None:
         return seen
     recent = tuple(opened for opened in seen.openings if opened > now - UNSTABLE_TIME)
-    return replace(seen, opened_at=now, openings=(*recent, now))
+    return replace(seen, opened_at=now, openings=(*recent[-MAX_OPENINGS:], now))
 
 
-def after_end(was: Problem, now: datetime) -> Problem:
+def after_end(was: Problem, now: datetime, by: EndedBy = EndedBy.OBSERVED) -> Problem:
     """The problem after a look that found it over. One that is over already stays as it is."""
-    return was if was.over_at is not None else replace(was, over_at=now, found=replace(was.found, cause_id=None))
+    if was.over_at is not None:
+        return was
+    return replace(was, over_at=now, ended_by=by, acknowledgement=None, found=replace(was.found, cause_id=None))
+
+
+def after_close(was: Problem, now: datetime) -> Problem:
+    """The problem that a user has closed: no recipient gets its end. Those that know it as unstable get no new opening either."""
+    closed = after_end(was, now, EndedBy.USER)
+    closed = replace(closed, evidence=replace(closed.evidence, missed=0, wrongly_closed=0))
+    if closed.is_unstable(now):
+        return closed
+    return replace(closed, notices={target: replace(last, kind=Told.OVER) for target, last in closed.notices.items()})
+
+
+def with_valid_acknowledgement(problem: Problem) -> Problem:
+    """The problem without its acknowledgement, if it has become worse since, or is over."""
+    return problem if problem.is_acknowledged else replace(problem, acknowledgement=None)
+
+
+def remind_interval(found: Finding, remind: timedelta) -> timedelta:
+    """The interval of reminders, which is shorter for what is critical."""
+    return min(remind, REMIND_CRITICAL) if found.severity is Severity.CRITICAL else remind
 
 
 def news_of(problem: Problem, recipients: Iterable[Target], remind: timedelta, now: datetime) -> list[News]:
-    """What the recipients get now: the present ones of its subject while it is open, all that know of it when it is over."""
+    """What the recipients get now: the present ones of its subject while it is open, all that know of it when it is over.
+
+    `remind` is the interval of its reminders.
+    """
     targets = recipients if problem.over_at is None else problem.notices
     found = [_news_for(problem, target, remind, now) for target in targets]
     return [each for each in found if each is not None]
@@ -75,20 +101,21 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
     last, found = problem.notices.get(target), problem.found
     if problem.over_at is not None:
         return None if last is None or last.kind is Told.OVER else _news_of_end(problem, target, last, now)
-    if not problem.is_open or found.cause_id is not None:
+    if not problem.is_open or found.cause_id is not None or problem.is_acknowledged:
         return None
     is_unstable = problem.is_unstable(now)
     kind = Told.UNSTABLE if is_unstable else Told.OPEN
 
-    def news(change: Change, before: ProblemNotice | None) -> News:
+    def news(change: Change | None, before: ProblemNotice | None) -> News:
         known = (before.severity, before.faults) if before else (found.severity, ())
         severity = max(known[0], found.severity, key=lambda each: each.rank)
         faults = tuple(dict.fromkeys((*known[1], found.fault)))
-        is_known = last is not None and last.kind is not Told.OVER and (last.is_known or last.delivered_at is not None)
+        is_known = last is not None and last.kind is not Told.OVER and (last.is_known or not last.is_lost)
         return News(problem, target, ProblemNotice(kind, severity, now, faults, is_known), change)
 
     if last is None or last.kind is Told.OVER or last.is_lost:
-        return news(Change.UNSTABLE if is_unstable else Change.OPENED, None)
+        is_old_news = problem.evidence.has_returned and last is not None and last.severity is Severity.INFO is found.severity
+        return news(Change.UNSTABLE if is_unstable else None if is_old_news else Change.OPENED, None)
     if found.severity.rank > last.severity.rank:
         return news(Change.WORSE, last)
     if is_unstable:
@@ -97,15 +124,16 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
         return None
     if found.fault not in last.faults and len(last.faults) < MAX_FAULTS_SENT:
         return news(Change.OTHER, last)
-    interval = min(remind, REMIND_CRITICAL) if found.severity is Severity.CRITICAL else remind
-    return news(Change.REMINDER, last) if now - last.at >= interval and not last.is_pending else None
+    is_due = now >= last.at + remind and not last.is_pending and not problem.evidence.missed
+    return news(Change.REMINDER, last) if is_due else None
 
 
 def _news_of_end(problem: Problem, target: Target, last: ProblemNotice, now: datetime) -> News | None:
     """The end of a problem: sent if the recipient got it as more than `info`, and later if it is unstable."""
-    is_sent = (last.is_known or not last.is_lost) and last.severity is not Severity.INFO
-    if is_sent and problem.is_unstable(now):
+    has_arrived = last.is_known or not last.is_lost
+    if has_arrived and problem.is_unstable(now):
         return None
+    is_sent = has_arrived and last.severity is not Severity.INFO and problem.ended_by is not EndedBy.USER
     known = ProblemNotice(Told.OVER, last.severity, now)
     return News(problem, target, known, Change.OVER if is_sent else None)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
-from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
+from scheduler.engine.problems import Change, News, after_end, after_finding, news_of, remind_interval
 from scheduler.engine.tick import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim
@@ -81,7 +81,7 @@ def notify_recipients(tick: Tick, claim: Claim, problem: Problem) -> None:
     """Notify the recipients of an entry of the problem that makes it fail, if that is news for them."""
     if problem.is_open:
         recipients = notices.notice_targets(tick, claim.entry)
-        _send(tick, claim, news_of(problem, recipients, claim.entry.on_failure.remind, tick.now))
+        _send(tick, claim, news_of(problem, recipients, remind_interval(problem.found, claim.entry.on_failure.remind), tick.now))
 
 
 def _finding(blamed: FailedCircuit) -> Finding:

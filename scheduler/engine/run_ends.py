@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -14,17 +14,17 @@ from scheduler.engine import (
     budget_reservations,
     call_usage,
     claims,
-    condition_updates,
     entry_problems,
-    held_notices,
-    job_conditions,
+    job_failures,
     mutes,
     notices,
     planning,
+    problem_notices,
+    reported_problems,
     wake_starts,
 )
-from scheduler.engine.condition_news import text_by_target
-from scheduler.engine.condition_updates import ConditionUpdate
+from scheduler.engine.problems import News
+from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick import Tick
 from scheduler.model.entry import Claim, Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
@@ -151,15 +151,15 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
 def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
     """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
 
-    1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open conditions. What
+    1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open problems. What
        all targets know already is suppressed. If the entry is muted, messages are suppressed (`_plan_messages`).
     2. The run record gets its outcome.
-    3. The message is queued for each target that it is news for, and the conditions are saved.
+    3. The message is queued for each target that it is news for, and the problems that it reports are saved.
     4. Checklist items and the session are updated.
     5. The entry row gets the outcome: failures in a row, the last success.
     6. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
        for this run are dropped if it has reported the failure.
-    7. The agents that this result wakes are woken. The conditions about a job end if it works again.
+    7. The agents that this result wakes are woken. What they report about a job is over if it works again.
     8. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
        report the failure.
     """
@@ -181,21 +181,21 @@ def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult
         agent_memory.record_checked_items(tick.tx, claim, result)
     if result.outcome is Outcome.ASYNC:
         agent_memory.save_pending_items(tick.tx, claim, result)
-    after = _record_outcome(tick.tx, after, claim, result, sent=bool(plan.texts))
+    after = _record_outcome(tick.tx, after, claim, result, sent=bool(plan.recipients))
     _settle_wakes(tick, after, claim, result)
-    if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or after.conditions):
-        held_notices.settle_after_run(tick.tx, claim, result, plan.text_targets)
-        after = job_conditions.end_conditions_of_recovered_jobs(tick, claim, after)
+    if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or after.reported):
+        job_failures.settle_after_run(tick.tx, claim, result, plan.text_targets)
+        after = job_failures.end_reports_about_recovered_jobs(tick, claim, after)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     works = entry.kind is Kind.CRON and result.outcome in ANSWERED
-    covered = job_conditions.end_conditions_of_job(tick, entry.name, claim) if works else frozenset[Target]()
+    covered = job_failures.end_reports_about(tick, entry.name, claim) if works else frozenset[Target]()
     return entry_problems.update_problems(tick, claim, result, after, woken, covered)
 
 
 @dataclass(frozen=True, slots=True)
 class _MessagePlan:
-    """What a run sends: `texts` by target, and the `update` of the conditions that they are about.
+    """What a run sends to its `recipients`, and the `update` of the problems that it reports.
 
     `text_targets` are the targets to which the text of the answer is new. `result` is the result of the run, with the reason if
     nothing is sent. A mute ends by this run (`ends_mute`), or holds its messages back (`is_held`). `repeats` are the runs
@@ -203,9 +203,9 @@ class _MessagePlan:
     """
 
     result: AttemptResult
-    texts: Mapping[Target, str]
+    recipients: Collection[Target]
     text_targets: Sequence[Target]
-    update: ConditionUpdate | None
+    update: ReportUpdate | None
     ends_mute: bool
     is_held: bool
     repeats: Sequence[int]
@@ -214,35 +214,35 @@ class _MessagePlan:
 def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> _MessagePlan:
     """Compare the result with what its targets know already. Nothing is written."""
     entry = claim.entry
-    may_send = bool(result.message or result.report or (before.conditions and entry.kind is Kind.HEARTBEAT))
+    may_send = bool(result.message or result.report or (before.reported and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    update = condition_updates.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
-    texts = _text_by_target(result, text_targets, update)
+    update = reported_problems.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
+    recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now)
     ends_mute = known is not None and (
         mutes.has_news(claim, result, update, known)
         or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing.split())
     )
-    is_held = is_muted and not ends_mute and bool(texts)
+    is_held = is_muted and not ends_mute and bool(recipients)
     if is_muted and not ends_mute:
         update = update.for_muted_agent() if update else None
-        texts, text_targets = {}, ()
-    result = _with_suppression(result, update, is_sent=bool(texts), is_held=is_held, has_targets=bool(targets))
+        recipients, text_targets = set(), ()
+    result = _with_suppression(result, update, is_sent=bool(recipients), is_held=is_held, has_targets=bool(targets))
     repeats = _runs_with_content(tick.tx, claim, result, targets, update) if result.suppression is Suppression.DUPLICATE else ()
-    return _MessagePlan(result, texts, text_targets, update, ends_mute, is_held, repeats)
+    return _MessagePlan(result, recipients, text_targets, update, ends_mute, is_held, repeats)
 
 
 def _runs_with_content(
-    tx: Transaction, claim: Claim, result: AttemptResult, targets: Sequence[Target], update: ConditionUpdate | None
+    tx: Transaction, claim: Claim, result: AttemptResult, targets: Sequence[Target], update: ReportUpdate | None
 ) -> list[int]:
-    """The earlier runs whose messages have the text of this one, and the conditions that it mentions."""
+    """The earlier runs whose messages have the text of this one, and the problems that it mentions."""
     texts = {outbox.last_message_with_text(tx, claim.entry, target, result.message) for target in targets if result.message}
-    known = update.conditions if update else ()
-    mentioned = [each for each in known if each.is_open and each.last_run_id == claim.run.id]
-    reports = {each.reports[target].message_id for each in mentioned for target in targets if target in each.reports}
-    return outbox.runs_of_messages(tx.db, {message_id for message_id in texts | reports if message_id is not None})
+    known = update.problems if update else ()
+    mentioned = [each for each in known if each.is_open and each.evidence.last_run_id == claim.run.id]
+    sent = {each.notices[target].message_id for each in mentioned for target in targets if target in each.notices}
+    return outbox.runs_of_messages(tx.db, {message_id for message_id in texts | sent if message_id is not None})
 
 
 def _queue_messages(tick: Tick, before: EntryRow, claim: Claim, plan: _MessagePlan) -> EntryRow:
@@ -252,25 +252,25 @@ def _queue_messages(tick: Tick, before: EntryRow, claim: Claim, plan: _MessagePl
         after = mutes.end_mute(tick.tx, before, "change")
     elif plan.is_held:
         after = mutes.count_held(before)
-    queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, plan.texts)
+    news = reported_problems.save_update(tick.tx, plan.update) if plan.update else ()
+    texts = _text_by_target(tick, plan.result, plan.text_targets, news)
+    queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, texts)
     if message:
         known = {target: queued[target] for target in plan.text_targets if target in queued}
         outbox.record_run_text(tick.tx, claim, message, known)
-    if (message or plan.texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
+    if (message or texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
         tick.tx.report(TargetUnknown(claim.run.id, claim.entry.kind, claim.entry.name))
-    if plan.update is None:
-        return after
-    condition_updates.save_update(tick.tx, plan.update, queued)
-    return after._replace(conditions=plan.update.unsettled)
+    problem_notices.record_news(tick.tx, news, queued)
+    return after._replace(reported=plan.update.unsettled) if plan.update else after
 
 
-def _text_by_target(result: AttemptResult, new_targets: Iterable[Target], update: ConditionUpdate | None) -> dict[Target, str]:
-    """The text for each target that gets one: the text of the answer if it is new there, and the lines about conditions.
+def _text_by_target(tick: Tick, result: AttemptResult, new_targets: Iterable[Target], news: Iterable[News]) -> dict[Target, str]:
+    """The text for each target that gets one: the text of the answer if it is new there, and what it reports.
 
-    The text around the lines of an answer is sent only together with news about a condition.
+    The text around the findings of an answer is sent only together with news about a problem.
     """
     texts = dict.fromkeys(new_targets, result.message or "")
-    for target, lines in text_by_target(update.news if update else ()).items():
+    for target, lines in notices.text_by_target(news, tick.plan.settings.zone).items():
         loose = result.report.loose if result.report else ""
         content = "\n".join(part for part in (loose, lines) if part)
         if target in texts:
@@ -281,7 +281,7 @@ def _text_by_target(result: AttemptResult, new_targets: Iterable[Target], update
 
 
 def _with_suppression(
-    result: AttemptResult, update: ConditionUpdate | None, *, is_sent: bool, is_held: bool, has_targets: bool
+    result: AttemptResult, update: ReportUpdate | None, *, is_sent: bool, is_held: bool, has_targets: bool
 ) -> AttemptResult:
     """The result with what happened to its findings, and with the reason why nothing is sent.
 
@@ -323,18 +323,18 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
 
 
 def _record_look(
-    entry_row: EntryRow, claim: Claim, result: AttemptResult, update: ConditionUpdate | None, now: datetime
+    entry_row: EntryRow, claim: Claim, result: AttemptResult, update: ReportUpdate | None, now: datetime
 ) -> EntryRow:
     """The entry row after an answer, with what the next output of the precheck is compared with.
 
     The output counts as looked at only after a final answer. An answer that was cut is not final. After the output has changed,
-    an answer is not final either if a line of it belongs to no condition, unless the agent has left out this line before
+    an answer is not final either if a line of it belongs to no problem, unless the agent has left out this line before
     (`confirm`). For the same output this is so only a limited number of times. Then the line counts as left out on purpose.
     """
     checked, precheck = result.precheck, claim.entry.precheck
     if checked is None or checked.digest is None or precheck is None:
         return entry_row
-    lines = condition_updates.lines_of_precheck(result) or ()
+    lines = reported_problems.lines_of_precheck(result) or ()
     unnamed = update.unnamed if update else frozenset(line.name for line in lines)
     most = 0
     if result.truncated:

@@ -117,7 +117,7 @@ class _EntryDay(ExplainedEntry):
             self._something_failed,
             self._changed_settings,
             self._nothing_sent,
-            self._known_conditions,
+            self._known_problems,
         )
         for question in questions:
             explained = question()
@@ -596,7 +596,7 @@ class _EntryDay(ExplainedEntry):
         found = next((each for each in self.quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
         return self._overview("unusual", found.code, found.says, self._explain_command()) if found else None
 
-    def _known_conditions(self) -> EntryOverview | None:
+    def _known_problems(self) -> EntryOverview | None:
         """It ran, and what it has found is known or acknowledged."""
         known = [each for each in self.quiet_reasons if each.code in ("acknowledged", "known")]
         if not known:

@@ -10,11 +10,10 @@ from datetime import date, datetime, timedelta
 from heartbeat.words import abbreviate_duration, format_count, shorten, squeeze
 from heartbeatd.answers import (
     AnswerSent,
-    ConditionClosing,
     CountedCause,
     DaemonStateThen,
-    ExplainedCondition,
     ExplainedEvent,
+    ExplainedProblem,
     ExplainedSlot,
     Explanation,
     ExplanationAt,
@@ -24,12 +23,13 @@ from heartbeatd.answers import (
     NextSlot,
     Overview,
     PresentProblem,
+    ProblemEnding,
     RunRecord,
     SlotStretch,
     StatusCounts,
 )
-from scheduler.engine import condition_updates
-from scheduler.insight import entry_states, obstacles, reason_texts, reload_history, slot_history, wake_waits
+from scheduler.engine import reported_problems
+from scheduler.insight import entry_states, obstacles, problem_list, reason_texts, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
 from scheduler.insight.entry_day import STATUSES, existed, explain_day
 from scheduler.insight.periods import Period
@@ -38,13 +38,13 @@ from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, local_days
-from scheduler.model.condition import Condition
 from scheduler.model.entry import Key
 from scheduler.model.levels import Level
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
+from scheduler.model.problem import Problem
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import conditions, outbox, rejected_wakes, run_history, runs, wakes
+from scheduler.store import outbox, problems, rejected_wakes, run_history, runs, wakes
 
 SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around a time to look for a slot
 
@@ -54,8 +54,8 @@ MAX_KEY_SHOWN = 30  # characters of the key of a finding
 RECENT = timedelta(days=1)  # messages and rejected wakes
 RECENT_CHANGES = timedelta(days=7)
 MAX_CHANGES = 3  # changes of the config
-MAX_CONDITIONS = 10  # that are facts; `conditions` has all of them
-MAX_KEY = 40  # characters of the key of a condition
+MAX_PROBLEMS = 10  # that are facts; `problems` has all of them
+MAX_KEY = 40  # characters of the key of a problem
 MAX_ERROR = 200  # characters of the error of a channel
 
 
@@ -103,7 +103,7 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
         last_slot=_explain_slot(explained, _latest_slot_until(explained, now)),
         last_run=last_run,
         answer=_explain_answer(last_run) if last_run else None,
-        conditions=_explain_conditions(explained),
+        problems=_explain_problems(explained),
         now=obstacles.check_preconditions(db, records.plan, row, records.lanes, now),
         next=NextSlot(slot=row.slot, due_at=row.due_at),
         daemon=daemon_state_at(db, now, running=records.daemon.is_running),
@@ -118,12 +118,12 @@ def _facts_of_now(explained: ExplainedEntry, found: ExplanationNow) -> Iterator[
     yield _slot_fact("last slot", explained, found.last_slot)
     yield _run_fact("last run", explained, run)
     yield from _delayed_notices(explained, run)
-    yield from _conditions_of_job(explained)
+    yield from _reports_about_job(explained)
     yield from (_fact("left out", "left_out", f"{each}, intended for the prompt") for each in (run.left_out if run else ()))
     if found.answer:
         yield _fact("answer", "sent" if found.answer.sent else "not_sent", found.answer.says)
     yield from (_fact("quiet", each.code, each.says) for each in explained.quiet_reasons)
-    yield from _condition_facts(explained, found.conditions)
+    yield from _problem_facts(explained, found.problems)
     skipped = run_history.skipped_since(db, *explained.key, run.id if run else 0)
     yield _count_fact("since then", [(SlotCause(reason), slots) for reason, slots in skipped.items()], "slot")
     if number := wakes.count_waiting_wakes(db, *explained.key):
@@ -247,45 +247,48 @@ def _delivery_texts(run: RunRecord) -> list[str]:
     return ["not sent again" if run.repeats else "not sent", *texts]
 
 
-def _explain_conditions(explained: ExplainedEntry) -> list[ExplainedCondition]:
-    """The open conditions of an agent, and what would close each."""
-    if explained.row.kind is not Kind.HEARTBEAT:
-        return []
-    shown = conditions.list_conditions(explained.db, [explained.row.name])
-    known = {each.label: each for each in conditions.open_conditions_of(explained.db, explained.row.name)}
-    return [ExplainedCondition(**dict(each), closes=_explain_closing(explained, known[each.key])) for each in shown]
+def _explain_problems(explained: ExplainedEntry) -> list[ExplainedProblem]:
+    """The problems of the entry that are not over, and what would end those that an agent reports."""
+    found = problems.all_problems(explained.db)
+    own = [each for each in found if each.subject[:2] == explained.key and each.over_at is None]
+    shown = [
+        ExplainedProblem(
+            **dict(problem_list.as_answer(each, found, explained.now)),
+            ends=_explain_ending(explained, each) if each.is_reported else None,
+        )
+        for each in sorted(own, key=lambda each: (-each.found.severity.rank, each.since))
+    ]
+    return [each for each in shown if each.state in problem_list.LISTED]
 
 
-def _explain_closing(explained: ExplainedEntry, condition: Condition) -> ConditionClosing:
-    """What would close a condition. `answers` is the number of answers without it, None without a config."""
-    left = None
+def _explain_ending(explained: ExplainedEntry, problem: Problem) -> ProblemEnding:
+    """What would end a problem that an agent reports. `answers` is the number of answers without it, None without a config."""
+    left, evidence = None, problem.evidence
     if explained.spec is not None:
-        left = max(1, condition_updates.answers_to_close(condition, explained.spec.clear_after) - condition.missed)
+        left = max(1, reported_problems.answers_to_close(evidence, explained.spec.clear_after) - evidence.missed)
     number = "several answers" if left is None else "one answer" if left == 1 else f"{left} answers in a row"
-    senders = sorted(condition.senders)
-    says = f"closes when the agent reports its end, or after {number} without it"
-    if condition.lines:
+    senders = sorted(evidence.senders)
+    says = f"is over when the agent reports its end, or after {number} without it"
+    if evidence.lines:
         says += ", not counting answers while the precheck still prints what came with it"
     if senders:
         says += f", counting only answers to wakes by {', '.join(senders)}"
-    return ConditionClosing(answers=left, needs_other_precheck=bool(condition.lines), needs_wake_by=senders, says=says)
+    return ProblemEnding(answers=left, needs_other_precheck=bool(evidence.lines), needs_wake_by=senders, says=says)
 
 
-def _condition_facts(explained: ExplainedEntry, found: list[ExplainedCondition]) -> Iterator[Fact]:
-    """The open conditions: since when, where each was reported, and what would close it."""
+def _problem_facts(explained: ExplainedEntry, found: list[ExplainedProblem]) -> Iterator[Fact]:
+    """The open problems: since when, what each recipient was sent, and what would end each."""
     at = explained.times.at
-    for each in found[:MAX_CONDITIONS]:
-        reports = ", ".join(
-            f"reported {at(report.reported_at)} to {f'{report.channel}:{report.target}' if report.target else report.channel}"
-            if report.reported_at
-            else report.says
-            for report in each.reports
-        )
+    for each in found[:MAX_PROBLEMS]:
+        sent = ", ".join(f"{one.says} {at(one.delivered_at)}" if one.delivered_at else one.says for one in each.notices)
         by = f", acknowledged by {each.acknowledged_by}" if each.acknowledged_at else ""
-        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) since {at(each.opened_at)}, {reports or 'not reported yet'}{by}"
-        yield _fact("open", each.severity, f"{known}. It {each.closes.says}")
-    if left_out := len(found[MAX_CONDITIONS:]):
-        yield _fact("open", "more", f"and {left_out} more: `heartbeatd conditions {explained.row.name}`")
+        cause = f"not sent because its cause is {each.cause}" if each.cause else ""
+        known = (
+            f"{shorten(each.key, MAX_KEY)} ({each.severity}) since {at(each.since)}, {cause or sent or 'not reported yet'}{by}"
+        )
+        yield _fact("open", each.severity, f"{each.number} {known}" + (f". It {each.ends.says}" if each.ends else ""))
+    if left_out := len(found[MAX_PROBLEMS:]):
+        yield _fact("open", "more", f"and {left_out} more: `heartbeatd problems {explained.row.name}`")
 
 
 def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
@@ -402,16 +405,16 @@ def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> I
             yield _fact("notice", "delayed", f"{held.notice} (run {held.run_id}): {held.target.channel} {waits}")
 
 
-def _conditions_of_job(explained: ExplainedEntry) -> Iterator[Fact]:
-    """The open conditions by which agents have reported the failure of a job; none for an agent."""
+def _reports_about_job(explained: ExplainedEntry) -> Iterator[Fact]:
+    """The open problems by which agents have reported the failure of a job; none for an agent."""
     job = explained.row.name
-    agents = conditions.agents_with_conditions_of_job(explained.db, job) if explained.row.kind is Kind.CRON else []
+    agents = problems.agents_with_reports_about(explained.db, job) if explained.row.kind is Kind.CRON else []
     for agent in agents:
-        for each in conditions.open_conditions_of(explained.db, agent):
-            if job in each.jobs:
-                reports = "; ".join(report.says for report in each.reports.values()) or "no recipient was notified"
-                since = explained.times.at(each.opened_at)
-                yield _fact("known", each.severity, f"agent {agent} has the condition {each.label} since {since}: {reports}")
+        for each in problems.open_reports_of(explained.db, agent):
+            if job in each.evidence.jobs:
+                sent = "; ".join(one.says for one in each.notices.values()) or "no recipient was notified"
+                reported = f"agent {agent} reports it as {each.number} {each.label} since {explained.times.at(each.since)}"
+                yield _fact("known", each.found.severity, f"{reported}: {sent}")
 
 
 MAX_MARKS = 300  # more slots than this are drawn as groups

@@ -126,7 +126,7 @@ def _state_of(entry: EntryStatus) -> AgentState:
     failing = entry.consecutive_failures > 0 or (trouble is not None and trouble_word(trouble.reason) == "failing")
     is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
     is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
-    has_alert = entry.alerting or entry.conditions.open > 0
+    has_alert = entry.alerting or entry.problems.reported > 0
     groups = {
         Group.PROBLEMS: failing or is_problem,
         Group.ALERTS: has_alert,
@@ -136,7 +136,8 @@ def _state_of(entry: EntryStatus) -> AgentState:
     found = frozenset(group for group, applies in groups.items() if applies)
     label: str = "failing" if failing else entry.state
     if label == "active":
-        label = last.state if last and last.state != "closed" else "problem" if is_problem else "alert" if has_alert else "ok"
+        wrong = "undelivered" if entry.undelivered and trouble is None else "stopped" if is_problem else ""
+        label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
     rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
     return AgentState(entry.name, label, rank, found or frozenset({Group.QUIET}), entry)
 

@@ -12,10 +12,12 @@ from datetime import datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from heartbeat.findings import Severity
 from heartbeat.spec import Heartbeat
 from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
-from scheduler.engine import claims, condition_news, planning
+from scheduler.engine import claims, planning
+from scheduler.engine.reported_problems import interval_of
 from scheduler.engine.tick import Tick
 from scheduler.insight import schedule_texts
 from scheduler.insight.entry_states import active_mute, finished_slot
@@ -23,17 +25,17 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import entry_schedule
 from scheduler.model.circuit import Breaker
-from scheduler.model.condition import Condition, ReportKind
 from scheduler.model.entry import OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
-from scheduler.store import breakers, conditions, lane_holds, run_history, runs
+from scheduler.model.problem import Problem, Subject, Told
+from scheduler.store import breakers, lane_holds, problems, run_history, runs
 from scheduler.store.transaction import Transaction
 from scheduler.system.lanes import Lanes
 from scheduler.work.attempt import preconditions
 from scheduler.work.plan import Plan
 
-MAX_CONDITIONS = 3  # conditions that a reason names; the list of conditions has all of them
+MAX_PROBLEMS = 3  # problems that a reason names; the list of problems has all of them
 MAX_KEY = 40  # characters that are shown of a key
 
 
@@ -140,33 +142,38 @@ def quiet_reasons(
     if count:
         says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"
         found.append(QuietReason(code="awaits_results", says=says, count=count))
-    if row.kind is Kind.HEARTBEAT and row.conditions:
-        found += _condition_reasons(conditions.open_conditions_of(db, row.name), spec, now, times)
+    if row.troubles or row.reported:
+        known = problems.problems_of(db, Subject(row.kind, row.name)) if row.troubles else []
+        known += problems.open_reports_of(db, row.name) if row.reported else []
+        found += _problem_reasons(
+            [each for each in known if each.is_open and (each.is_reported or each.is_acknowledged)], spec, now, times
+        )
     return found
 
 
-def _condition_reasons(known: list[Condition], spec: Heartbeat | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:
-    """The acknowledged conditions, and those of which all recipients know."""
+def _problem_reasons(known: list[Problem], spec: Heartbeat | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:
+    """The acknowledged problems, and those of which all recipients know."""
     texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
         if each.is_acknowledged and each.acknowledgement is not None:
             texts["acknowledged"].append(f"{shorten(each.label, MAX_KEY)}: acknowledged by {each.acknowledgement.by}")
-        elif _is_reported(each):
+        elif _is_known(each):
             texts["known"].append(f"{shorten(each.label, MAX_KEY)}: {_known_text(each, spec, now, times)}")
     for code, found in texts.items():
-        more = [f"and {len(found) - MAX_CONDITIONS} more"] if len(found) > MAX_CONDITIONS else []
+        more = [f"and {len(found) - MAX_PROBLEMS} more"] if len(found) > MAX_PROBLEMS else []
         if found:
-            yield QuietReason(code=code, says="; ".join([*found[:MAX_CONDITIONS], *more]), count=len(found))
+            yield QuietReason(code=code, says="; ".join([*found[:MAX_PROBLEMS], *more]), count=len(found))
 
 
-def _is_reported(condition: Condition) -> bool:
-    reports = condition.reports.values()
-    return bool(reports) and all(each.kind is not ReportKind.ENDED and each.delivered_at is not None for each in reports)
+def _is_known(problem: Problem) -> bool:
+    notices = problem.notices.values()
+    return bool(notices) and all(each.kind is not Told.OVER and each.delivered_at is not None for each in notices)
 
 
-def _known_text(condition: Condition, spec: Heartbeat | None, now: datetime, times: TimeFormat) -> str:
-    since = f"known since {times.at(condition.opened_at)}"
-    reminder = condition_news.next_reminder(condition, spec) if spec else None
-    if reminder is None:
+def _known_text(problem: Problem, spec: Heartbeat | None, now: datetime, times: TimeFormat) -> str:
+    since = f"known since {times.at(problem.since)}"
+    stable = [each for each in problem.notices.values() if each.kind is Told.OPEN]
+    reminder = min((each.at + interval_of(spec, problem) for each in stable), default=None) if spec else None
+    if reminder is None or problem.found.severity is Severity.INFO:
         return since
     return f"{since}, next reminder {times.at(reminder) if reminder > now else 'with the next answer that mentions it'}"

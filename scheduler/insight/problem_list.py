@@ -1,38 +1,28 @@
-"""Lists everything that is wrong: the problems that the daemon found, and the conditions that agents reported."""
+"""Lists everything that is wrong: what agents report, and what the daemon observes."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from heartbeat.findings import Severity
+from heartbeat.findings import Severity, comparable_key
 from heartbeatd import answers
 from heartbeatd.answers import EntryName, ProblemNotice
-from scheduler.model.condition import Condition, ConditionReport, ReportKind
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import Problem, Told
-from scheduler.model.problem import ProblemNotice as KnownNotice
-from scheduler.model.settings import Target
-from scheduler.store import conditions, problems
+from scheduler.model.problem import Problem
+from scheduler.store import problems
 
 NUMBER = re.compile("p[0-9]+")
-
-# What was last sent about a condition, in the words for problems.
-TOLD_BY_REPORT: Mapping[ReportKind, Told] = {
-    ReportKind.OPEN: Told.OPEN,
-    ReportKind.FLAPPING: Told.UNSTABLE,
-    ReportKind.ENDED: Told.OVER,
-}
+LISTED = ("open", "covered")  # the states of problems that are listed unless all are wanted
 
 
 def list_problems(db: sqlite3.Connection, now: datetime) -> list[answers.Problem]:
-    """All problems and conditions: those that are over come last, and the most severe first."""
+    """All problems: those that are over come last, and the most severe first."""
     found = problems.all_problems(db)
-    listed = [_problem_of_daemon(each, found, now) for each in found]
-    listed += [_problem_of_agent(each, now) for each in conditions.all_conditions(db)]
+    listed = [as_answer(each, found, now) for each in found]
     return sorted(listed, key=lambda each: (each.over is not None, -Severity(each.severity).rank, each.since, each.subject))
 
 
@@ -46,70 +36,57 @@ def choose_problems(
     named_ones = [each for each in found if named is None or named in _names_of(each)]
     if named and not named_ones and not any(named in (name, kind.label_of(name)) for kind, name in known):
         raise LookupError(f"problem {named}" if NUMBER.fullmatch(named) else f"agent, job or problem {named!r}")
-    return [each for each in named_ones if also_over or each.number == named or each.state in ("open", "covered")]
+    return [each for each in named_ones if also_over or each.number == named or each.state in LISTED]
+
+
+def problems_with_key(found: Iterable[answers.Problem], key: str) -> list[answers.Problem]:
+    """The problems that are not over and have this key. Case and blanks are ignored."""
+    return [each for each in found if each.over is None and comparable_key(each.key) == comparable_key(key)]
 
 
 def _names_of(problem: answers.Problem) -> tuple[str | None, ...]:
     return problem.number, problem.subject, problem.subject.partition("/")[2]
 
 
-def _problem_of_daemon(problem: Problem, found: Collection[Problem], now: datetime) -> answers.Problem:
+def as_answer(problem: Problem, found: Collection[Problem], now: datetime) -> answers.Problem:
+    """A problem as the API shows it. `found` are those among which its cause and its consequences are looked for."""
     subject, cause_id = problem.subject, problem.found.cause_id
     kind = Kind(subject.kind) if subject.kind in tuple(Kind) else None
+    acknowledged = problem.acknowledgement if problem.is_acknowledged else None
     return answers.Problem(
         number=problem.number,
         subject=subject.label,
         kind=kind.value if kind else None,
         name=subject.name if kind else None,
-        key=problem.key,
+        key=problem.label,
+        reported=problem.is_reported,
         severity=problem.found.severity.value,
         text=problem.found.text,
         state="over" if problem.over_at else "covered" if cause_id else "open" if problem.is_open else "seen",
         since=problem.since,
+        last_seen=problem.last_seen_at,
         over=problem.over_at,
+        ended_by=problem.ended_by,
         unstable=problem.is_unstable(now),
         cause=next((each.number for each in found if each.id == cause_id), None),
         affects=[
             EntryName(kind=Kind(each.subject.kind).value, name=each.subject.name)
             for each in found
-            if each.found.cause_id == problem.id
+            if each.found.cause_id == problem.id and each.subject.kind in tuple(Kind)
         ],
-        acknowledged_at=None,
-        acknowledged_by=None,
-        notices=[_notice(target, told.kind, told) for target, told in problem.notices.items()],
-    )
-
-
-def _problem_of_agent(condition: Condition, now: datetime) -> answers.Problem:
-    acknowledged = condition.acknowledgement if condition.is_acknowledged else None
-    return answers.Problem(
-        number=None,
-        subject=Kind.HEARTBEAT.label_of(condition.name),
-        kind=Kind.HEARTBEAT.value,
-        name=condition.name,
-        key=condition.label,
-        severity=condition.severity.value,
-        text=condition.text,
-        state="open" if condition.is_open else "over",
-        since=condition.opened_at,
-        over=condition.closed_at,
-        unstable=condition.is_flapping(now),
-        cause=None,
-        affects=[],
         acknowledged_at=acknowledged.at if acknowledged else None,
         acknowledged_by=(acknowledged.by or None) if acknowledged else None,
-        notices=[_notice(target, TOLD_BY_REPORT[report.kind], report) for target, report in condition.reports.items()],
-    )
-
-
-def _notice(target: Target, kind: Told, sent: KnownNotice | ConditionReport) -> ProblemNotice:
-    recipient = {"target": target.recipient} if target.recipient else {}
-    return ProblemNotice(
-        channel=target.channel,
-        kind=kind.value,
-        severity=sent.severity.value,
-        sent_at=sent.at,
-        delivered_at=sent.delivered_at,
-        says=sent.says,
-        **recipient,
+        run=problem.evidence.last_run_id or None,
+        notices=[
+            ProblemNotice(
+                channel=target.channel,
+                kind=sent.kind.value,
+                severity=sent.severity.value,
+                sent_at=sent.at,
+                delivered_at=sent.delivered_at,
+                says=sent.says,
+                **({"target": target.recipient} if target.recipient else {}),
+            )
+            for target, sent in problem.notices.items()
+        ],
     )

@@ -1,4 +1,4 @@
-"""Describes what happened to a slot, a finding or a condition: one word for programs, a short text for people."""
+"""Describes what happened to a slot, a finding or a problem: one word for programs, a short text for people."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from heartbeat.words import format_count
 from heartbeatd.answers import RunNotice
-from scheduler.model.condition import Effect, EndedBy
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
+from scheduler.model.problem import Effect, EndedBy
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
@@ -149,11 +149,11 @@ EFFECT_TEXTS: dict[str, str] = {
     Effect.REMINDED: "still open, with a reminder",
     Effect.REPORTED: "already open, and news to a recipient that had no message about it",
     Effect.RESOLVED: "over, as the agent reported",
-    Effect.CLEARED: "closed, because the agent no longer mentions it",
-    Effect.ENDED: "its end was reported late, because it was flapping",
-    Effect.IGNORED: "reported as over, but no such condition was open, or its evidence is still there",
+    Effect.CLEARED: "over, because the agent no longer mentions it",
+    Effect.ENDED: "its end was reported late, because it was unstable",
+    Effect.IGNORED: "reported as over, but no such problem was open, or its evidence is still there",
     Effect.UNCONFIRMED: "left out, because the agent did not say it again when it was asked",
-    Effect.UNTRACKED: "not tracked, because too many conditions are open",
+    Effect.UNTRACKED: "not tracked, because too many problems are open",
 }
 
 SUPPRESSION_TEXTS: dict[str, str] = {
@@ -181,6 +181,7 @@ ENDED_BY_TEXTS: dict[str, str] = {
     EndedBy.NOT_MENTIONED: "the agent no longer mentions it",
     EndedBy.USER: "a user closed it",
     EndedBy.JOB: "the job works again",
+    EndedBy.OBSERVED: "it works again",
 }
 
 

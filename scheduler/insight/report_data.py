@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd import answers
 from scheduler.model import local_days
-from scheduler.model.condition import Effect
 from scheduler.model.outcome import WOKEN, Kind, Suppression, Trigger
+from scheduler.model.problem import Effect
 from scheduler.store import boots, cost_history, run_history
 from scheduler.store.cost_history import CauseCost, ModelUsage, PromptPartSize, QuarterCount
 from scheduler.store.run_history import MessageCount, RunCount
@@ -65,7 +65,7 @@ def build_report(
         skipped=_count_words(tallies, "reason", lambda each: each.skipped),
         suppressed=_count_words([each for each in tallies if each.suppression], "suppression", lambda each: each.count),
         failed=_count_words(tallies, "reason", lambda each: each.failed),
-        conditions=_condition_totals(tallies, {name: each for name, each in effects.items() if agents is None or name in agents}),
+        problems=_problem_totals(tallies, {name: each for name, each in effects.items() if agents is None or name in agents}),
         deliveries=[_channel_totals(channel, posts) for channel in sorted({post.channel for post in posts})],
         downs=_downtimes(db, since, until, running=running),
     )
@@ -146,14 +146,14 @@ def _count_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -
     return sorted(shares, key=lambda each: -each.count)
 
 
-def _condition_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[answers.ConditionTotals]:
-    """By agent: conditions that were opened and that ended, reminders, and answers without news. Most opened come first."""
+def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[answers.ProblemTotals]:
+    """By agent: problems that opened and that ended, reminders, and answers without news. Those with most come first."""
     duplicates: Counter[str] = Counter()
     for each in tallies:
         if each.kind is Kind.HEARTBEAT and each.suppression == Suppression.DUPLICATE:
             duplicates[each.name] += each.count
     found = [
-        answers.ConditionTotals(
+        answers.ProblemTotals(
             name=name,
             opened=counts.get(Effect.OPENED, 0),
             resolved=counts.get(Effect.RESOLVED, 0) + counts.get(Effect.CLEARED, 0),

@@ -17,7 +17,6 @@ from heartbeatd.answers import (
     BudgetShare,
     BudgetStatus,
     BudgetUsage,
-    ConditionCounts,
     DaemonBoot,
     Downtime,
     EntryName,
@@ -26,6 +25,7 @@ from heartbeatd.answers import (
     FrozenTime,
     LastRun,
     OutageStatus,
+    ProblemCounts,
     QueueCounts,
     RefusedConfig,
     SpendToday,
@@ -42,13 +42,12 @@ from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import PROVIDER, Problem, Told
+from scheduler.model.problem import PROVIDER, REPORTED, Problem, Subject, Told
 from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.store import (
     boots,
     breakers,
     clock_changes,
-    conditions,
     config_history,
     cost_history,
     lane_holds,
@@ -172,7 +171,7 @@ def read_entries(
 ) -> list[EntryStatus]:
     """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
     held, spent, times = lane_holds.holds_by_agent(db, now), spend.days_in_progress(db, now), TimeFormat.of_today(zone, now)
-    open_counts, found = conditions.count_open(db), overviews.entry_overviews(db, kind, name)
+    open_counts, found = _count_problems(db), overviews.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
     own = {key: list(each) for key, each in groupby(problems.unsettled_problems(db, kind, name), lambda one: one.subject[:2])}
@@ -193,22 +192,26 @@ def read_entries(
             activity=_last_activity(entry),
             busy=held.get(entry.name, []) if entry.kind is Kind.HEARTBEAT else [],
             muted=entry_states.active_mute(entry, now, times),
-            conditions=_count_conditions(entry, open_counts),
+            problems=open_counts.get((entry.kind, entry.name), ProblemCounts(open=0, reported=0, worst=None)),
             budget=_budget_usage(spent.get((entry.kind, entry.name))),
         )
         for entry, row in found
     ]
 
 
-def _count_conditions(entry: EntryRow, open_counts: Mapping[tuple[str, str, bool], int]) -> ConditionCounts:
-    """The number of open conditions of an agent, and their highest severity; None without any. A job has no conditions."""
-    counts = {
-        severity: sum(open_counts.get((entry.name, severity, acknowledged), 0) for acknowledged in (False, True))
-        for severity in Severity
-        if entry.kind is Kind.HEARTBEAT
+def _count_problems(db: sqlite3.Connection) -> dict[tuple[str, str], ProblemCounts]:
+    """The number of open problems of each subject, by kind and name, and their highest severity."""
+    found: dict[tuple[str, str], list[tuple[Subject, Severity, int]]] = {}
+    for (subject, severity, _), count in problems.count_open(db).items():
+        found.setdefault(subject[:2], []).append((subject, Severity(severity), count))
+    return {
+        key: ProblemCounts(
+            open=sum(count for _, _, count in counts),
+            reported=sum(count for subject, _, count in counts if subject.part == REPORTED),
+            worst=max((severity for _, severity, _ in counts), key=lambda each: each.rank).value,
+        )
+        for key, counts in found.items()
     }
-    worst = max((severity for severity, count in counts.items() if count), key=lambda severity: severity.rank, default=None)
-    return ConditionCounts(open=sum(counts.values()), worst=worst.value if worst else None)
 
 
 def _budget_usage(spent: SpentDay | None) -> BudgetUsage | None:

@@ -43,7 +43,7 @@ class _Columns(NamedTuple):
     queue: int | None = None
     approvals: int | None = None
     active_at: datetime | None = None
-    conditions: int = 0
+    reported: int = 0
     unconfirmed: str | None = None
     unconfirmed_answers: int = 0
     looked_at: datetime | None = None
@@ -64,13 +64,13 @@ class EntryRow(_Columns):
 
     `schedule_text` is the column `pace`.
 
-    `troubles` is the number of its problems that are not over, or whose end is yet to be sent.
-    `conditions` is the number of conditions that are open, or whose end is yet to be reported. `precheck` is the digest of the
-    precheck's output at the last complete answer, `looked_at` the time of that answer, and `looked_lines` are the digests of
-    lines that the agent has left out on purpose. `unconfirmed` is the digest of a newer output, to which so many
-    `unconfirmed_answers` were given that are not final. `paused_by` is who paused it: command, or token NAME. `mute` is the mute
-    until `muted_until`, as text (`model/mute`). `expected_at` is when the first slot comes due that is still to be answered, None
-    if none is expected. `expected_before` is when the slot after it comes due.
+    `troubles` is the number of its problems that are not over, or whose end is yet to be sent, and `reported` the same for those
+    that an agent reports itself (the column `conditions`). `precheck` is the digest of the precheck's output at the last complete
+    answer, `looked_at` the time of that answer, and `looked_lines` are the digests of lines that the agent has left out on
+    purpose. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that are not final.
+    `paused_by` is who paused it: command, or token NAME. `mute` is the mute until `muted_until`, as text (`model/mute`).
+    `expected_at` is when the first slot comes due that is still to be answered, None if none is expected. `expected_before` is
+    when the slot after it comes due.
 
     Functions return a changed row, and `store/unit_of_work` writes it once.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from heartbeat.runners import Tokens
 from scheduler.model.circuit import Circuit
@@ -16,7 +17,7 @@ class RunClosed:
     """A run has ended, or `slots` slots were skipped. `started_at` is None if nothing ran. `log` is the agent's text for the log.
 
     `truncated`: the answer was cut at a token limit. `precheck_problem` is why the precheck failed. `left_out` is what was to be
-    in the prompt and was left out. `effects` is what happened to each finding of the answer, and of conditions that it does not
+    in the prompt and was left out. `effects` is what happened to each finding of the answer, and of problems that it does not
     mention. `worker` is the worker that executed the last attempt; None: the daemon itself.
     """
 
@@ -212,12 +213,14 @@ class ChecklistRemarked:
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionClosed:
-    """A condition was closed without an answer of its agent. `key` is its key as the agent wrote it."""
+class ProblemChanged:
+    """A person has closed a problem, has acknowledged it, or has removed its acknowledgement (`change`)."""
 
-    name: str
+    number: str
+    subject: str
     key: str
-    ended_by: str
+    change: Literal["closed", "acknowledged", "unacknowledged"]
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,24 +232,6 @@ class ButtonPressed:
     result: str
     user: str
     name: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionAcknowledged:
-    """A person has acknowledged an open condition. `key` is its key as the agent wrote it."""
-
-    name: str
-    key: str
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class AcknowledgementEnded:
-    """A person has removed the acknowledgement of an open condition. `key` is its key as the agent wrote it."""
-
-    name: str
-    key: str
-    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +267,10 @@ Event = (
     SettingsApplied
     | BreakerMoved
     | ChecklistRemarked
-    | AcknowledgementEnded
     | ButtonPressed
-    | ConditionAcknowledged
-    | ConditionClosed
     | MuteChanged
     | PauseChanged
+    | ProblemChanged
     | RunClosed
     | LaneBusy
     | ModelMismatched

@@ -14,11 +14,11 @@ from scheduler.model.timestamps import from_millis, to_millis
 class KnownState:
     """What was known of an entry when it was muted until something changes.
 
-    `conditions` are the open ones, by key, with the rank of their severity. `texts` are digests of recent messages. `failing`
-    has the reasons of its problems, separated by blanks; it is empty if it works.
+    `problems` are the open ones that an agent reports, by key, with the rank of their severity. `texts` are digests of recent
+    messages. `failing` has the reasons of the problems that the daemon observes, separated by blanks; it is empty if it works.
     """
 
-    conditions: Mapping[str, int] = field(default_factory=dict)
+    problems: Mapping[str, int] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     failing: str = ""
 
@@ -44,5 +44,6 @@ def parse_mute(text: str) -> Mute:
     """The mute of an entry's row."""
     data = json.loads(text)
     known = data["known"]
-    state = None if known is None else KnownState(known["conditions"], tuple(known["texts"]), known["failing"] or "")
+    reported = known and known.get("problems", known.get("conditions"))  # the name in an earlier version
+    state = None if known is None else KnownState(reported, tuple(known["texts"]), known["failing"] or "")
     return Mute(from_millis(data["since"]), data["by"], data["held"], state)

@@ -1,4 +1,7 @@
-"""Defines a problem: something that is wrong with an agent, a job, a provider or a channel, until it is over."""
+"""Defines a problem: something that is wrong with an agent, a job, a provider or a channel, until it is over.
+
+An agent reports problems itself; all others are observed by the daemon. Only the end of a reported one needs evidence.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from heartbeat.evidence import OpenProblem, TrackedLine
 from heartbeat.findings import Severity
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.outcome import Kind
@@ -15,6 +19,7 @@ from scheduler.model.settings import Target
 
 PROVIDER = "provider"  # the kind of subjects that are providers or models
 CHANNEL = "channel"  # the kind of subjects that are channels, or recipients on them
+REPORTED = "reported"  # the part of an agent whose problems it reports itself
 
 UNSTABLE_OPENINGS = 3  # a problem that opens so often within UNSTABLE_TIME is unstable
 UNSTABLE_TIME = timedelta(hours=24)
@@ -28,13 +33,41 @@ class Told(StrEnum):
     OVER = "over"
 
 
+class Effect(StrEnum):
+    """What a run did to a problem, as its run record and the log say it."""
+
+    OPENED = "opened"
+    KNOWN = "known"  # it was open already
+    WORSENED = "worsened"  # its severity has risen
+    REMINDED = "reminded"  # it is still open, and a reminder was sent
+    RESOLVED = "resolved"  # the agent said that it is over
+    CLEARED = "cleared"  # the agent's answers no longer mention it
+    REPORTED = "reported"  # it was open already, and a recipient that did not know of it was notified
+    ENDED = "ended"  # it had been reported as unstable, and its end was reported
+    IGNORED = "ignored"  # the agent said that it is over, but it was not open
+    UNCONFIRMED = "unconfirmed"  # the agent did not say it again when it was asked, so it was left out
+    UNTRACKED = "untracked"  # there were too many open problems
+
+
+class EndedBy(StrEnum):
+    """Why a problem is over. One that the daemon observes is over when it does not observe it any more."""
+
+    OBSERVED = "observed"
+    RESOLVED = "resolved"  # the agent said so
+    NOT_MENTIONED = "not_mentioned"  # the agent's answers no longer mention it
+    GONE = "gone"  # its lines are gone from the precheck's output
+    USER = "user"
+    JOB = "job"  # the job that failed works again
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemNotice:
     """The last message about a problem to one recipient, queued at `at`.
 
     `severity` is the highest that the recipient got. `faults` are the different errors of which it was notified. `is_known`: an
-    earlier message about the same opening has arrived. `is_pending`: the message may still arrive. `is_lost`: it was given up, so
-    it does not count as sent. `delivered_at` is None unless it has arrived. `says` is the same in words.
+    earlier message about this opening was not given up. `is_pending`: it may still arrive. `is_lost`: it was given up, so
+    it does not count as sent. `message_id` is the message in the outbox, None if nothing was sent or it was deleted.
+    `delivered_at` is None unless it has arrived. `says` is the same in words.
     """
 
     kind: Told
@@ -44,16 +77,25 @@ class ProblemNotice:
     is_known: bool = False
     is_pending: bool = False
     is_lost: bool = False
+    message_id: int | None = None
     delivered_at: datetime | None = None
     says: str = ""
 
 
 class Subject(NamedTuple):
-    """What has a problem: its kind (heartbeat, cron, provider, channel), its name, and its part: the model or the recipient."""
+    """What has a problem: its kind (heartbeat, cron, provider, channel), its name, and its part.
+
+    The part is a model or a recipient. Of an agent it separates what it reports (`REPORTED`) from how its runs go.
+    """
 
     kind: str
     name: str
     part: str = ""
+
+    @classmethod
+    def of_reports(cls, agent: str) -> Subject:
+        """An agent that reports problems."""
+        return cls(Kind.HEARTBEAT, agent, REPORTED)
 
     @classmethod
     def of_circuit(cls, circuit: Circuit) -> Subject:
@@ -107,6 +149,38 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why an agent reports a problem. It is empty for a problem that the daemon observes.
+
+    `label` is the key as the agent wrote it, and `aliases` are other keys that it has used. `missed` counts the answers in a row
+    that did not mention the problem, and `wrongly_closed` how often it was mentioned again soon after it had been closed for that
+    reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `senders` are the
+    senders of wakes that came with it: without such a wake, an answer without it does not mean that it is over.
+    `has_returned`: this run has opened it again, with the same line as before.
+    """
+
+    label: str = ""
+    first_run_id: int = 0
+    last_run_id: int = 0
+    missed: int = 0
+    wrongly_closed: int = 0
+    lines: tuple[TrackedLine, ...] = ()
+    senders: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
+    aliases: tuple[str, ...] = ()
+    has_returned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Who said when that a problem needs no further message until its severity rises above `severity`, or until it is over."""
+
+    at: datetime
+    severity: Severity
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong with a subject, under a key.
 
@@ -122,7 +196,10 @@ class Problem:
     count: int = 1
     opened_at: datetime | None = None
     over_at: datetime | None = None
+    ended_by: EndedBy | None = None
     openings: tuple[datetime, ...] = ()
+    evidence: Evidence = Evidence()
+    acknowledgement: Acknowledgement | None = None
     id: int = 0
     notices: Mapping[Target, ProblemNotice] = field(default_factory=dict)
 
@@ -137,6 +214,16 @@ class Problem:
         return self.found.key
 
     @property
+    def label(self) -> str:
+        """The key as people see it."""
+        return self.evidence.label or self.key
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether an agent reports it, and the daemon does not observe it itself."""
+        return self.subject.kind == Kind.HEARTBEAT and self.subject.part == REPORTED
+
+    @property
     def is_open(self) -> bool:
         """Whether it was seen often enough, and is not over."""
         return self.opened_at is not None and self.over_at is None
@@ -146,6 +233,34 @@ class Problem:
         """Whether it is over, and each recipient that was notified of it knows that, or need not know."""
         return self.over_at is not None and all(last.kind is Told.OVER for last in self.notices.values())
 
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether it is not over, and a person has said that it needs no further message unless it gets worse."""
+        acked = self.acknowledgement
+        return self.over_at is None and acked is not None and self.found.severity.rank <= acked.severity.rank
+
+    def is_known_to(self, target: Target) -> bool:
+        """Whether the target was notified of it, and not of its end."""
+        last = self.notices.get(target)
+        return last is not None and last.kind is not Told.OVER and not last.is_lost
+
     def is_unstable(self, now: datetime) -> bool:
         """Whether it opened several times within the last day."""
         return sum(opened > now - UNSTABLE_TIME for opened in self.openings) >= UNSTABLE_OPENINGS
+
+    @property
+    def for_prompt(self) -> OpenProblem:
+        """What an agent reports, as the prompt lists it, and as findings are compared with it."""
+        known = [last.delivered_at for last in self.notices.values() if last.kind is not Told.OVER and last.delivered_at]
+        own = self.evidence
+        return OpenProblem(
+            self.label,
+            self.found.severity,
+            self.found.text,
+            self.since,
+            max(known, default=None),
+            own.aliases,
+            own.lines,
+            own.jobs,
+            own.senders,
+        )

@@ -670,3 +670,95 @@ alter table entry drop column flapping
 def m025_aliases(db: Any) -> None:
     """The other keys that an agent has used for a condition, as JSON."""
     db.conn.execute("alter table condition add column aliases text not null default '[]'")
+
+
+@migrations()
+def m026_reported_problems(db: Any) -> None:
+    """What agents report are problems too. What was sent about them is kept, so that no message is repeated."""
+    for statement in REPORTED_PROBLEMS.split(";\n"):
+        db.conn.execute(statement)
+
+
+# The table is made again, because messages name a problem by its number: that of a deleted problem is not used again. A server
+# never does that, so `replace`, which is not repeated there, copies the rows (postgresql_schema.py).
+# The end of a condition that recipients were not notified of is sent later only if it was unstable, or if its agent is muted.
+REPORTED_PROBLEMS = """
+create table numbered_problem (
+  id integer primary key autoincrement,
+  kind text not null,               -- heartbeat, cron, provider, channel
+  name text not null,
+  part text not null,               -- `reported` by an agent, the model of a provider, the recipient on a channel, else empty
+  key text not null,
+  severity text not null,
+  text text not null,
+  reason text not null,             -- the class of the error
+  fault text not null,              -- what distinguishes one error from another
+  cause_id integer,                 -- the problem of which it is a consequence; null: none
+  count integer not null,
+  since integer not null,
+  last_seen_at integer not null,
+  opened_at integer,
+  over_at integer,
+  openings text not null,
+  ended_by text,                    -- observed, resolved, not_mentioned, gone, user, job; null while it is not over
+  label text not null default '',   -- of what an agent reports: its key as the agent wrote it
+  first_run_id integer not null default 0,
+  last_run_id integer not null default 0,
+  missed integer not null default 0,
+  wrongly_closed integer not null default 0,
+  lines text not null default '[]', -- the evidence, as JSON: lines of the precheck, senders of wakes, failed jobs
+  senders text not null default '[]',
+  jobs text not null default '[]',
+  aliases text not null default '[]',
+  acked_at integer,
+  acked_severity text,
+  acked_by text not null default '',
+  unique (kind, name, part, key)
+) strict;
+
+replace into numbered_problem (id, kind, name, part, key, severity, text, reason, fault, cause_id, count, since, last_seen_at,
+    opened_at, over_at, openings)
+  select id, kind, name, part, key, severity, text, reason, fault, cause_id, count, since, last_seen_at, opened_at, over_at,
+    openings
+  from problem;
+
+drop table problem;
+
+alter table numbered_problem rename to problem;
+
+create index problem_of_cause on problem (cause_id) where cause_id is not null;
+
+insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, opened_at, over_at,
+    openings, ended_by, label, first_run_id, last_run_id, missed, wrongly_closed, lines, senders, jobs, aliases, acked_at,
+    acked_severity, acked_by)
+  select 'heartbeat', name, 'reported', key, severity, text, 'reported', '', 1, opened_at, last_seen_at, opened_at, closed_at,
+    openings, ended_by, label, first_run_id, last_run_id, missed, wrongly_closed, lines, senders, jobs, aliases, acked_at,
+    acked_severity, acked_by
+  from condition;
+
+insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, outbox_id)
+  select problem.id, told.channel, told.whom,
+    case when told.kind = 'flapping' then 'unstable' when told.kind = 'ended' then 'over'
+      when problem.over_at is not null and entry.muted_until is null
+        and (select count(*) from json_each(case when json_valid(problem.openings) then problem.openings else '[]' end)) < 3
+        then 'over' else 'open' end,
+    told.severity, told.reported_at, '[""]', told.outbox_id
+  from condition_report as told join condition on condition.id = told.condition_id
+  join problem on problem.kind = 'heartbeat' and problem.name = condition.name and problem.part = 'reported'
+    and problem.key = condition.key
+  left join entry on entry.kind = 'heartbeat' and entry.name = condition.name;
+
+update problem set key = 'heartbeatd:new-problems', label = 'heartbeatd:new-problems'
+  where part = 'reported' and key = 'heartbeatd:new-conditions';
+
+update entry set conditions = (select count(*) from problem where problem.kind = entry.kind and problem.name = entry.name
+  and part = 'reported' and (over_at is null or exists (select 1 from problem_notice where problem_id = problem.id
+  and problem_notice.kind <> 'over')));
+
+create index problem_of_job on problem (name)
+  where part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]');
+
+drop table condition_report;
+
+drop table condition
+"""

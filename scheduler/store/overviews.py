@@ -86,11 +86,12 @@ OWNERS = {
     "run": "select kind, name from run where id = ?",
     "wake": "select kind, name from wake where id = ?",
     "outbox": "select kind, name from outbox where id = ?",
+    "problem": "select kind, name from problem where id = ?",
 }
 
 
 def entry_of_row(db: sqlite3.Connection, table: str, number: int) -> tuple[str, str] | None:
-    """Kind and name of the entry of a row in `run`, `wake` or `outbox`; None if there is no such row."""
+    """Kind and name of the entry of a row in `run`, `wake`, `outbox` or `problem`; None if there is no such row."""
     row = db.execute(OWNERS[table], (number,)).fetchone()
     return (row["kind"], row["name"]) if row else None
 
@@ -173,7 +174,7 @@ def cost_since(db: sqlite3.Connection, name: str, since: datetime) -> DayCost:
     return DayCost(row["cost_usd"], row["runs"], row["unpriced"])
 
 
-# `detail` is the reason or suppression of a run, the channel of a message, and the key of a condition.
+# `detail` is the reason or suppression of a run, the channel of a message, and the key of a problem.
 ACTIVITY = """
 select at, event, id, kind, name, result, detail, slots, began_at, error from (
   select finished_at as at, case when outcome = 'skipped' then 'skip' else 'run' end as event, id, kind, name, outcome as result,
@@ -187,10 +188,11 @@ select at, event, id, kind, name, result, detail, slots, began_at, error from (
     from outbox where state in ('delivered', 'dead', 'dropped', 'held', 'uncertain')
     and coalesce(finished_at, doubted_at) >= :since
   union all
-  select opened_at, 'condition', id, 'heartbeat', name, 'opened', label, 1, null, text from condition where opened_at >= :since
+  select opened_at, 'problem', id, kind, name, 'opened', coalesce(nullif(label, ''), key), 1, null, text
+    from problem where opened_at >= :since
   union all
-  select closed_at, 'condition', id, 'heartbeat', name, 'closed', label, 1, opened_at, ended_by
-    from condition where closed_at >= :since
+  select over_at, 'problem', id, kind, name, 'over', coalesce(nullif(label, ''), key), 1, since, ended_by
+    from problem where over_at >= :since and opened_at is not null
 ) as happened where cast(:name as text) is null or (kind = :kind and name = :name)
 order by at desc, id desc limit :limit
 """
@@ -199,7 +201,7 @@ order by at desc, id desc limit :limit
 def list_activity(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int) -> list[LoggedEvent]:
     """At most `limit` events since a time, the oldest first, of one entry or (None) of all. Skipped slots may share an event.
 
-    `error` is the text of a condition that was opened, and why one was closed.
+    `error` is the text of a problem that was opened, and why one is over.
     """
     kind, name = key or (None, None)
     rows = db.execute(ACTIVITY, {"since": to_millis(since), "kind": kind, "name": name, "limit": limit}).fetchall()

@@ -1,20 +1,38 @@
-"""Keeps the problems of agents, jobs, providers and channels, and what each recipient was last notified of."""
+"""Keeps all problems, those that agents report and those that the daemon observes, and what each recipient last got."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Collection, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from types import UnionType
+from typing import Any
 
+from heartbeat.evidence import TrackedLine
 from heartbeat.findings import Severity
 from scheduler.model.entry import Entry, Key
-from scheduler.model.outcome import DeliveryState
-from scheduler.model.problem import CHANNEL, PROVIDER, UNSTABLE_TIME, Finding, Problem, ProblemNotice, Subject, Told
+from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.problem import (
+    CHANNEL,
+    PROVIDER,
+    REPORTED,
+    UNSTABLE_TIME,
+    Acknowledgement,
+    EndedBy,
+    Evidence,
+    Finding,
+    Problem,
+    ProblemNotice,
+    Subject,
+    Told,
+)
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.outbox import HeldNotice, delivery_text
 from scheduler.store.transaction import Transaction
+
+MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
 
 # The problems that matter for the next look: they are not over, or a recipient is still to be notified of their end.
 UNSETTLED = (
@@ -27,12 +45,12 @@ ALL_UNSETTLED = (
 )
 COUNT_UNSETTLED = (
     "update entry set troubles = (select count(*) from problem where problem.kind = entry.kind"  # noqa: S608
-    " and problem.name = entry.name and " + UNSETTLED + ") where kind = ? and name = ?"
+    " and problem.name = entry.name and part = '' and " + UNSETTLED + ") where kind = ? and name = ?"
 )
 
 # The last message to each recipient, with the states of its parts. A message that was deleted had arrived.
 NOTICES = """
-select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known,
+select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known, told.outbox_id,
   count(part.id) as parts, sum(part.state = 'delivered') as delivered, sum(part.state = 'dead') as dead,
   sum(part.state in ('pending', 'sending', 'uncertain', 'held')) as pending, max(part.finished_at) as finished_at,
   max(part.attempts) as tries, max(case when part.state <> 'delivered' then part.error end) as error,
@@ -41,14 +59,56 @@ from problem_notice as told left join outbox as last on last.id = told.outbox_id
 left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
   and part.notice is not distinct from last.notice
 where told.problem_id in (select cast(value as bigint) from json_each(?))
-group by told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known
-order by told.problem_id, told.channel, told.whom
+group by told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known,
+  told.outbox_id order by told.problem_id, told.channel, told.whom
 """
 
 
-def problems_of(db: sqlite3.Connection, kind: str, name: str) -> list[Problem]:
-    """All problems of a subject and its parts, also those that are over, by part and key."""
-    return _read_problems(db, "select * from problem where kind = ? and name = ? order by part, key", (kind, name))
+COLUMNS = (
+    "kind", "name", "part", "key", "severity", "text", "reason", "fault", "cause_id", "count", "since", "last_seen_at",
+    "opened_at", "over_at", "ended_by", "openings", "label", "first_run_id", "last_run_id", "missed", "wrongly_closed", "lines",
+    "senders", "jobs", "aliases", "acked_at", "acked_severity", "acked_by",
+)  # fmt: skip
+ADD = f"insert into problem ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)}) returning id"  # noqa: S608
+CHANGE = f"update problem set {', '.join(f'{name} = :{name}' for name in COLUMNS)} where id = :id"  # noqa: S608
+
+
+def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
+    """All problems of a subject, also those that are over, by key."""
+    return _read_problems(db, "select * from problem where kind = ? and name = ? and part = ? order by key", subject)
+
+
+def open_reports_of(db: sqlite3.Connection, agent: str) -> list[Problem]:
+    """The open problems that an agent reports, the most severe and the latest first."""
+    found = _read_problems(
+        db, "select * from problem where kind = ? and name = ? and part = ? and over_at is null", Subject.of_reports(agent)
+    )
+    return sorted(found, key=lambda each: (-each.found.severity.rank, -to_millis(each.last_seen_at), each.key))
+
+
+def agents_with_reports_about(db: sqlite3.Connection, job: str) -> list[str]:
+    """The agents that report an open problem about this job, or one that came with its wake."""
+    rows = db.execute(
+        "select distinct name from problem where part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]')"
+        " and (? in (select value from json_each(case when json_valid(jobs) then jobs else '[]' end))"
+        " or ? in (select value from json_each(case when json_valid(senders) then senders else '[]' end))) order by name",
+        (job, sender_of_job(job)),
+    )
+    return [row["name"] for row in rows.fetchall()]
+
+
+def sender_of_job(job: str) -> str:
+    """The job as the sender of a wake, as `Evidence.senders` has it."""
+    return f"{Kind.CRON.value}:{job}"
+
+
+def problems_in_message(db: sqlite3.Connection, outbox_id: int) -> list[Problem]:
+    """The open problems that a message was the last to report to its recipient."""
+    query = (
+        "select * from problem where over_at is null and id in"
+        " (select problem_id from problem_notice where outbox_id = ? and kind <> 'over') order by key"
+    )
+    return _read_problems(db, query, (outbox_id,))
 
 
 def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: str | None = None) -> list[Problem]:
@@ -62,14 +122,14 @@ def all_problems(db: sqlite3.Connection) -> list[Problem]:
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject) -> Problem | None:
-    """The problem of a provider or a channel, which has one at most, under a key that may change; None if it never had any."""
+    """The problem of a provider or channel, which has one at most, under a key that may change; None if it never had any."""
     found = _read_problems(db, "select * from problem where kind = ? and name = ? and part = ?", subject)
     return found[0] if found else None
 
 
 def present_problem(found: Iterable[Problem]) -> Problem | None:
     """Of the problems of an agent or a job, the one that its latest runs have; None if it works."""
-    going_on = (problem for problem in found if problem.over_at is None)
+    going_on = (problem for problem in found if problem.over_at is None and not problem.is_reported)
     return max(going_on, key=lambda problem: (problem.last_seen_at, problem.count), default=None)
 
 
@@ -98,6 +158,7 @@ def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dic
             is_known=bool(row["known"]),
             is_pending=bool(row["pending"]),
             is_lost=bool(row["dead"]),
+            message_id=row["outbox_id"] if row["parts"] else None,
             delivered_at=arrived_at if (row["delivered"] or 0) == row["parts"] else None,
             says=_delivery_text(row),
         )
@@ -124,25 +185,39 @@ def save_problem(tx: Transaction, problem: Problem) -> int:
     if problem.over_at is not None and not problem.openings:
         delete_problem(tx, problem.id)
         return 0
-    found = problem.found
-    values = (
-        *problem.subject, found.key, found.severity, found.text, found.reason, found.fault, found.cause_id, problem.count,
-        to_millis(problem.since), to_millis(problem.last_seen_at), to_optional_millis(problem.opened_at),
-        to_optional_millis(problem.over_at), json.dumps([to_millis(opened) for opened in problem.openings]),
-    )  # fmt: skip
+    found, evidence, acked = problem.found, problem.evidence, problem.acknowledgement
+    columns: dict[str, object] = {
+        **problem.subject._asdict(),
+        "key": found.key,
+        "severity": found.severity,
+        "text": found.text,
+        "reason": found.reason,
+        "fault": found.fault,
+        "cause_id": found.cause_id,
+        "count": problem.count,
+        "since": to_millis(problem.since),
+        "last_seen_at": to_millis(problem.last_seen_at),
+        "opened_at": to_optional_millis(problem.opened_at),
+        "over_at": to_optional_millis(problem.over_at),
+        "ended_by": problem.ended_by,
+        "openings": json.dumps([to_millis(opened) for opened in problem.openings]),
+        "label": evidence.label,
+        "first_run_id": evidence.first_run_id,
+        "last_run_id": evidence.last_run_id,
+        "missed": evidence.missed,
+        "wrongly_closed": evidence.wrongly_closed,
+        "lines": json.dumps([[line.name, line.form, line.forms] for line in evidence.lines]),
+        "senders": json.dumps(sorted(evidence.senders)),
+        "jobs": json.dumps(sorted(evidence.jobs)),
+        "aliases": json.dumps(evidence.aliases),
+        "acked_at": to_millis(acked.at) if acked else None,
+        "acked_severity": acked.severity if acked else None,
+        "acked_by": acked.by if acked else "",
+    }
     if problem.id:
-        tx.db.execute(
-            "update problem set kind = ?, name = ?, part = ?, key = ?, severity = ?, text = ?, reason = ?, fault = ?,"
-            " cause_id = ?, count = ?, since = ?, last_seen_at = ?, opened_at = ?, over_at = ?, openings = ? where id = ?",
-            (*values, problem.id),
-        )
+        tx.db.execute(CHANGE, {**columns, "id": problem.id})
         return problem.id
-    row = tx.db.execute(
-        "insert into problem (kind, name, part, key, severity, text, reason, fault, cause_id, count, since, last_seen_at,"
-        " opened_at, over_at, openings) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning id",
-        values,
-    ).fetchone()
-    return int(row["id"])
+    return int(tx.db.execute(ADD, columns).fetchone()["id"])
 
 
 def save_notice(tx: Transaction, problem_id: int, target: Target, known: ProblemNotice, outbox_id: int | None) -> None:
@@ -168,6 +243,12 @@ def renew_notice(tx: Transaction, held: HeldNotice) -> None:
     )
 
 
+def count_unsettled(db: sqlite3.Connection, subject: Subject) -> int:
+    """The number of problems of a subject that are not over, or whose end is still to be sent."""
+    query = "select count(*) from problem where kind = ? and name = ? and part = ? and " + UNSETTLED  # noqa: S608
+    return int(db.execute(query, subject).fetchone()[0])
+
+
 def delete_problem(tx: Transaction, problem_id: int) -> None:
     """Delete a problem and what was sent about it. Its consequences are no longer consequences."""
     tx.open_breakers = None
@@ -175,9 +256,9 @@ def delete_problem(tx: Transaction, problem_id: int) -> None:
     tx.db.execute("delete from problem where id = ?", (problem_id,))
 
 
-def delete_problems_of(tx: Transaction, kind: str, name: str) -> None:
+def delete_problems_of(tx: Transaction, subject: Subject) -> None:
     """Delete all problems of a subject that is gone."""
-    for problem in problems_of(tx.db, kind, name):
+    for problem in problems_of(tx.db, subject):
         delete_problem(tx, problem.id)
 
 
@@ -219,13 +300,41 @@ def delete_problems_of_undeclared_channels(tx: Transaction, declared: Iterable[s
 
 
 def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
-    """Delete problems that have been over for longer than their retention, at least for a day: they may open again."""
+    """Delete problems that have been over for longer than their retention, and those of an agent above the limit.
+
+    A problem is kept for a day at least, because it may open again.
+    """
+    tx.open_breakers = None
     before = to_millis(tx.now - max(keep, UNSTABLE_TIME))
     tx.db.execute("delete from problem where over_at < ?", (before,))
+    tx.db.execute(
+        "delete from problem where id in (select id from (select id, row_number() over (partition by name order by over_at desc)"
+        " as place from problem where part = ? and over_at is not null) as ended where place > ?)",
+        (REPORTED, MAX_KEPT),
+    )
     tx.db.execute("delete from problem_notice where problem_id not in (select id from problem)")
 
 
+def count_open(db: sqlite3.Connection) -> dict[tuple[Subject, str, bool], int]:
+    """The number of open problems by subject, by severity, and by whether they are acknowledged; without covered ones."""
+    rows = db.execute(
+        "select kind, name, part, severity, acked_at is not null, count(*) from problem"
+        " where over_at is null and opened_at is not null and cause_id is null group by 1, 2, 3, 4, 5"
+    )
+    return {(Subject(row[0], row[1], row[2]), row[3], bool(row[4])): row[5] for row in rows}
+
+
+def oldest_unacknowledged(db: sqlite3.Connection) -> dict[Subject, datetime]:
+    """Since when the oldest open problem of each subject lasts that is more than `info`, and that nobody has acknowledged."""
+    rows = db.execute(
+        "select kind, name, part, min(since) from problem where over_at is null and opened_at is not null and cause_id is null"
+        " and acked_at is null and severity <> 'info' group by 1, 2, 3"
+    )
+    return {Subject(row[0], row[1], row[2]): from_millis(row[3]) for row in rows}
+
+
 def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) -> Problem:
+    acked_at = from_optional_millis(row["acked_at"])
     return Problem(
         subject=Subject(row["kind"], row["name"], row["part"]),
         found=Finding(row["key"], Severity(row["severity"]), row["text"], row["reason"], row["fault"], row["cause_id"]),
@@ -234,7 +343,35 @@ def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) ->
         count=row["count"],
         opened_at=from_optional_millis(row["opened_at"]),
         over_at=from_optional_millis(row["over_at"]),
-        openings=tuple(from_millis(opened) for opened in json.loads(row["openings"])),
+        ended_by=EndedBy(row["ended_by"]) if row["ended_by"] else None,
+        openings=tuple(from_millis(opened) for opened in _read_list(row["openings"], int)),
+        evidence=Evidence(
+            label=row["label"],
+            first_run_id=row["first_run_id"],
+            last_run_id=row["last_run_id"],
+            missed=row["missed"],
+            wrongly_closed=row["wrongly_closed"],
+            lines=_read_lines(row["lines"]),
+            senders=frozenset(_read_list(row["senders"], str)),
+            jobs=frozenset(_read_list(row["jobs"], str)),
+            aliases=tuple(_read_list(row["aliases"], str)),
+        ),
+        acknowledgement=Acknowledgement(acked_at, Severity(row["acked_severity"]), row["acked_by"]) if acked_at else None,
         id=row["id"],
         notices=notices,
     )
+
+
+def _read_list(text: str, item_type: type | UnionType) -> list[Any]:
+    """A list in a column. What is damaged is left out, so that the rest can be used."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return [item for item in found if isinstance(item, item_type)] if isinstance(found, list) else []
+
+
+def _read_lines(text: str) -> tuple[TrackedLine, ...]:
+    """The lines in a column. An earlier version wrote a digest for each, without the figures."""
+    found = [[each, "", 1] if isinstance(each, str) else each for each in _read_list(text, str | list)]
+    return tuple(TrackedLine(*each) for each in found if [type(part) for part in each] == [str, str, int])

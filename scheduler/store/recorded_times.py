@@ -14,7 +14,6 @@ from scheduler.store.transaction import Transaction
 LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
 
 MOVED: Mapping[str, str] = {
-    "condition": "update condition set opened_at = opened_at + :by where state = 'open'",
     "problem": "update problem set since = since + :by where over_at is null",
 }
 """At each change: what is wrong has lasted for as long as before."""
@@ -22,11 +21,6 @@ MOVED: Mapping[str, str] = {
 SET_BACK: Mapping[str, str] = {
     "breaker": "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :probe),"
     " half_open_at = min(half_open_at, :probe)",
-    "condition": "update condition set opened_at = min(opened_at, :now), last_seen_at = min(last_seen_at, :now),"
-    " closed_at = min(closed_at, :now), acked_at = min(acked_at, :now), openings ="
-    " (select json_group_array(min(cast(value as bigint), :now))"
-    " from json_each(case when json_valid(openings) then openings else '[]' end))",
-    "condition_report": "update condition_report set reported_at = min(reported_at, :now)",
     "digest": 'update digest set until_at = min(until_at, :now + "window")',
     "entry": "update entry set last_woken_at = min(last_woken_at, :now), last_ended_at = min(last_ended_at, :now),"
     " last_success_at = min(last_success_at, :now), looked_at = min(looked_at, :now)",
@@ -38,8 +32,9 @@ SET_BACK: Mapping[str, str] = {
     " else :now + max(0, not_before - created_at) end), created_at = min(created_at, :now)"
     " where state in ('pending', 'sending', 'uncertain', 'held')",
     "problem": "update problem set since = min(since, :now), last_seen_at = min(last_seen_at, :now),"
-    " opened_at = min(opened_at, :now), over_at = min(over_at, :now),"
-    " openings = (select json_group_array(min(cast(value as bigint), :now)) from json_each(openings))",
+    " opened_at = min(opened_at, :now), over_at = min(over_at, :now), acked_at = min(acked_at, :now),"
+    " openings = (select json_group_array(min(cast(value as bigint), :now))"
+    " from json_each(case when json_valid(openings) then openings else '[]' end))",
     "problem_notice": "update problem_notice set told_at = min(told_at, :now)",
     "rejected_wake": "update rejected_wake set first_at = min(first_at, :now), at = min(at, :now) where at > :now",
     "run": "update run set started_at = min(started_at, :now),"

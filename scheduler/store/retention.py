@@ -1,4 +1,4 @@
-"""Deletes rows that are no longer needed: for each table, which ones. Runs, conditions and problems have rules of their own."""
+"""Deletes rows that are no longer needed: for each table, which ones. Runs and problems have rules of their own."""
 
 from __future__ import annotations
 

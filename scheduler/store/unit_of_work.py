@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.timestamps import to_millis
 
-# The column `pace` has the field `schedule_text`. Columns are read by position: names would take three times as long.
-COLUMNS = tuple("pace" if field == "schedule_text" else field for field in EntryRow._fields)
+# Some columns have older names than their fields. Columns are read by position: names would take three times as long.
+FORMER_NAMES = {"schedule_text": "pace", "reported": "conditions"}
+COLUMNS = tuple(FORMER_NAMES.get(field, field) for field in EntryRow._fields)
 
 SLOT_COUNTS = ("good_slots", "bad_slots")  # only the metrics show these columns, so they are no fields of a row
 

@@ -156,9 +156,12 @@ READ: Mapping[str, Metric] = {
         "Since when the longest waiting entry has been due; absent while none is due."
     ),
     "heartbeatd_wakes_pending": Metric("Wakes that wait for the agent's next run.", "name"),
-    "heartbeatd_conditions_open": Metric(
-        "Open conditions that the agent has reported, by severity and by whether a person has acknowledged them.",
-        "name severity acknowledged",
+    "heartbeatd_problems_open": Metric(
+        "Open problems of agents, jobs, providers and channels, by severity and by whether a person has acknowledged them.",
+        "subject severity acknowledged",
+    ),
+    "heartbeatd_problem_oldest_timestamp_seconds": Metric(
+        "Since when the oldest open problem lasts that is more than info, and that nobody has acknowledged.", "subject"
     ),
     "heartbeatd_breaker_open": Metric("1 while the circuit breaker of the whole provider is open.", "provider"),
     "heartbeatd_breaker_model_open": Metric("1 while the circuit breaker of this model is open.", "provider model"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,9 +16,10 @@ from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Amount, Budget, Scope
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
+from scheduler.model.problem import CHANNEL, PROVIDER
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
-from scheduler.store import boots, breakers, conditions, disk_reserve, outbox, overviews, spend, wakes
+from scheduler.store import boots, breakers, disk_reserve, outbox, overviews, problems, spend, wakes
 from scheduler.telemetry.catalog import Reading
 
 EntryLabels = tuple[str, str]
@@ -93,7 +96,7 @@ def _shown_state(row: sqlite3.Row) -> str:
 
 
 def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[str], now: datetime) -> None:
-    """What waits: entries that are due, and wakes and open conditions of these agents. Also how often the daemon has crashed.
+    """What waits: entries that are due, and wakes of these agents. Also how often the daemon has crashed.
 
     The crashes are counted in the database, so that a crash is no reason to begin at 0 again.
     """
@@ -104,9 +107,25 @@ def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[st
     for name, number in wakes.count_waiting_by_agent(db).items():
         if name in agents:
             reading.show("heartbeatd_wakes_pending", number, name)
-    for (name, severity, acknowledged), number in conditions.count_open(db).items():
-        if name in agents:
-            reading.show("heartbeatd_conditions_open", number, name, severity, "true" if acknowledged else "false")
+
+
+def read_problems(
+    reading: Reading, db: sqlite3.Connection, wanted: Iterable[EntryLabels], circuits: Iterable[Circuit], channels: Iterable[str]
+) -> None:
+    """How many problems each of these subjects has, acknowledged or not, and since when the oldest lasts."""
+    shown = {*wanted, *((PROVIDER, each.provider) for each in circuits), *((CHANNEL, name) for name in channels)}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for (subject, severity, acknowledged), number in problems.count_open(db).items():
+        if subject[:2] in shown:
+            counts[subject.label, severity, "true" if acknowledged else "false"] += number
+    for labels, number in counts.items():
+        reading.show("heartbeatd_problems_open", number, *labels)
+    oldest: dict[str, float] = {}
+    for subject, since in problems.oldest_unacknowledged(db).items():
+        if subject[:2] in shown:
+            oldest[subject.label] = min(since.timestamp(), oldest.get(subject.label, math.inf))
+    for label, at in oldest.items():
+        reading.show("heartbeatd_problem_oldest_timestamp_seconds", at, label)
 
 
 def read_breakers(reading: Reading, db: sqlite3.Connection, circuits: Collection[Circuit]) -> None:

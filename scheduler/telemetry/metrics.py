@@ -49,7 +49,7 @@ DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 # Shown by a gauge, counted as something else (a call, the end of a run), or shown in the log and by commands.
 NOT_COUNTED = (
     events.LaneBusy, events.TargetUnknown, events.ProviderFailed, events.BreakerMoved, events.ChecklistRemarked,
-    events.ConditionClosed, events.ConditionAcknowledged, events.AcknowledgementEnded, events.PauseChanged, events.MuteChanged,
+    events.ProblemChanged, events.PauseChanged, events.MuteChanged,
 )  # fmt: skip
 
 
@@ -213,8 +213,10 @@ class Metrics:
         agents = frozenset(name for kind, name in wanted if kind == Kind.HEARTBEAT)
         gauges.read_entries(reading, db, self._settings, wanted, at)
         gauges.read_waiting(reading, db, agents, at)
-        gauges.read_outbox(reading, db, self._settings.channels)
-        gauges.read_breakers(reading, db, possible_labels.called_circuits(self._settings))
+        circuits, channels = possible_labels.called_circuits(self._settings), self._settings.channels
+        gauges.read_problems(reading, db, wanted, circuits, channels)
+        gauges.read_outbox(reading, db, channels)
+        gauges.read_breakers(reading, db, circuits)
         skipped_at = dict(self._budget_skips)  # in one step, because the other thread may add a key
         gauges.read_budgets(reading, db, self._settings, wanted, skipped_at, self._day_plans, at)
         if self._settings.postgresql is None:

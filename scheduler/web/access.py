@@ -8,7 +8,7 @@ from functools import cache
 from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 from heartbeatd.answers import SHARED, EntryBody, EntryPart, Problem, ResponseBody, SharedBody
-from heartbeatd.operations import Concern, Operation, Permission
+from heartbeatd.operations import Concern, Permission
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.keys.models import Agent
@@ -23,26 +23,24 @@ from scheduler.web.http_errors import HttpError, not_found
 
 AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)
 
+TABLES = {Concern.RUN: "run", Concern.WAKE: "wake", Concern.MESSAGE: "outbox", Concern.PROBLEM: "problem"}
 HIDDEN_ERRORS = "the config has errors in parts that this token may not see; ask for a token without `agents:`, or read the log"
 
 
-def authorize(request: ApiRequest, may: Permission | None, concern: Concern, operation: Operation | None = None) -> None:
-    """Raises HttpError unless the caller has the permission, and may access what the request concerns. It reads the database.
-
-    `operation` is needed for a request that names its agent or run itself (Concern.NAMED).
-    """
+def authorize(request: ApiRequest, may: Permission | None, concern: Concern) -> None:
+    """Raises HttpError unless the caller has the permission, and may access what the request concerns. It reads the database."""
     check_permission(request.caller, may)
     if concern is Concern.PART:
         return
-    if concern is Concern.ALL:
-        if request.caller.agents is not None:
-            raise HttpError(
-                403,
-                "forbidden",
-                f"the token {request.caller.name!r} is limited to some agents, and this request concerns all of them",
-            )
-        return
-    check_access(request.caller, *_find_entry(request, concern, operation))
+    key = None if concern is Concern.ALL else _find_entry(request, concern)
+    if key is not None:
+        check_access(request.caller, *key)
+    elif request.caller.agents is not None:
+        raise HttpError(
+            403,
+            "forbidden",
+            f"the token {request.caller.name!r} is limited to some agents, and this request concerns all of them",
+        )
 
 
 def check_access(caller: Caller, kind: Kind, name: str) -> None:
@@ -52,26 +50,26 @@ def check_access(caller: Caller, kind: Kind, name: str) -> None:
         raise HttpError(403, "forbidden", f"the token {caller.name!r} is only for the agents {allowed}")
 
 
-def _find_entry(request: ApiRequest, concern: Concern, operation: Operation | None) -> Key:
-    """The entry that the request concerns. Raises HttpError if the path names a run, wake or message that does not exist."""
+def _find_entry(request: ApiRequest, concern: Concern) -> Key | None:
+    """The entry that the request concerns. Raises HttpError if the run, wake, message or problem in the path does not exist.
+
+    None: it is a problem of a provider or a channel, which concerns the whole daemon.
+    """
     if concern is Concern.AGENT:
         return Kind.HEARTBEAT, request.path["name"]
     if concern is Concern.JOB:
         return Kind.CRON, request.path["name"]
-    sent = operation.as_json() if operation is not None and concern is Concern.NAMED else {}
-    if "agent" in sent:
-        return Kind.HEARTBEAT, sent["agent"]
-    number = sent["run"] if concern is Concern.NAMED else row_in_path(request, concern)
+    number = row_in_path(request, concern)
     with open_reader(request.app_state) as db:
-        found = overviews.entry_of_row(db, {Concern.MESSAGE: "outbox", Concern.WAKE: "wake"}.get(concern, "run"), number)
-    if found is None or (concern is Concern.NAMED and found[0] != Kind.HEARTBEAT):
-        raise not_found(f"run {number} of an agent" if concern is Concern.NAMED else f"{concern.name.lower()} {number}")
-    return Kind(found[0]), found[1]
+        found = overviews.entry_of_row(db, TABLES[concern], number)
+    if found is None:
+        raise not_found(f"{concern.name.lower()} {number}")
+    return (Kind(found[0]), found[1]) if found[0] in tuple(Kind) else None
 
 
 def row_in_path(request: ApiRequest, concern: Concern) -> int:
-    """The number of the run, wake or message in the path. Raises HttpError if it is not a number."""
-    number = parse_row_id(request.path["id"])
+    """The number of the run, wake, message or problem in the path. Raises HttpError if it is not a number."""
+    number = parse_row_id(request.path["id"].removeprefix("p" if concern is Concern.PROBLEM else ""))
     if number is None:
         raise not_found(f"{concern.name.lower()} of this number")
     return number

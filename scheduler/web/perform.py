@@ -56,7 +56,7 @@ def ask(request: ApiRequest, endpoint: str, operation: Operation[Answer]) -> Ans
     `endpoint` is the name of the request in openapi.json, which says what the operation is for: an agent, a job or all.
     """
     wanted = ENDPOINTS[endpoint]
-    authorize(request, wanted.may, wanted.concern, operation)
+    authorize(request, wanted.may, wanted.concern)
     try:
         answer = HANDLERS[wanted.operation](_with_subject(request, wanted), operation)
     except ConfigError as error:
@@ -71,7 +71,7 @@ async def perform(request: ApiRequest, endpoint: str, operation: Operation[Answe
         limiter = request.app_state.read_limiter if wanted.method == "GET" else None
         return await to_thread.run_sync(ask, request, endpoint, operation, limiter=limiter)
     assert isinstance(operation, Verb)
-    await run_in_threadpool(authorize, request, wanted.may, wanted.concern, operation)
+    await run_in_threadpool(authorize, request, wanted.may, wanted.concern)
     subject = _with_subject(request, wanted).subject
     answer = await call_engine(request, VerbRequest(operation, subject, sender or sender_of(request)))
     if isinstance(answer, WakeAccepted):
@@ -91,11 +91,11 @@ def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
 
 
 def _with_subject(request: ApiRequest, endpoint: Endpoint) -> ApiRequest:
-    """The request with the entry, run, wake or message that its path names."""
+    """The request with the entry, run, wake, message or problem that its path names."""
     if endpoint.concern in (Concern.AGENT, Concern.JOB):
         kind = Kind.HEARTBEAT if endpoint.concern is Concern.AGENT else Kind.CRON
         return replace(request, subject=(kind, request.path["name"]))
-    if endpoint.concern in (Concern.RUN, Concern.WAKE, Concern.MESSAGE):
+    if endpoint.concern in (Concern.RUN, Concern.WAKE, Concern.MESSAGE, Concern.PROBLEM):
         return replace(request, subject=row_in_path(request, endpoint.concern))
     return request
 

@@ -1,4 +1,4 @@
-"""Handles the GET requests of the API: status, agents, jobs, runs, wakes, outbox, conditions, plan and explain."""
+"""Handles the GET requests of the API: status, agents, jobs, runs, wakes, outbox, problems, plan and explain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from heartbeatd.questions import (
     GetStatus,
     GetWake,
     ListAgents,
-    ListConditions,
     ListJobs,
     ListMessages,
     ListProblems,
@@ -34,7 +33,7 @@ from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
-from scheduler.store import agent_memory, conditions, disk_reserve, entries, outbox, run_history
+from scheduler.store import agent_memory, disk_reserve, entries, outbox, run_history
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
@@ -157,20 +156,6 @@ def _parse_message_cursor(text: str) -> tuple[bool, int]:
     if word not in ("open", "dead") or message_id is None:
         raise bad_request(BAD_CURSOR)
     return word == "dead", -message_id
-
-
-@handles(ListConditions)
-def list_conditions(request: ApiRequest, question: ListConditions) -> answers.ConditionList:
-    """The open conditions (`state=all`: the closed ones too) of the agents that the caller may access, or of one agent."""
-    name = question.agent
-    if name is not None:
-        check_access(request.caller, Kind.HEARTBEAT, name)
-    names = request.caller.agents if name is None else (name,)
-    with open_reader(request.app_state) as db:
-        found = conditions.list_conditions(db, names, closed=question.state == "all")
-        if name is not None and not found and entries.find_entry(db, Kind.HEARTBEAT, name) is None:
-            raise not_found(f"agent {name!r}")
-    return answers.ConditionList(conditions=found)
 
 
 @handles(ListProblems)

@@ -129,6 +129,6 @@ def test_a_pipe_gets_the_whole_text_of_a_condition(make_world: MakeWorld) -> Non
     world = make_world(CONFIG, scripts={"good": lambda _: f"[disk] {text}"})
     world.run(hours=1)
     code = "import sys; from scheduler.cli.main import main; sys.exit(main())"
-    words = [sys.executable, "-c", code, "-c", world.config, "conditions"]
+    words = [sys.executable, "-c", code, "-c", world.config, "problems"]
     ended = subprocess.run(words, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=60, check=True)
     assert text.strip() in ended.stdout

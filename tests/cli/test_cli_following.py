@@ -60,7 +60,7 @@ def test_logs_lists_runs_messages_conditions_and_boots_in_order(call: Call) -> N
     texts = [line[21:] for line in lines]
     assert any(text.startswith("agent/ops  alert (run ") for text in texts)
     assert any(text.startswith("agent/ops  message delivered to hook (message ") for text in texts)
-    assert any(text.startswith("agent/ops  condition opened disk: 92 %") for text in texts)
+    assert any(text.startswith("agent/ops  problem opened disk: 92 %") for text in texts)
     assert any(text.startswith("agent/idle  skipped checklist_empty (") for text in texts)
     assert any(text.startswith("cron/tick  failed exit") for text in texts)
     assert any(text.startswith("daemon  started") for text in texts)

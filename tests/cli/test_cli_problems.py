@@ -1,15 +1,19 @@
-"""The command `problems` lists everything that is wrong, and explains the number that a message has."""
+"""`problems` lists everything that is wrong; `ack`, `unack` and `close` take its numbers, with the daemon up and down."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from test_cli_writing import Daemon
 from test_story_notices import process_result
 from world import MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
+from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 
 CONFIG = """
@@ -22,7 +26,7 @@ cron:
   backup: {every: 30m, command: backup, deliver: phone}
 """
 JOB_LINES = [
-    "p1       cron/backup  failed    warning   03-02 08:30  open",
+    "p2       cron/backup  failed    warning   03-02 08:30  open",
     "    exit: exit code 2: tape 1 torn",
     "    delivered to phone 03-02 08:30",
 ]
@@ -42,10 +46,15 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def command(world: World, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `heartbeatd problems` with these words and returns the printed lines."""
+    """Runs `heartbeatd problems` with these words, or (`verb`) another command, and returns the printed lines."""
 
-    def run(*words: str, code: int = 0) -> list[str]:
-        assert main(["-c", str(world.config), "problems", *words]) == code
+    stopped: list[bool] = []  # because a command that changes something takes the database, as no daemon runs
+
+    def run(*words: str, code: int = 0, verb: bool = False) -> list[str]:
+        if verb and not stopped:
+            stopped.append(True)
+            world.stop()
+        assert main(["-c", str(world.config), *([] if verb else ["problems"]), *words]) == code
         out, err = capsys.readouterr()
         return (out + err).splitlines()
 
@@ -59,45 +68,116 @@ def subjects(command: Command, *words: str) -> list[tuple[str | None, str, str]]
 
 def test_the_number_in_a_message_is_explained(world: World, command: Command) -> None:
     texts = [text.splitlines()[0] for _, who, text in world.delivered if who == "backup"]
-    assert texts == ["warning  cron/backup failed: exit: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p1"]
+    assert texts == ["warning  cron/backup failed: exit: exit code 2: tape 1 torn (since 2026-03-02 08:30 UTC)   p2"]
     title = "PROBLEM  SUBJECT      KEY     SEVERITY  SINCE        STATE"
-    assert command("p1") == [title, *(line.replace("failed    ", "failed  ") for line in JOB_LINES), "times in UTC"]
+    assert command("p2") == [title, *(line.replace("failed    ", "failed  ") for line in JOB_LINES), "times in UTC"]
 
 
 def test_one_command_lists_everything_that_is_wrong_the_most_severe_first(command: Command) -> None:
     assert command() == [
         "PROBLEM  SUBJECT      KEY        SEVERITY  SINCE        STATE",
-        "-        agent/ops    disk:/var  critical  03-02 08:00  open",
+        "p1       agent/ops    disk:/var  critical  03-02 08:00  open",
         "    97 % full",
         "    delivered to phone 03-02 08:00",
         *(line.replace("failed    ", "failed     ") for line in JOB_LINES),
         "times in UTC",
     ]
     for name in ("backup", "cron/backup"):
-        assert subjects(command, name) == [("p1", "cron/backup", "open")]
+        assert subjects(command, name) == [("p2", "cron/backup", "open")]
 
 
 def test_a_problem_that_is_over_is_only_listed_with_all_or_by_its_number(world: World, command: Command) -> None:
     world.scripts["backup"] = lambda _: "well"
     world.run(minutes=30)
-    assert subjects(command) == [(None, "agent/ops", "open")]
+    assert subjects(command) == [("p1", "agent/ops", "open")]
     assert command("backup") == ["there are no open problems"]
-    over = ("p1", "cron/backup", "over")
-    assert (subjects(command, "--all", "backup"), subjects(command, "p1")) == ([over], [over])
-    assert command("p1")[1].endswith("over 03-02 09:00")
+    over = ("p2", "cron/backup", "over")
+    assert (subjects(command, "--all", "backup"), subjects(command, "p2")) == ([over], [over])
+    assert command("p2")[1].endswith("over 03-02 09:00")
 
 
-def test_an_acknowledged_condition_says_so(world: World, command: Command) -> None:
-    assert main(["-c", str(world.config), "ack", "ops", "disk:/var"]) == 0
+def test_a_problem_is_acknowledged_and_closed_by_its_number_or_by_name_and_key(world: World, command: Command) -> None:
+    def say(*words: str, code: int = 0) -> str:
+        return "\n".join(command(*words, code=code, verb=True))
+
+    assert say("ack", "ops", "DISK: /var") == (
+        "problem p1 (agent/ops disk:/var) is acknowledged: no messages until it is worse or over"
+    )
     assert "critical  03-02 08:00  open, acknowledged" in "\n".join(command("agent/ops"))
+    assert any(line.endswith("by cli: no messages until it is worse or over") for line in command("p1"))
+    assert say("unack", "p1") == "problem p1 (agent/ops disk:/var) is not acknowledged any more"
+    assert say("unack", "p1", code=1) == "heartbeatd: problem p1 was not acknowledged"
+    assert say("ack", "p2").startswith("problem p2 (cron/backup failed) is acknowledged")
+    assert say("close", "backup", "failed") == "problem p2 (cron/backup failed) is closed"
+    assert "over: a user closed it" in "\n".join(command("p2"))
+    assert say("close", "p2", code=1) == "heartbeatd: problem p2 (cron/backup failed) is over already"
+
+
+def test_a_problem_that_cannot_be_found_is_named_in_one_line(command: Command) -> None:
+    for words, said in {
+        ("ops",): "give the number of a problem, such as p12, or a name and a key; `heartbeatd problems` lists them",
+        ("7",): "give the number of a problem, such as p12, or a name and a key; `heartbeatd problems` lists them",
+        ("ops", "disk:/vra"): "ops has no open problem 'disk:/vra'; did you mean disk:/var?",
+        ("backup", "mail"): "backup has no open problem 'mail'; `heartbeatd problems` lists them",
+        ("opps", "mail"): "no agent, job or problem 'opps'; `heartbeatd problems` lists them",
+    }.items():
+        assert command("close", *words, code=2, verb=True) == [f"heartbeatd: {said}"]
+    assert command("close", "p99", code=2, verb=True) == ["heartbeatd: no problem p99; `heartbeatd problems` lists them"]
+
+
+def test_the_former_command_names_the_new_one(command: Command) -> None:
+    for words in (("conditions",), ("conditions", "close", "disk:/var"), ("conditions", "ops", "--all")):
+        (line,) = command(*words, code=2, verb=True)
+        assert line.startswith("heartbeatd: the command 'conditions' is now `heartbeatd problems`, and `heartbeatd close` closes")
+
+
+def test_an_empty_list_is_no_error_and_an_invalid_config_neither(
+    world: World, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = str(tmp_path / "other.db")
+    assert main(["problems", "--state", state]) == 0
+    assert main(["problems", "--all", "--state", state]) == 0
+    assert capsys.readouterr().out == "there are no open problems\nthere are no problems\n"
+    world.config.write_text("agents: [[[\n")
+    assert len(command()) == 8
+
+
+def test_hostile_texts_and_long_names_fit_into_eighty_columns(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, key = "an-agent-with-a-name-of-forty-characters", "disk:/" + "宽" * 50
+    world = make_world(
+        CONFIG.replace("  ops: {runner", f"  {name}: {{runner"),
+        scripts={name: lambda _: f"[{key}] \x1b[2J full\u202e " + "x" * 300},
+    )
+    world.run(minutes=5)
+    for words in (["problems"], ["problems", name, "--all"]):
+        assert main([*words, "-c", str(world.config)]) == 0
+        out = capsys.readouterr().out
+        assert max(map(cell_len, out.splitlines())) <= 80
+        assert out.replace("\n", "").isprintable()
+        assert out.count(f"    {key[:20]}") == 1  # the table has cut the key, so it is on a line of its own
+
+
+def test_a_problem_is_closed_by_the_running_daemon(world: World, command: Command) -> None:
+    daemon = Daemon(DaemonFiles(world.state))
+    daemon.write_address()
+    path = "/api/v1/problems/1/close"
+    daemon.answers[path] = (200, {"problem": "p1", "subject": "agent/ops", "key": "disk:/var", "says": "problem p1 is closed"})
+    try:
+        assert command("close", "ops", "disk:/var", verb=True) == ["problem p1 is closed"]
+    finally:
+        daemon.close()
+    assert daemon.asked == [(path, {})]
 
 
 def test_a_failure_that_is_not_reported_yet_is_only_listed_with_all(world: World, command: Command) -> None:
     world.scripts["ops"] = lambda _: process_result(1, "no network")
     world.run(minutes=30)
-    assert ("p2", "agent/ops", "seen") in subjects(command, "--all")
-    assert ("p2", "agent/ops", "seen") not in subjects(command)
-    assert "    not reported: it was not found often enough" in command("p2")
+    assert ("p3", "agent/ops", "seen") in subjects(command, "--all")
+    assert ("p3", "agent/ops", "seen") not in subjects(command)
+    assert "    not reported: it was not found often enough" in command("p3")
 
 
 def test_an_unknown_number_or_name_is_answered_in_one_line(command: Command) -> None:

@@ -421,13 +421,6 @@ def test_an_entry_is_muted_in_the_database_of_a_stopped_daemon(config: Path, pla
     assert capsys.readouterr().out == "agent/ops is unmuted; messages of 0 runs were suppressed\nagent/ops was not muted\n"
 
 
-def test_ack_without_a_key_takes_the_number_of_a_run(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(config, "ack", "ops") == 2
-    assert "give an agent and the key of a condition, or the number of a run" in capsys.readouterr().err
-    assert call(config, "ack", "812") == 2
-    assert "there is no run 812 of an agent" in capsys.readouterr().err
-
-
 def test_a_wake_is_sent_to_a_running_daemon(
     config: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -366,7 +366,7 @@ def test_a_report_as_json_has_all_its_parts(state: Path, store: Store, capsys: p
         "skipped",
         "suppressed",
         "failed",
-        "conditions",
+        "problems",
         "deliveries",
         "downs",
     }

@@ -381,7 +381,7 @@ def test_getting_started_ends_with_an_alert_in_the_chat(tmp_path: Path) -> None:
         test_message, alert = server.texts  # and no second alert, as the page says of a problem with a key
     assert "test message" in test_message.lower()
     assert "[disk@" in alert
-    assert "[disk:/]" in alert
+    assert "warning  disk disk:/:" in alert
     assert "of the disk are used." in shown  # `heartbeatd show 2`
 
 

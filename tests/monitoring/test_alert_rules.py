@@ -223,15 +223,22 @@ SITUATIONS = {
         (12,),
         {"name": "ops", "source": "api"},
     ),
-    "an agent reports a critical condition": Situation(
-        "ConditionCritical",
+    "an agent reports a critical problem": Situation(
+        "ProblemCritical",
         {
-            "heartbeatd_conditions_open{name,severity=critical,acknowledged=false}": "1x90 0x20",
-            "heartbeatd_conditions_open{name,severity=critical,acknowledged=true}": "1x110",
+            "heartbeatd_problems_open{subject=agent/ops,severity=critical,acknowledged=false}": "1x90 0x20",
+            "heartbeatd_problems_open{subject=agent/ops,severity=critical,acknowledged=true}": "1x110",
         },
         (59, 95),
         (61,),
-        {"name": "ops"},
+        {"subject": "agent/ops"},
+    ),
+    "a problem is old": Situation(
+        "ProblemOld",
+        {"heartbeatd_problem_oldest_timestamp_seconds{subject=agent/ops}": "-172800+0x120"},
+        (50,),
+        (120,),
+        {"subject": "agent/ops"},
     ),
     "a channel is down": Situation(
         "OutboxStuck", {"heartbeatd_outbox_oldest_timestamp_seconds{channel}": "0x80"}, (62,), (67,), HOOK

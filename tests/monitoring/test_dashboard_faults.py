@@ -116,7 +116,7 @@ def model_answers(act: Callable[[], Act]) -> Callable[[Daemon], None]:
 
 
 def raise_alerts(daemon: Daemon, result: str = "delivered") -> None:
-    """Each run of ops reports another condition, and its channel answers this."""
+    """Each run of ops reports another problem, and its channel answers this."""
     daemon.world.scripts["ops"] = lambda _: f"[disk:{daemon.world.clock.now:%H%M}] critical: The disk is full."
     daemon.world.send = lambda _: DeliveryResult(result, "" if result == "delivered" else "no such chat")
 
@@ -238,9 +238,9 @@ FAULTS = {
     ),
     "an agent raises alerts": Fault(
         raise_alerts,
-        fleet=("How many agents have an alert?", "Which agents raised the most alerts?", "Which agents have open conditions?",
-               "How many conditions are open?"),
-        agent=("Does it have something to say?", "Which conditions did it report?"),
+        fleet=("How many agents have an alert?", "Which agents raised the most alerts?", "Which problems are oldest?",
+               "How many problems are open?"),
+        agent=("Does it have something to say?", "Which problems does it have?"),
         operations=("How did deliveries end?",),
     ),
     "an agent repeats itself": Fault(

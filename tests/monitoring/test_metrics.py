@@ -257,7 +257,8 @@ def test_ten_thousand_different_errors_make_no_new_series(make_world: MakeWorld)
     world.run(hours=10)
     assert count > 10
     assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {
-        "last_run", "last_tick", "runs_total{heartbeat,ops,failed,interval}",
+        "last_run", "last_tick", "runs_total{heartbeat,ops,failed,interval}", "problems_open{false,warning,agent/ops}",
+        "problem_oldest",
     }  # fmt: skip
 
 
@@ -460,50 +461,50 @@ def test_the_counters_of_a_removed_provider_and_model_disappear(make_world: Make
     assert set(before) & set(page.series()) == set()
 
 
-def open_conditions(page: Page) -> dict[str, float]:
-    """The gauge of open conditions, by whether they are acknowledged, by agent and by severity."""
-    return {name.removeprefix("conditions_open"): value for name, value in page.series("conditions_open").items()}
+def open_problems(page: Page) -> dict[str, float]:
+    """The gauge of open problems, by whether they are acknowledged, by severity and by subject."""
+    return {name.removeprefix("problems_open"): value for name, value in page.series("problems_open").items()}
 
 
-def test_open_conditions_are_shown_by_agent_and_severity(make_world: MakeWorld) -> None:
+def test_open_problems_are_shown_by_agent_and_severity(make_world: MakeWorld) -> None:
     answers = iter(["[disk!] full\n[mail] waits\n[log] grows", "[disk] resolved\n[mail!] waits\n[log] grows"])
     world = make_world(AGENT, scripts={"ops": lambda _: next(answers)})
     page = Page(world)
-    assert open_conditions(page) == {}
+    assert open_problems(page) == {}
     world.run(minutes=1)
-    assert open_conditions(page) == {"{false,ops,warning}": 2, "{false,ops,critical}": 1}
+    assert open_problems(page) == {"{false,warning,agent/ops}": 2, "{false,critical,agent/ops}": 1}
     world.run(minutes=30)
-    assert open_conditions(page) == {"{false,ops,warning}": 1, "{false,ops,critical}": 1}
-    world.request(VerbRequest(CloseProblem(agent="ops", key="log")))
-    assert open_conditions(page) == {"{false,ops,critical}": 1}
+    assert open_problems(page) == {"{false,warning,agent/ops}": 1, "{false,critical,agent/ops}": 1}
+    world.request(VerbRequest(CloseProblem(), world.problem("log").id))
+    assert open_problems(page) == {"{false,critical,agent/ops}": 1}
     world.reload(AGENT.replace("ops:", "web:"))
-    assert open_conditions(page) == {}
+    assert open_problems(page) == {}
 
 
-def test_a_condition_that_a_person_has_acknowledged_is_counted_as_such_until_it_gets_worse(make_world: MakeWorld) -> None:
+def test_a_problem_that_a_person_has_acknowledged_is_counted_as_such_until_it_gets_worse(make_world: MakeWorld) -> None:
     answers = iter(["[disk] full\n[mail] waits"] * 2 + ["[disk!] full\n[mail] waits"] * 2)
     world = make_world(AGENT, scripts={"ops": lambda _: next(answers)})
     page = Page(world)
     world.run(minutes=1)
-    world.request(VerbRequest(Ack(agent="ops", key="disk"), sender=Sender("ann")))
-    assert open_conditions(page) == {"{false,ops,warning}": 1, "{true,ops,warning}": 1}
-    world.request(VerbRequest(Unack(agent="ops", key="disk"), sender=Sender("ann")))
-    assert open_conditions(page) == {"{false,ops,warning}": 2}
-    world.request(VerbRequest(Ack(agent="ops", key="disk"), sender=Sender("ann")))
+    world.request(VerbRequest(Ack(), world.problem("disk").id, sender=Sender("ann")))
+    assert open_problems(page) == {"{false,warning,agent/ops}": 1, "{true,warning,agent/ops}": 1}
+    world.request(VerbRequest(Unack(), world.problem("disk").id, sender=Sender("ann")))
+    assert open_problems(page) == {"{false,warning,agent/ops}": 2}
+    world.request(VerbRequest(Ack(), world.problem("disk").id, sender=Sender("ann")))
     world.run(minutes=30)
-    assert open_conditions(page) == {"{false,ops,warning}": 1, "{true,ops,warning}": 1}
+    assert open_problems(page) == {"{false,warning,agent/ops}": 1, "{true,warning,agent/ops}": 1}
     world.run(minutes=30)
-    assert open_conditions(page) == {"{false,ops,warning}": 1, "{false,ops,critical}": 1}
+    assert open_problems(page) == {"{false,warning,agent/ops}": 1, "{false,critical,agent/ops}": 1}
 
 
-def test_conditions_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
+def test_problems_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
     agents = AGENT + AGENT.partition("agents:\n")[2].replace("ops:", "web:")
     world = make_world(
         "server: {metrics_entries: 1}\n" + agents, scripts={"ops": lambda _: "[disk] full", "web": lambda _: "[disk] full"}
     )
     page = Page(world)
     world.run(minutes=1)
-    assert open_conditions(page) == {"{false,ops,warning}": 1}
+    assert open_problems(page) == {"{false,warning,agent/ops}": 1}
 
 
 def test_a_muted_entry_has_a_gauge(make_world: MakeWorld) -> None:

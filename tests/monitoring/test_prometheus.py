@@ -75,6 +75,7 @@ ABSENT = {
     "How long has the oldest run waited for a worker?",
     "How long has the oldest due entry waited?",
     "How old is the oldest undelivered message?",
+    "Which problems are oldest?",
 }
 
 

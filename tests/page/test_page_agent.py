@@ -136,7 +136,7 @@ def test_every_button_works_on_every_screen(width: str, scheme: str, browser: Br
         press(page, "Resume")
         expect_notice(page, "agent/ops is resumed")
 
-        page.get_by_label("End it when a condition opens").check()
+        page.get_by_label("End it when a problem opens").check()
         press(page, "Mute")
         expect_notice(page, "agent/ops is muted until")
         check_screen(page, f"agent-muted-{width}-{scheme}")

@@ -299,16 +299,17 @@ def test_the_doctor_lists_the_worst_finding_first_and_reads_the_database_on_dema
     expect(page.get_by_role("row", name="ok database")).to_contain_text("heartbeatd.db is intact")
 
 
-def test_conditions_are_acknowledged_reported_again_and_closed(page: Page) -> None:
+def test_problems_are_acknowledged_reported_again_and_closed(page: Page) -> None:
     page.goto("/page/problems")
-    expect(page.get_by_role("row", name="cron/measure")).to_contain_text("in a row")
-    press(page, "Acknowledge disk", "no messages until worse or over")
+    expect(page.locator("article", has_text="cron/measure")).to_contain_text("exit code 3")
+    press(page, "Acknowledge agent/web disk", "no messages until it is worse or over")
     expect(page.locator("article", has_text="disk")).to_contain_text("acknowledged")
-    press(page, "Report again disk", "acknowledgement removed")
-    press(page, "Close mail", "is closed")
+    press(page, "Report again agent/web disk", "is not acknowledged any more")
+    press(page, "Acknowledge cron/measure failed", "no messages until it is worse or over")
+    press(page, "Close agent/web mail", "is closed")
     expect(page.locator("article", has_text="mail")).to_have_count(0)
-    page.get_by_role("link", name="open and closed").click()
-    expect(page.locator("article", has_text="mail")).to_contain_text("closed")
+    page.get_by_role("link", name="all", exact=True).click()
+    expect(page.locator("article", has_text="mail")).to_contain_text("over")
 
 
 def test_a_limited_token_sees_only_what_belongs_to_its_agents(browser: Browser, daemon: WebDaemon) -> None:

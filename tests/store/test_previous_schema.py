@@ -68,8 +68,8 @@ NEXT_IDS = {
     " values ('new', 'heartbeat', 'api', 'bot', '', 1, 1, 'ended') returning id",
     "outbox": "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
     " created_at) values ('new', 'log', 1, 'heartbeat', 'ops', 'interval', 1, 1, 1, '', '', 'pending', 1, 1) returning id",
-    "condition": "insert into condition (name, key, label, severity, text, state, opened_at, last_seen_at, openings, lines, senders,"
-    " first_run_id, last_run_id) values ('new', 'k', 'k', 'info', '', 'open', 1, 1, '[]', '[]', '[]', 1, 1) returning id",
+    "problem": "insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, openings)"
+    " values ('cron', 'new', '', 'k', 'info', '', '', '', 1, 1, 1, '[]') returning id",
 }
 
 
@@ -152,8 +152,8 @@ def test_a_one_time_job_that_was_seen_before_still_runs_at_its_time(world: World
 def test_an_open_condition_stays_open_and_is_not_sent_again(world: World) -> None:
     world.scripts["slow"] = lambda call: "[disk:/var] 94 % full"
     world.run(hours=1)
-    (row,) = world.store.connection.execute("select id, state, text from condition where name = 'slow'")
-    assert tuple(row) == (1, "open", "94 % full")
+    problem = world.problem("disk:/var", "slow")
+    assert (problem.is_open, problem.found.text) == (True, "94 % full")
     assert [text for _, _, text in world.delivered if "disk:/var" in text] == []
 
 
@@ -164,7 +164,7 @@ def test_an_upgraded_database_has_the_tables_of_a_new_one(state: Path, tmp_path:
 
 def test_ids_of_deleted_rows_are_not_used_again(state: Path) -> None:
     with closing(Store.open(state)) as store:
-        for table in ("run", "wake", "outbox", "condition"):
+        for table in ("run", "wake", "outbox", "problem"):
             last = store.connection.execute(f"select seq from sqlite_sequence where name = '{table}'").fetchone()[0]
             store.connection.execute(f"delete from {table}")
             assert store.connection.execute(NEXT_IDS[table]).fetchone()[0] == last + 1

@@ -1,4 +1,4 @@
-"""Incidents and outages of an earlier version become problems, and no message about them is repeated."""
+"""Incidents, outages and conditions of an earlier version become problems, and no message about them is repeated."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def of_earlier_version(state: Path, *statements: str) -> None:
         migrations.apply(before, stop_before="m024_problems")
         after.execute("drop table problem")
         after.execute("drop table problem_notice")
-        for table in ("incident", "outage", "outage_notice", "change"):
+        for table in ("incident", "outage", "outage_notice", "change", "condition", "condition_report"):
             after.execute(before.execute("select sql from sqlite_master where name = ?", (table,)).fetchone()[0])
         after.execute("alter table entry add column flapping integer not null default 0")
-        after.execute("delete from _sqlite_migrations where name = 'm024_problems'")
+        after.execute("delete from _sqlite_migrations where name >= 'm024_problems'")
         for statement in statements:
             after.execute(statement)
 
@@ -94,4 +94,46 @@ def test_what_an_earlier_version_has_reported_is_not_repeated(make_world: MakeWo
         later.run_until("2026-03-02 10:30")
         lines = [text.splitlines()[0] for _, name, text in later.delivered if name == "ops"]
         assert [line for line in lines if "channel" not in line] == expected, case
+        later.stop()
+
+
+def condition(state: str = "open", openings: int = 1, closed_at: int | None = None, ended_by: str | None = None) -> str:
+    """The row of what the agent had reported."""
+    closed, ended = "null" if closed_at is None else str(closed_at), "null" if ended_by is None else f"'{ended_by}'"
+    return (
+        f"insert into condition values (1, 'ops', 'disk:/var', 'Disk:/var', 'warning', '92 % full', '{state}', {AT}, {AT},"
+        f" {closed}, {ended}, 0, 0, '{[AT] * openings}', '[]', '[]', 1, 1, '[]', null, null, '')"
+    )
+
+
+def report(kind: str) -> str:
+    """What the phone had got about it."""
+    return f"insert into condition_report values (1, 'phone', '', '{kind}', 'warning', {AT}, (select max(id) from outbox))"
+
+
+SENT = message("heartbeat", "ops", "own", "phone").replace(", 'own', ", ", null, ")
+OPENS = "warning  ops Disk:/var: 93 % full (since 2026-03-02 08:00 UTC)   p1"
+CONDITIONS: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "reported": ((condition(), SENT, report("open")), ["over     ops Disk:/var: after 3h   p1"]),
+    "not reported yet": ((condition(),), [OPENS, "over     ops Disk:/var: after 3h   p1"]),
+    "flapping": ((condition(openings=3), SENT, report("flapping")), []),
+    "closed, and reported": (
+        (condition("closed", 1, AT, "resolved"), SENT, report("ended")),
+        ["warning  ops Disk:/var: 93 % full (since 2026-03-02 09:00 UTC)   p1", "over     ops Disk:/var: after 2h   p1"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.sqlite_file("the tables of an earlier version are written into the file")
+def test_what_an_agent_has_reported_to_an_earlier_version_is_not_repeated(make_world: MakeWorld, tmp_path: Path) -> None:
+    for number, (case, (rows, expected)) in enumerate(CONDITIONS.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        world = make_world(CONFIG, folder, scripts={"ops": answers("HEARTBEAT_OK")})
+        world.run(minutes=30)
+        world.stop()
+        of_earlier_version(world.state, *rows, "update entry set conditions = 1 where name = 'ops'")
+        later = World(folder, CONFIG, start="2026-03-02 08:30")
+        later.scripts["ops"] = answers("[disk:/var] 93 % full", "[disk:/var] 93 % full", "[disk:/var] resolved")
+        later.run_until("2026-03-02 11:30")
+        assert [text.splitlines()[0] for _, name, text in later.delivered if name == "ops"] == expected, case
         later.stop()

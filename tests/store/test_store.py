@@ -186,7 +186,8 @@ def test_a_new_database_has_all_tables_and_migrations(tmp_path: Path) -> None:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
         assert migrations.applied(store.connection) == ours()
     first = {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")}
-    assert first - {"incident", "outage", "outage_notice", "change"} | {"problem", "problem_notice"} <= made
+    replaced = {"incident", "outage", "outage_notice", "change", "condition", "condition_report"}
+    assert first - replaced | {"problem", "problem_notice"} <= made
 
 
 def first_version_database(path: Path) -> sqlite3.Connection:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brief import brief
 from metrics_page import Page
 from servers import gateway
 from servers.completions import completion
@@ -44,7 +45,7 @@ agents:
 
 
 def delivered_texts(world: World) -> list[str]:
-    return [text for _, _, text in world.delivered]
+    return [brief(text) for _, _, text in world.delivered]
 
 
 def column_values(world: World, column: str) -> Any:
@@ -333,8 +334,8 @@ def test_a_model_reports_a_condition_once_by_the_forced_tool(make_world: MakeWor
         world.run(hours=14)
     assert delivered_texts(world) == [
         "[disk:/var] 92 % full",
-        "[disk:/var] CRITICAL now, warning before: 92 % full",
-        "[disk:/var] resolved after 9h: 92 % full",
+        "[disk:/var] CRITICAL, was warning: 92 % full",
+        "[disk:/var] over after 9h: 92 % full",
     ]
     assert [row["text"] for row in world.records()][-1] == "HEARTBEAT_OK"
     first, second = (json.dumps(request.json) for request in server.requests[:2])

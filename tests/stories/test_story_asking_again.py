@@ -8,12 +8,13 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
+from brief import brief
 from loops import loop_over
 from servers.messages import message, text, tool
 from world import AgentCall, MakeWorld, World
 
 from heartbeat.runners import HttpReply
-from scheduler.store.conditions import list_conditions
+from scheduler.store import problems
 
 CONFIG = """
 providers: {{p: {{kind: anthropic, api_key: "${{KEY}}"}}}}
@@ -69,7 +70,7 @@ def played(
 
 
 def sent(world: World) -> list[str]:
-    return [line for _, _, words in world.delivered for line in words.splitlines()]
+    return [line for _, _, words in world.delivered for line in brief(words).splitlines()]
 
 
 DISK, WEB = ("disk:/var", "/var is 91 % full", "warning"), ("nginx", "nginx does not run", "warning")
@@ -93,14 +94,14 @@ DISK, WEB = ("disk:/var", "/var is 91 % full", "warning"), ("nginx", "nginx does
         ([VAR], ["I looked, and /var fills up.", [DISK]], ["[disk:/var] /var is 91 % full"], 2),
         # only prose: the line that it names is sent, and not the prose
         ([f"{VAR}\n{NGINX}"], ["I looked: nginx has failed, the service."], ["[nginx.service failed] nginx.service failed"], 6),
-        ([VAR], [[("summary", "/var is nearly full", "info")]], ["[nearly full: /var] nearly full: /var 91 %"], 3),
+        ([VAR], [[("summary", "/var is nearly full", "info")]], ["[nearly full] /var: nearly full: /var 91 %"], 3),
         # an invented finding is not said again
         ([VAR], [[DISK, ("fan", "a fan is loud", "warning")], [DISK]], ["[disk:/var] /var is 91 % full"], 3),
         # a finding without a line is said again
         ([VAR], [[DISK, ("fan", "a fan is loud", "warning")]], ["[disk:/var] /var is 91 % full", "[fan] a fan is loud"], 2),
         # a higher severity with other figures, and without
         ([VAR, VAR_WORSE], [[DISK], [("disk:/var", "97 %", "critical")]],
-         ["[disk:/var] /var is 91 % full", "[disk:/var] CRITICAL now, warning before: 97 %"], 2),
+         ["[disk:/var] /var is 91 % full", "[disk:/var] CRITICAL, was warning: 97 %"], 2),
         ([VAR, f"{VAR}\n{NGINX}"], [[DISK], [("disk:/var", "bad", "critical"), WEB], [DISK, WEB]],
          ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 4),
         # the line has the last word about the severity
@@ -109,7 +110,7 @@ DISK, WEB = ("disk:/var", "/var is 91 % full", "warning"), ("nginx", "nginx does
         ([f"{VAR}\n{NGINX}", VAR, f"{VAR}\n{NGINX}"], [[DISK, WEB]], ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 3),
         # the same line comes back within a day
         ([NGINX, "NO_WORK", "NO_WORK", NGINX], [[WEB], [("web", "nginx is down", "warning")]],
-         ["[nginx] nginx does not run", "[nginx] resolved after 30m, because its lines are gone. It was: nginx does not run",
+         ["[nginx] nginx does not run", "[nginx] over after 30m, its lines are gone",
           "[nginx] nginx is down"], 2),
         ([NGINX, "NO_WORK", "NO_WORK", NGINX], [[("nginx", "nginx does not run", "info")]], ["[nginx] nginx does not run"], 2),
     ],
@@ -137,7 +138,7 @@ def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_wor
     runs = [[(f"{keys[run % 7]}-{run}", f"/var is {run % 9 + 90} % full", "warning")] for run in range(400)]
     world, _ = played(make_world, tmp_path, None, *runs)
     world.run(hours=41)
-    assert len([line for line in sent(world) if "still open" not in line]) == 1
+    assert len([line for line in sent(world) if "reminder" not in line]) == 1
 
 
 @loop_over(("limit", "number"), [(3, 3), (10, 30)])  # in an hour, and in a day
@@ -157,12 +158,12 @@ def test_more_new_conditions_than_the_limit_are_one_message(
 
     world = make_world(config, tmp_path, environ={"KEY": "k"}, scripts={"ops": agent})
     world.run(minutes=15 * calm_after)
-    opened = [line for line in sent(world) if "resolved" not in line]
+    opened = [line for line in sent(world) if "] over" not in line]
     assert [line.partition("]")[0] for line in opened[:3]] == ["[kaa", "[kac", "[kae"]
-    assert opened[number].startswith(f"[heartbeatd:new-conditions] {number + 1} new conditions within a day.")
+    assert opened[number].startswith(f"[heartbeatd:new-problems] {number + 1} new problems within a day.")
     assert [line.partition(" ")[2] for line in opened[number + 1 :]] == ["CRITICAL: worse kep"]
     world.run(hours=2)
-    assert [each.key for each in list_conditions(world.store.connection)] == []
+    assert [each.key for each in problems.open_reports_of(world.store.connection, "ops")] == []
 
 
 def test_without_a_precheck_a_condition_that_is_left_out_is_asked_for(make_world: MakeWorld, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_without_a_precheck_a_condition_that_is_left_out_is_asked_for(make_world
     assert len(model.prompts) == 4
     assert "[disk:/var] is open, and has no finding" in model.prompts[3]
     world.run(hours=1)
-    assert [line.partition(",")[0] for line in sent(world)] == ["[disk:/var] /var is 91 % full", "[disk:/var] resolved after 45m"]
+    assert [line.partition(",")[0] for line in sent(world)] == ["[disk:/var] /var is 91 % full", "[disk:/var] over after 45m"]
 
 
 @loop_over(

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from brief import brief
 from test_story_conditions import effects
 from world import MakeWorld, World
 
 from heartbeatd.verbs import CloseProblem
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.model.events import ConditionClosed
+from scheduler.model.events import ProblemChanged
 from scheduler.model.outcome import Kind
-from scheduler.store.conditions import MAX_KEPT_CLOSED, list_conditions
+from scheduler.store import problems
 from scheduler.store.entries import find_entry
 
 CONFIG = """
@@ -34,7 +35,7 @@ def answers(*texts: str) -> dict[str, object]:
 
 
 def sent(world: World) -> list[str]:
-    return [text for _, _, text in world.delivered]
+    return [brief(text) for _, _, text in world.delivered]
 
 
 def test_a_run_records_in_one_word_what_became_of_each_finding(make_world: MakeWorld) -> None:
@@ -63,7 +64,7 @@ def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
     recorded = effects(world)
     assert recorded[:2] == [["disk:/var opened"], ["disk:/var known"]]
     assert recorded[-2:] == [["disk:/var reminded"], ["disk:/var known"]]
-    assert sent(world)[1:] == ["[disk:/var] still open, since 2026-03-02 08:00 (1d): 92 % full"]
+    assert sent(world)[1:] == ["[disk:/var] reminder: 92 % full"]
 
 
 def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_world: MakeWorld) -> None:
@@ -75,24 +76,20 @@ def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_
         scripts={**scripts, "calm": lambda _: next(said, "HEARTBEAT_OK")},
     )
     world.run(hours=4)
-    closed = [each.as_data() for each in list_conditions(world.store.connection, closed=True)]
-    assert Counter(each["name"] for each in closed) == {"ops": MAX_KEPT_CLOSED, "calm": 1}
+    over = [each for each in problems.all_problems(world.store.connection) if each.over_at and each.is_reported]
+    assert Counter(each.subject.name for each in over) == {"ops": problems.MAX_KEPT, "calm": 1}
 
 
 def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
     world.run(minutes=20)
-    assert world.request(VerbRequest(CloseProblem(agent="ops", key="Disk: /VAR"))).key == "disk:/var"
-    assert world.events_of(ConditionClosed) == [ConditionClosed("ops", "disk:/var", "user")]
-    (closed,) = [each.as_data() for each in list_conditions(world.store.connection, closed=True)]
-    assert (closed["state"], closed["ended_by"], [report["kind"] for report in closed["reports"]]) == (
-        "closed",
-        "user",
-        ["ended"],
-    )
+    assert world.request(VerbRequest(CloseProblem(), world.problem("disk:/var").id)).key == "disk:/var"
+    assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk:/var", "closed", "cli")]
+    closed = world.problem("disk:/var")
+    assert (closed.is_open, closed.ended_by, [each.kind for each in closed.notices.values()]) == (False, "user", ["over"])
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
-    assert row.conditions == 0
+    assert row.reported == 0
     world.run(hours=2)
     assert sent(world) == ["[disk:/var] 92 %"]
 
@@ -101,54 +98,60 @@ def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps
     world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97)), "HEARTBEAT_OK"))
     for _ in range(5):
         world.run(minutes=20)
-        world.request(VerbRequest(CloseProblem(agent="ops", key="disk:/var")))
-    flaps = "flaps: it was opened 3 times within 24 hours. Further changes are not reported until it is stable."
-    reported = ["[disk:/var] 90 %", "[disk:/var] 92 %", f"[disk:/var] {flaps} 93 %"]
+        world.request(VerbRequest(CloseProblem(), world.problem("disk:/var").id))
+    reported = ["[disk:/var] 90 %", "[disk:/var] 92 %", "[disk:/var] unstable: 93 %"]
     assert sent(world) == reported
     assert {effect for effect, *_ in effects(world)} == {"disk:/var opened", "disk:/var known"}
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
-    assert row.conditions == 1  # it flaps, so it is not settled
+    assert row.reported == 1  # it flaps, so it is not settled
     world.run(hours=30)
     assert sent(world) == reported
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
-    assert row.conditions == 0
+    assert row.reported == 0
 
 
 def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
     world.run(minutes=5)
-    world.request(VerbRequest(CloseProblem(agent="ops", key="disk")))
+    world.request(VerbRequest(CloseProblem(), world.problem("disk").id))
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
-    assert row.conditions == 1
+    assert row.reported == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "code", "said"),
-    [
-        ("ops", "disc", "not_found", "agent 'ops' has no condition 'disc'; did you mean disk?"),
-        ("ops", "backup", "not_found", "agent 'ops' has no condition 'backup'; `heartbeatd conditions` lists them"),
-        ("ops", "mail", "closed", "the condition 'mail' of agent 'ops' is closed already"),
-        ("opps", "disk", "not_found", "no agent 'opps' in config.yaml; did you mean ops?"),
-        ("ops", "x" * 5000, "not_found", f"agent 'ops' has no condition '{'x' * 120}...'; `heartbeatd conditions` lists them"),
-    ],
-)
-def test_a_condition_that_cannot_be_closed_is_named_in_one_line(
-    name: str, key: str, code: str, said: str, make_world: MakeWorld
-) -> None:
+def test_a_problem_that_cannot_be_closed_is_named_in_one_line(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
     world.run(minutes=5)
-    world.request(VerbRequest(CloseProblem(agent="ops", key="mail")))
-    with pytest.raises(Refused) as refused:
-        world.request(VerbRequest(CloseProblem(agent=name, key=key)))
-    assert (refused.value.code, str(refused.value)) == (code, said)
+    mail = world.problem("mail").id
+    world.request(VerbRequest(CloseProblem(), mail))
+    for number, code, said in (
+        (mail, "closed", f"problem p{mail} (agent/ops mail) is over already"),
+        (99, "not_found", "no problem p99; `heartbeatd problems` lists them"),
+    ):
+        with pytest.raises(Refused) as refused:
+            world.request(VerbRequest(CloseProblem(), number))
+        assert (refused.value.code, str(refused.value)) == (code, said)
+
+
+def test_a_failure_can_be_closed_and_opens_again_when_it_goes_on(make_world: MakeWorld) -> None:
+    replies: Iterator[object] = iter([1] * 6)
+    yaml = CONFIG.replace("deliver: phone", "deliver: phone, retries: 0")
+    world = make_world(yaml, scripts={"ops": lambda _: next(replies, "HEARTBEAT_OK")})
+    world.run(minutes=50)
+    world.request(VerbRequest(CloseProblem(), world.problem("failed").id))
+    world.run(hours=2)
+    assert [text.partition(" (")[0].splitlines()[0] for text in sent(world)] == [
+        "warning  ops failed: exit: exit code 1",
+        "warning  ops failed: exit: exit code 1",
+        "over     ops failed: after 30m   p1",
+    ]
 
 
 def test_a_condition_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full"))
     world.run(minutes=5)
     world.reload(CONFIG.replace("  ops:", "  web:"))
-    assert world.request(VerbRequest(CloseProblem(agent="ops", key="disk"))).key == "disk"
-    assert [each.as_data() for each in list_conditions(world.store.connection)] == []
+    assert world.request(VerbRequest(CloseProblem(), world.problem("disk").id)).key == "disk"
+    assert not world.problem("disk").is_open

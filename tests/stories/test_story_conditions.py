@@ -12,13 +12,14 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
+from brief import brief
 from servers.scripted import Server
 from test_story_models import decides
 from world import AgentCall, MakeWorld, Script, World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
-from scheduler.store import conditions
+from scheduler.store import problems
 
 
 def config(channels: str = "phone", jobs: str = "", **keys: str) -> str:
@@ -43,7 +44,7 @@ def outputs(*texts: str) -> dict[str, Script]:
 
 
 def sent(world: World) -> list[str]:
-    return [text for _, _, text in world.delivered]
+    return [brief(text) for _, _, text in world.delivered]
 
 
 def effects(world: World) -> list[list[str]]:
@@ -71,7 +72,7 @@ def test_a_rise_of_the_severity_and_the_end_are_sent(make_world: MakeWorld) -> N
         scripts=answers("[disk] 92 %", "[disk] 93 %", "[disk] 94 %", "[disk!] 97 %", "[disk] resolved: 80 %", "HEARTBEAT_OK"),
     )
     world.run(hours=3)
-    assert sent(world) == ["[disk] 92 %", "[disk] CRITICAL now, warning before: 97 %", "[disk] resolved after 1h: 80 %"]
+    assert sent(world) == ["[disk] 92 %", "[disk] CRITICAL, was warning: 97 %", "[disk] over after 1h: 80 %"]
 
 
 def test_a_fall_of_the_severity_and_a_second_rise_are_no_news(make_world: MakeWorld) -> None:
@@ -83,7 +84,7 @@ def test_a_fall_of_the_severity_and_a_second_rise_are_no_news(make_world: MakeWo
 def test_a_condition_that_two_answers_do_not_mention_is_over(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "HEARTBEAT_OK", "[disk] 92 %", "HEARTBEAT_OK"))
     world.run(hours=2)
-    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h, because the agent no longer mentions it. It was: 92 %"]
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 1h, no longer mentioned"]
 
 
 def test_a_failed_run_does_not_count_as_an_answer_without_the_condition(make_world: MakeWorld) -> None:
@@ -109,14 +110,7 @@ def test_a_condition_that_opens_again_later_is_sent_again(make_world: MakeWorld)
     """The message about the end has the old text, because the answer gives none, and says so."""
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK", "[disk] 95 %"))
     world.run(hours=2)
-    assert sent(world) == ["[disk] 92 %", '[disk] resolved after 15m: it was "92 %"', "[disk] 95 %"]
-
-
-def test_the_end_is_not_sent_without_show_resolved(make_world: MakeWorld) -> None:
-    world = make_world(config(show_resolved="false"), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK"))
-    world.run(hours=2)
-    assert sent(world) == ["[disk] 92 %"]
-    assert [line.split(" ", 3)[3] for line in world.history()[1:3]] == ["ok heartbeat_ok", "ok heartbeat_ok"]
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 15m", "[disk] 95 %"]
 
 
 def test_nothing_is_sent_without_show_alerts_and_all_open_conditions_once_it_is_set(make_world: MakeWorld) -> None:
@@ -155,15 +149,15 @@ def test_an_open_condition_is_sent_again_after_a_day_and_a_critical_one_after_si
     world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
     world.run(hours=25)
     reminders = sent(world)[1:]
-    assert [text.count("still open") for text in reminders] == [1, 1, 1, 2]
-    assert reminders[0] == "[disk] still open, since 2026-03-02 08:00 (6h): CRITICAL: 97 %"
+    assert [text.count("reminder") for text in reminders] == [1, 1, 1, 2]
+    assert reminders[0] == "[disk] CRITICAL, reminder: 97 %"
 
 
 def test_a_reminder_needs_no_agent_call(make_world: MakeWorld) -> None:
     world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outputs("disk /var is full"))
     world.run(hours=25)
     assert len(world.calls) == 1
-    assert sent(world) == ["[disk] 92 %", "[disk] still open, since 2026-03-02 08:00 (1d): 92 %"]
+    assert sent(world) == ["[disk] 92 %", "[disk] reminder: 92 %"]
 
 
 def test_no_reminder_is_queued_while_the_first_message_is_pending(make_world: MakeWorld) -> None:
@@ -190,7 +184,7 @@ def test_no_reminder_is_sent_of_a_condition_that_the_last_answer_does_not_mentio
     agent = answers(*["[disk] 92 %"] * 3, "HEARTBEAT_OK")
     world = make_world(config(interval="8h"), scripts=agent)
     world.run(hours=33)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 1d8h"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 1d8h"]
 
 
 # --- who knows what -----------------------------------------------------------------------------------------------------
@@ -210,7 +204,7 @@ def test_two_channels_know_separately_what_they_were_sent(make_world: MakeWorld)
     delivered: list[tuple[str, str]] = []
 
     def send(outgoing: Delivery) -> DeliveryResult:
-        delivered.append((outgoing.channel.name, outgoing.message.text))
+        delivered.append((outgoing.channel.name, brief(outgoing.message.text)))
         return DeliveryResult("delivered")
 
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] 93 %", "[disk] 94 %\n[mail] 40 wait"), send=send)
@@ -239,25 +233,25 @@ def test_a_condition_that_opens_and_ends_at_every_run_is_reported_as_flapping_on
     texts = ["[link] down", "[link] resolved"] * 100
     world = make_world(config(), scripts=answers(*texts, "HEARTBEAT_OK"))
     world.run(hours=48)
-    flapping = [text for text in sent(world) if "flaps" in text]
+    flapping = [text for text in sent(world) if "unstable" in text]
     assert len(flapping) == 1
     assert len(sent(world)) == 5
     world.run(hours=28)
-    assert sent(world)[5:] == ['[link] resolved after 15m: it was "down"']
+    assert sent(world)[5:] == ["[link] over after 15m"]
 
 
 def test_a_condition_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_world: MakeWorld) -> None:
     quiet = ["HEARTBEAT_OK"]
     world = make_world(config(), scripts=answers("[disk] 92 %", *quiet * 2, "[disk] 92 %", *quiet * 3, "[disk] 92 %"))
     world.run(hours=3)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 30m", "[disk] 92 %"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 30m", "[disk] 92 %"]
 
 
 def test_a_condition_that_was_wrongly_taken_as_over_after_days_needs_a_longer_silence_too(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 9, *["HEARTBEAT_OK"] * 2, "[disk] 92 %", *["HEARTBEAT_OK"] * 3, "[disk] 92 %")
     world = make_world(config(interval="6h", conditions="{remind: 30d}"), scripts=agent)
     world.run(hours=6 * 16)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 2d12h", "[disk] 92 %"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 2d12h", "[disk] 92 %"]
 
 
 def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_conditions(make_world: MakeWorld) -> None:
@@ -269,8 +263,8 @@ def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_condition
 
     world = make_world(config(conditions="{clear_after: 100}"), scripts={"ops": agent})
     world.run(hours=3)
-    conditions = world.store.connection.execute("select count(*) from condition").fetchone()[0]
-    assert conditions == 201  # one of them stands for all that could not be tracked, and one for those that were not sent
+    reported = world.store.connection.execute("select count(*) from problem where part = 'reported'").fetchone()[0]
+    assert reported == 201  # one of them stands for all that could not be tracked, and one for those that were not sent
     assert [len(text.splitlines()) for text in sent(world)] == [51, 1, 149]
     assert max(len(row["findings"]) for row in world.records()) <= 200
 
@@ -303,9 +297,9 @@ def test_the_condition_of_untracked_findings_ends_while_the_lines_that_came_with
     printed = outputs("disk is full", *(f"disk is full\n{name} waits" for name in ("mail", "print", "backup")))
     world = make_world(config(precheck=check, conditions="{clear_after: 2}"), scripts=answers(many, "[k-1] x"), prechecks=printed)
     world.run(minutes=40)
-    first, last = (line for text in sent(world) for line in text.splitlines() if "could not be tracked" in line)
+    first, last = (line for text in sent(world) for line in text.splitlines() if "too-many-findings" in line)
     assert first.startswith("[heartbeatd:too-many-findings] 10 findings of the agent could not be tracked")
-    assert last.startswith("[heartbeatd:too-many-findings] resolved after 30m")
+    assert last.startswith("[heartbeatd:too-many-findings] over after 30m")
 
 
 # --- what an answer has seen --------------------------------------------------------------------------------------------
@@ -322,7 +316,7 @@ def test_silence_does_not_end_a_condition_whose_precheck_line_is_still_printed(m
     agent = answers("[disk] 92 %", "[mail] 40 wait", "[mail] resolved", "[mail] 50 wait", "[mail] resolved", "HEARTBEAT_OK")
     world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs(*lines))
     world.run(hours=2)
-    assert not [line for text in sent(world) for line in text.splitlines() if line.startswith("[disk] resolved")]
+    assert not [line for text in sent(world) for line in text.splitlines() if line.startswith("[disk] over")]
 
 
 def test_a_condition_whose_precheck_lines_are_gone_in_two_prechecks_is_over(make_world: MakeWorld) -> None:
@@ -331,7 +325,7 @@ def test_a_condition_whose_precheck_lines_are_gone_in_two_prechecks_is_over(make
     world.run(minutes=20)
     assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
     world.run(minutes=15)
-    assert sent(world)[2:] == ["[disk] resolved after 30m, because its lines are gone. It was: 92 %"]
+    assert sent(world)[2:] == ["[disk] over after 30m, its lines are gone"]
 
 
 @pytest.mark.parametrize("noise", ["job {} is slow\n", "x" * 3000 + " {}\n"], ids=["too many lines", "too many bytes"])
@@ -348,7 +342,7 @@ def test_a_precheck_without_work_ends_a_condition_without_an_agent_call(make_wor
     world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outputs("disk is full", "NO_WORK"))
     world.run(hours=1)
     assert len(world.calls) == 1
-    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 30m, because its lines are gone. It was: 92 %"]
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 30m, its lines are gone"]
 
 
 def test_output_that_returns_after_a_precheck_without_work_starts_an_agent_call(make_world: MakeWorld) -> None:
@@ -356,7 +350,7 @@ def test_output_that_returns_after_a_precheck_without_work_starts_an_agent_call(
     world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outs)
     world.run(minutes=50)
     assert len(world.calls) == 2
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] resolved after 30m", "[disk] 92 %"]
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 30m", "[disk] 92 %"]
 
 
 def test_silence_without_the_wake_that_brought_a_condition_does_not_end_it(make_world: MakeWorld) -> None:
@@ -369,7 +363,7 @@ def test_silence_without_the_wake_that_brought_a_condition_does_not_end_it(make_
         world.wake("ops", "the site is up", sender="monitor")
         world.run(minutes=5)
     assert len(sent(world)) == 2
-    assert sent(world)[1].startswith("[site] resolved")
+    assert sent(world)[1].startswith("[site] over")
 
 
 def test_an_answer_that_was_cut_is_retried(make_world: MakeWorld) -> None:
@@ -385,7 +379,7 @@ def test_an_answer_that_is_cut_in_each_attempt_counts_as_it_is(make_world: MakeW
     assert [text.splitlines()[0] for text in sent(world)] == ["[disk] the disk /var is nea"]
     world.run(minutes=20)
     assert [text.splitlines()[0] for text in sent(world)[1:]] == [
-        "warning  ops truncated: each answer is cut at the limit of its tokens (2 times in a row since 2026-03-02 08:00 UTC)   p1"
+        "warning  ops truncated: each answer is cut at the limit of its tokens (2 times in a row since 2026-03-02 08:00 UTC)   p2"
     ]
 
 
@@ -427,7 +421,7 @@ def test_a_condition_whose_message_was_refused_is_sent_again_with_the_next_run(m
         send=lambda delivery: next(results, DeliveryResult("delivered")) if delivery.message.notice is None else DeliveryResult("delivered"),
     )  # fmt: skip
     world.run(hours=3)
-    assert [text for text in sent(world) if text.startswith("[")] == ["[disk] full"]
+    assert [text for text in sent(world) if text.startswith("[disk]")] == ["[disk] full"]
 
 
 @pytest.mark.parametrize("damage", ["{", "", "7", "null", '["x", []]', "[7, null]"])
@@ -436,10 +430,10 @@ def test_damaged_lists_of_a_condition_stop_neither_its_agent_nor_a_job(make_worl
     world = make_world(config(jobs=job), scripts=answers("[disk] full", "[disk] full", "[disk] resolved"))
     world.run(minutes=10)
     world.store.connection.execute(
-        "update condition set openings = :bad, lines = :bad, senders = :bad, jobs = :bad", {"bad": damage}
+        "update problem set openings = :bad, lines = :bad, senders = :bad, jobs = :bad", {"bad": damage}
     )
     world.run(hours=1)
-    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] full", '[disk] resolved after 30m: it was "full"']
+    assert [text.partition(",")[0] for text in sent(world)] == ["[disk] full", "[disk] over after 30m"]
     world.clock.now -= timedelta(days=1)
     world.run(hours=1)
     assert {row["outcome"] for row in world.records("sync")} == {"ok"}
@@ -453,10 +447,10 @@ def test_a_clock_that_is_set_back_stops_neither_reminders_nor_resets(make_world:
     said = iter(["[disk] full", "[disk] resolved"] * 4)
     world = make_world(config(), scripts={"ops": lambda _: next(said, "[disk] full")})
     world.run(hours=3)
-    assert "flaps" in sent(world)[-1]
+    assert "unstable" in sent(world)[-1]
     world.clock.now -= timedelta(days=10)
     world.run(hours=80)
-    reminders = [text for text in sent(world) if "still open" in text]
+    reminders = [text for text in sent(world) if "reminder" in text]
     assert len(reminders) >= 2
 
 
@@ -465,9 +459,9 @@ def test_conditions_of_the_same_rank_are_listed_by_their_keys(make_world: MakeWo
     world = make_world(config("phone, pager"), scripts=answers("[site] down\n[disk] full\n[mail] waits"))
     world.run(minutes=1)
     world.return_unordered_rows_differently()
-    found = conditions.conditions_of(world.store.connection, "ops")
-    assert [condition.key for condition in found] == ["disk", "mail", "site"]
-    assert [[target.channel for target in condition.reports] for condition in found] == [["pager", "phone"]] * 3
+    found = problems.open_reports_of(world.store.connection, "ops")
+    assert [each.key for each in found] == ["disk", "mail", "site"]
+    assert [[target.channel for target in each.notices] for each in found] == [["pager", "phone"]] * 3
 
 
 # --- at random ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brief import brief
 from servers import gateway
 from servers.scripted import Server
 from simulation import size
@@ -64,8 +65,8 @@ def by_wake(answer: Any, otherwise: Any = "HEARTBEAT_OK") -> Callable[[AgentCall
 
 def sent(world: World) -> list[str]:
     """The first line of each message with its time, without the daily reminders of conditions."""
-    lines = [f"{at:%m-%d %H:%M} {text.splitlines()[0]}" for at, _, text in world.delivered]
-    return [line for line in lines if "still open" not in line]
+    lines = [f"{at:%m-%d %H:%M} {brief(text).splitlines()[0]}" for at, _, text in world.delivered]
+    return [line for line in lines if "] reminder" not in line]
 
 
 def held_back(world: World) -> list[dict[str, Any]]:
@@ -133,9 +134,9 @@ def test_a_condition_about_two_jobs_is_over_when_both_work_again(make_world: Mak
         },
     )  # fmt: skip
     world.run_until("2026-03-03 02:00")  # the mirror works since 05:00, and nightly-backup does not
-    assert [line for line in sent(world) if "resolved" in line] == []
+    assert [line for line in sent(world) if "] over" in line] == []
     world.run_until("2026-03-03 04:00")
-    assert [line[:30] for line in sent(world) if "resolved" in line] == ["03-03 03:00 [backups] resolved"]
+    assert [line[:30] for line in sent(world) if "] over" in line] == ["03-03 03:00 [backups] over aft"]
 
 
 def test_a_condition_that_the_agent_mentions_again_is_no_report_of_another_failure(make_world: MakeWorld) -> None:
@@ -144,7 +145,7 @@ def test_a_condition_that_the_agent_mentions_again_is_no_report_of_another_failu
         scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: "[disk:/var] 92 % full"},
     )  # fmt: skip
     world.run_until("2026-03-02 09:00")
-    assert sent(world) == ["03-01 12:00 [disk:/var] 92 % full", f"03-02 08:00 {FAILURE}"]
+    assert sent(world) == ["03-01 12:00 [disk:/var] 92 % full", f"03-02 08:00 {FAILURE}".replace("p1", "p2")]
 
 
 def test_a_notification_that_was_held_back_is_tried_for_a_day_from_its_release(make_world: MakeWorld) -> None:
@@ -295,7 +296,7 @@ def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorl
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)})
     deliver = world.send
     world.send = lambda outgoing: (
-        channels.append((outgoing.channel.name, outgoing.message.text.splitlines()[0])) or deliver(outgoing)
+        channels.append((outgoing.channel.name, brief(outgoing.message.text).splitlines()[0])) or deliver(outgoing)
     )
     world.run_until("2026-03-02 03:30")
     assert channels == [("room", FAILURE)]
@@ -360,9 +361,7 @@ def test_a_job_that_fails_in_three_nights_is_one_condition(make_world: MakeWorld
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
     world.scripts["ops"] = lambda _: "HEARTBEAT_OK"
     world.run_until("2026-03-06 12:00")
-    assert sent(world)[1:] == [
-        "03-05 03:00 [job:nightly-backup] resolved after 2d19h, because the cron job works again. It was: The backup failed: no space left."
-    ]
+    assert sent(world)[1:] == ["03-05 03:00 [job:nightly-backup] over after 2d19h, the job works again"]
 
 
 def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_condition(make_world: MakeWorld) -> None:
@@ -388,7 +387,7 @@ def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: Ma
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
     world.run_until("2026-03-03 12:00")
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
-    assert [f"{at:%m-%d %H:%M}" for at, _, text in world.delivered if "still open" in text] == ["03-03 08:00"]
+    assert [f"{at:%m-%d %H:%M}" for at, _, text in world.delivered if "reminder" in text] == ["03-03 08:00"]
 
 
 def test_a_job_that_no_longer_wakes_the_agent_is_not_reminded_of_beside_the_condition(make_world: MakeWorld) -> None:
@@ -442,11 +441,11 @@ def test_a_report_about_a_job_that_works_again_already_is_followed_by_its_end(ma
     world.run_until("2026-03-02 04:00")
     world.run_job("nightly-backup")
     world.run_until("2026-03-03 12:00")
-    over = "[job:nightly-backup] resolved after 0s, because the cron job works again."
+    over = "[job:nightly-backup] over after 0s, the job works again"
     assert [line[: len(over) + 12] for line in sent(world)] == [f"03-02 08:00 {REPORT}", f"03-02 08:00 {over}"]
     ops = find_entry(world.store.connection, *OPS)
     assert ops is not None
-    assert ops.conditions == 0
+    assert ops.reported == 0
 
 
 SYNC = '  nightly-sync: {schedule: "0 3 * * *", command: sync, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
@@ -462,10 +461,10 @@ def test_a_condition_about_two_jobs_ends_when_both_work_again(make_world: MakeWo
         "03-03 03:00 over     cron/nightly-backup failed: after 1d   p1",
     ]
     world.run_until("2026-03-04 04:00")
-    assert [line[:40] for line in sent(world)[2:]] == ["03-04 03:00 [nightly] resolved after 1d19h"[:40]]
+    assert [line[:40] for line in sent(world)[2:]] == ["03-04 03:00 [nightly] over after 1d19h, t"[:40]]
     ops = find_entry(world.store.connection, *OPS)
     assert ops is not None
-    assert ops.conditions == 0
+    assert ops.reported == 0
 
 
 def test_a_word_in_the_names_of_two_failed_jobs_is_no_report_of_either(make_world: MakeWorld) -> None:
@@ -490,7 +489,7 @@ def test_a_report_of_a_failure_after_which_the_job_woke_the_agent_again_is_one_m
     world.run_until("2026-03-02 12:00")
     assert [line[:50] for line in sent(world)] == [
         f"03-02 08:00 {REPORT}"[:50],
-        "03-02 08:00 [job:nightly-backup] resolved after 0s, because"[:50],
+        "03-02 08:00 [job:nightly-backup] over after 0s, the job works again"[:50],
     ]
 
 
@@ -632,7 +631,7 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
     explained = printed(capsys, world, "explain", "nightly-backup")
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in explained
-    assert "known agent ops has the condition job:nightly-backup since Mon 2026-03-02 08:00: delivered to phone" in explained
+    assert "known agent ops reports it as p2 job:nightly-backup since Mon 2026-03-02 08:00: delivered to phone" in explained
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in printed(
         capsys, world, "show", job_run
     )

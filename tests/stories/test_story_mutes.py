@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brief import brief
 from servers.messages import Models, message, text
 from servers.scripted import reply
 from test_story_breakers import KEY, fleet
@@ -17,7 +18,7 @@ from heartbeatd.verbs import Ack, Mute, Unack, Unmute
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.insight.status_data import read_status
-from scheduler.model.events import AcknowledgementEnded, ConditionAcknowledged, MuteChanged, StaleResultDropped
+from scheduler.model.events import MuteChanged, ProblemChanged, StaleResultDropped
 from scheduler.model.outcome import Kind
 
 OPS = (Kind.HEARTBEAT, "ops")
@@ -52,7 +53,7 @@ def mute(world: World, hours: float | None = None, *, until_changed: bool = Fals
 
 
 def sent(world: World) -> list[str]:
-    return [text for _, _, text in world.delivered]
+    return [brief(text) for _, _, text in world.delivered]
 
 
 def shown(world: World, name: str = "ops") -> Any:
@@ -95,7 +96,7 @@ def test_the_end_of_a_reported_condition_is_reported_after_the_mute(make_world: 
     world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "HEARTBEAT_OK")
     mute(world, hours=2.75)
     world.run(hours=6)
-    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h: 80 %"]
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 1h: 80 %"]
 
 
 def test_the_end_of_a_reported_condition_that_began_to_flap_within_the_mute_is_reported(make_world: MakeWorld) -> None:
@@ -103,7 +104,7 @@ def test_the_end_of_a_reported_condition_that_began_to_flap_within_the_mute_is_r
     world = begin(make_world, *changes, "HEARTBEAT_OK")
     mute(world, hours=5.75)
     world.run(hours=40)
-    assert sent(world) == ["[link] down", "[link] resolved after 1h: up"]
+    assert sent(world) == ["[link] down", "[link] over after 1h: up"]
 
 
 def test_a_plain_alert_within_the_mute_is_on_record_and_is_not_sent_later(make_world: MakeWorld) -> None:
@@ -127,7 +128,7 @@ def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeW
     assert world.request(VerbRequest(Unmute(), OPS)).held == 2
     assert not world.request(VerbRequest(Unmute(), OPS)).was_muted
     world.run(hours=1)
-    over = "[disk] resolved after 3h, because the agent no longer mentions it. It was: 93 %"
+    over = "[disk] over after 3h, no longer mentioned"
     assert [sorted(text.splitlines()) for text in sent(world)] == [["[disk] 92 %"], [over, "[mail] 4 letters"]]
 
 
@@ -233,7 +234,7 @@ def test_a_job_reports_its_own_failure_while_the_agent_that_would_report_it_is_m
     mute(world, hours=2)
     world.run(hours=1)
     assert [text.splitlines()[0] for text in sent(world)] == [
-        "warning  cron/backup failed: exit: exit code 3 (since 2026-03-02 09:00 UTC)   p1"
+        "warning  cron/backup failed: exit: exit code 3 (since 2026-03-02 09:00 UTC)   p2"
     ]
 
 
@@ -247,9 +248,7 @@ def test_the_end_of_a_condition_about_a_job_is_reported_after_the_mute(make_worl
     world.run(hours=1)
     assert [text for text in sent(world)[1:] if "job:backup" in text] == []
     world.run(hours=1)
-    assert [text for text in sent(world)[1:] if "job:backup" in text] == [
-        "[job:backup] resolved after 1h, because the cron job works again. It was: the backup failed"
-    ]
+    assert [text for text in sent(world)[1:] if "job:backup" in text] == ["[job:backup] over after 1h, the job works again"]
 
 
 # --- until something changes --------------------------------------------------------------------------------------------
@@ -334,55 +333,57 @@ def test_reminders_do_not_end_a_mute_until_something_changes(make_world: MakeWor
 
 def test_an_acknowledged_condition_gets_no_reminder(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
-    assert world.request(VerbRequest(Ack(agent="ops", key=" DISK"))).keys == ["disk"]
+    assert world.request(VerbRequest(Ack(), world.problem("disk").id)).key == "disk"
     world.run(hours=30)
     assert sent(world) == ["[disk] CRITICAL: 97 %"]
-    assert world.events_of(ConditionAcknowledged) == [ConditionAcknowledged("ops", "disk", "cli")]
+    assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk", "acknowledged", "cli")]
 
 
 def test_an_acknowledged_condition_that_gets_worse_is_reported(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] 93 %", "[disk!] 97 %")
-    world.request(VerbRequest(Ack(agent="ops", key="disk")))
+    world.request(VerbRequest(Ack(), world.problem("disk").id))
     world.run(hours=10)
-    assert sent(world)[:2] == ["[disk] 92 %", "[disk] CRITICAL now, warning before: 97 %"]
-    assert sent(world)[2].startswith("[disk] still open")
+    assert sent(world)[:2] == ["[disk] 92 %", "[disk] CRITICAL, was warning: 97 %"]
+    assert sent(world)[2].startswith("[disk] CRITICAL, reminder")
 
 
 def test_the_end_of_an_acknowledged_condition_is_reported_and_a_new_opening_too(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "[disk] 92 %")
-    world.request(VerbRequest(Ack(agent="ops", key="disk")))
+    world.request(VerbRequest(Ack(), world.problem("disk").id))
     world.run(hours=3)
-    assert sent(world) == ["[disk] 92 %", "[disk] resolved after 1h: 80 %", "[disk] 92 %"]
-
-
-def test_a_run_stands_for_all_of_its_open_conditions(make_world: MakeWorld) -> None:
-    world = begin(make_world, "[disk!] 97 %\n[mail!] 4 letters")
-    assert sorted(world.request(VerbRequest(Ack(run=1))).keys) == ["disk", "mail"]
-    world.run(hours=30)
-    assert len(sent(world)) == 1
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 1h: 80 %", "[disk] 92 %"]
 
 
 def test_a_condition_gets_reminders_again_when_its_acknowledgement_is_taken_back(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
-    world.request(VerbRequest(Ack(agent="ops", key="disk")))
+    world.request(VerbRequest(Ack(), world.problem("disk").id))
     world.run(hours=30)
-    assert world.request(VerbRequest(Unack(agent="ops", key="DISK "))).keys == ["disk"]
-    assert world.request(VerbRequest(Unack(run=1))).keys == []
+    assert world.request(VerbRequest(Unack(), world.problem("disk").id)).key == "disk"
+    with pytest.raises(Refused, match="problem p1 was not acknowledged"):
+        world.request(VerbRequest(Unack(), 1))
     world.run(hours=1)
     assert len(sent(world)) == 2
-    assert sent(world)[1].startswith("[disk] still open, since")
-    assert world.events_of(AcknowledgementEnded) == [AcknowledgementEnded("ops", "disk", "cli")]
+    assert sent(world)[1].startswith("[disk] CRITICAL, reminder")
+    assert [event.change for event in world.events_of(ProblemChanged)] == ["acknowledged", "unacknowledged"]
 
 
-def test_only_open_conditions_can_be_acknowledged(make_world: MakeWorld) -> None:
+def test_only_open_problems_can_be_acknowledged(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] resolved")
-    with pytest.raises(Refused, match="has no condition 'mail'"):
-        world.request(VerbRequest(Ack(agent="ops", key="mail")))
+    with pytest.raises(Refused, match="no problem p7"):
+        world.request(VerbRequest(Ack(), 7))
     world.run(hours=1)
-    with pytest.raises(Refused, match="is closed already"):
-        world.request(VerbRequest(Ack(agent="ops", key="disk")))
-    with pytest.raises(Refused, match="run 1 of agent 'ops' has no open condition"):
-        world.request(VerbRequest(Ack(run=1)))
+    with pytest.raises(Refused, match="is over already"):
+        world.request(VerbRequest(Ack(), 1))
+
+
+def test_an_acknowledged_failure_gets_no_reminder(make_world: MakeWorld) -> None:
+    replies = iter([1] * 200)
+    world = begin(make_world, "HEARTBEAT_OK")
+    world.scripts["ops"] = lambda _: next(replies, "HEARTBEAT_OK")
+    world.run(hours=3)
+    world.request(VerbRequest(Ack(), world.problem("failed").id))
+    world.run(hours=40)
+    assert [text.partition(" (")[0] for text in sent(world)] == ["warning  ops failed: exit: exit code 1"]
 
 
 def test_a_mute_until_something_changes_lasts_while_two_problems_do_and_ends_when_one_of_them_is_over(

@@ -130,7 +130,7 @@ def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
     assert message_lines(world) == []
     fail_until(world, "2026-03-02 10:31", lambda count: "no")
     assert message_lines(world) == [
-        "03-02 10:30 warning  ops failed: exit: exit code 1: no (3 times in a row since 2026-03-02 09:30 UTC)   p1"
+        "03-02 10:30 warning  ops failed: exit: exit code 1: no (3 times in a row since 2026-03-02 09:30 UTC)   p2"
     ]
 
 

@@ -47,14 +47,8 @@ TEXTS = {"disk:/var": "the volume fills up", "cert": "certificate expires", "que
 LINES = {"nginx": "nginx.service died", "raid": "degraded array md0", "clock": "time drifts"}
 WAITS = (timedelta(minutes=7), HOUR, 5 * HOUR, 13 * HOUR, 25 * HOUR)
 
-FORMS = (
-    (re.compile(r"\[(?P<key>[^\]]+)\] (?P<rest>.*)"), {
-        "resolved after": OVER, "flaps: ": UNSTABLE, "still open, since": REMINDS, r"[A-Z]+ now, \w+ before": RISES, "": OPENS,
-    }),
-    (re.compile(r"(?P<word>CRITICAL|warning|info|over) +(?P<subject>channel \w+|[\w/]+) (?P<key>[\w:/-]+): (?P<rest>.*)"), {
-        r".*\(unstable": UNSTABLE, r".*\(reminder": REMINDS, r".*\(was ": RISES, "": OPENS,
-    }),
-)  # fmt: skip
+FORM = re.compile(r"(?P<word>CRITICAL|warning|info|over) +(?P<subject>channel \w+|[\w/]+) (?P<key>[\w:/-]+): (?P<rest>.*)")
+KINDS = {r".*\(unstable": UNSTABLE, r".*\(reminder": REMINDS, r".*\(was ": RISES, "": OPENS}
 
 
 @dataclass(frozen=True)
@@ -72,15 +66,9 @@ class Attempt:
     def items(self) -> Iterator[tuple[str, str, str]]:
         """What the message says: subject, key, and what happens."""
         for line in self.text.splitlines():
-            for form, kinds in FORMS:
-                if match := form.fullmatch(line):
-                    found = match.groupdict()
-                    kind = (
-                        OVER
-                        if found.get("word") == "over"
-                        else next(kinds[each] for each in kinds if re.match(each, found["rest"]))
-                    )
-                    yield found.get("subject", self.name), found["key"], kind
+            if found := FORM.fullmatch(line):
+                kind = next(KINDS[each] for each in KINDS if re.match(each, found["rest"]))
+                yield found["subject"], found["key"], OVER if found["word"] == "over" else kind
 
 
 class Watched(World):
@@ -217,14 +205,16 @@ class Messages(RuleBasedStateMachine):
     @rule(key=st.sampled_from(tuple(TEXTS)), again=st.booleans())
     def a_user_acknowledges(self, key: str, again: bool) -> None:
         if self._is_open("ops", key):
-            verb = Unack.of(agent="ops", key=key) if again else Ack.of(agent="ops", key=key)
-            self.world.request(VerbRequest(verb, None, Sender("Mary")))
+            problem = self.world.problem(key)
+            if again and problem.acknowledgement is None:
+                return
+            self.world.request(VerbRequest(Unack() if again else Ack(), problem.id, Sender("Mary")))
             self.rules.unacknowledge("ops", key) if again else self.rules.acknowledge("ops", key)
 
     @rule(subject=st.sampled_from(("ops", "host")), key=st.sampled_from((*TEXTS, *LINES)))
     def a_user_closes(self, subject: str, key: str) -> None:
         if self._is_open(subject, key):
-            self.world.request(VerbRequest(CloseProblem.of(agent=subject, key=key), None, Sender("Mary")))
+            self.world.request(VerbRequest(CloseProblem(), self.world.problem(key, subject).id, Sender("Mary")))
             self.rules.close(subject, key)
 
     # --- comparing ------------------------------------------------------------------------------------------------------

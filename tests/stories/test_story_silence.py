@@ -659,7 +659,7 @@ def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
 def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
     world = plant(fleet(), scripts={"ops": lambda call: "[disk:/var] /var is full"})
     world.run_until(at(2, 30))
-    world.request(VerbRequest(Ack(agent="ops", key="disk:/var"), sender=Sender("Mary on phone")))
+    world.request(VerbRequest(Ack(), world.problem("disk:/var").id, sender=Sender("Mary on phone")))
     run_until_now(world)
     assert len([text for _, name, text in world.delivered if name == "ops"]) == 3
     for words in (("--since", "10h"), ("--on", "today"), ("ops",)):

@@ -14,8 +14,8 @@ from world import MakeWorld, World
 
 from scheduler.cli.main import main
 from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, SUPPRESSION_TEXTS
-from scheduler.model.condition import Effect, EndedBy
 from scheduler.model.outcome import Suppression
+from scheduler.model.problem import Effect, EndedBy
 from scheduler.telemetry.event_log import EventLog
 
 CONFIG = """
@@ -86,16 +86,16 @@ def test_each_word_has_a_plain_text(words: tuple[type[Effect], dict[str, str]]) 
 def test_status_counts_the_open_conditions_of_each_agent(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits") | {"web": lambda _: "[tls] expires soon"})
     world.run(minutes=1)
-    lines = [line for line in printed(world, "status") if line.startswith("conditions:")]
+    lines = [line for line in printed(world, "status") if line.startswith("problems:")]
     assert lines == [
-        "conditions: agent/ops has 2 open, the worst is critical",
-        "conditions: agent/web has 1 open, warning",
+        "problems: agent/ops has 2 open, the worst is critical",
+        "problems: agent/web has 1 open, warning",
     ]
     entries = data(printed(world, "status", "--format", "json"))["entries"]
-    assert [(each["name"], each["conditions"]) for each in entries] == [
-        ("ops", {"open": 2, "worst": "critical"}),
-        ("web", {"open": 1, "worst": "warning"}),
-        ("backup", {"open": 0, "worst": None}),
+    assert [(each["name"], each["problems"]) for each in entries] == [
+        ("ops", {"open": 2, "reported": 2, "worst": "critical"}),
+        ("web", {"open": 1, "reported": 1, "worst": "warning"}),
+        ("backup", {"open": 0, "reported": 0, "worst": None}),
     ]
 
 
@@ -107,7 +107,7 @@ def test_a_run_shows_its_findings_and_what_became_of_each(make_world: MakeWorld,
     assert facts(printed(world, "show", str(second)), "finding") == [
         "disk (critical): already open",
         "mail: over, as the agent reported",
-        "tls: reported as over, but no such condition was open, or its evidence is still there",
+        "tls: reported as over, but no such problem was open, or its evidence is still there",
     ]
     assert [each["effect"] for each in data(printed(world, "show", str(second), "--format", "json"))["findings"]] == [
         "known",
@@ -147,17 +147,17 @@ def test_explain_says_why_the_last_answer_was_or_was_not_sent(
 def test_explain_shows_what_would_close_each_open_condition(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits", "[disk!] full"))
     world.run(minutes=31)
-    eight, rule = "Mon 2026-03-02 08:00", "It closes when the agent reports its end, or after"
+    eight, rule = "Mon 2026-03-02 08:00", "It is over when the agent reports its end, or after"
     assert facts(printed(world, "explain", "ops"), "open") == [
-        f"disk (critical) since {eight}, reported {eight} to phone. {rule} 2 answers in a row without it",
-        f"mail (warning) since {eight}, reported {eight} to phone. {rule} one answer without it",
+        f"p1 disk (critical) since {eight}, delivered to phone {eight}. {rule} 2 answers in a row without it",
+        f"p2 mail (warning) since {eight}, delivered to phone {eight}. {rule} one answer without it",
     ]
-    found = data(printed(world, "explain", "ops", "--format", "json"))["conditions"]
-    assert [(each["key"], each["closes"]["answers"], each["closes"]["needs_wake_by"]) for each in found] == [
+    found = data(printed(world, "explain", "ops", "--format", "json"))["problems"]
+    assert [(each["key"], each["ends"]["answers"], each["ends"]["needs_wake_by"]) for each in found] == [
         ("disk", 2, []),
         ("mail", 1, []),
     ]
-    assert data(printed(world, "explain", "backup", "--format", "json"))["conditions"] == []
+    assert data(printed(world, "explain", "backup", "--format", "json"))["problems"] == []
 
 
 def test_explain_names_the_evidence_that_a_condition_waits_for(make_world: MakeWorld, printed: Print) -> None:
@@ -168,7 +168,7 @@ def test_explain_names_the_evidence_that_a_condition_waits_for(make_world: MakeW
     assert disk.endswith("2 answers in a row without it, not counting answers while the precheck still prints what came with it")
     world.run_job("backup")
     world.run(minutes=5)
-    backup = next(line for line in facts(printed(world, "explain", "ops"), "open") if line.startswith("backup"))
+    backup = next(line for line in facts(printed(world, "explain", "ops"), "open") if line.startswith("p2 backup"))
     assert backup.endswith("2 answers in a row without it, counting only answers to wakes by cron:backup")
 
 
@@ -187,19 +187,19 @@ def test_long_and_many_keys_fit_into_eighty_columns(make_world: MakeWorld, print
     assert len(facts(printed(world, "show", str(run["id"])), "finding")) == 30
     lines = printed(world, "explain", "ops")
     *shown, more = facts(lines, "open")
-    assert (len(shown), more) == (10, "and 20 more: `heartbeatd conditions ops`")
+    assert (len(shown), more) == (10, "and 20 more: `heartbeatd problems ops`")
 
 
 def test_the_report_counts_conditions_by_agent(make_world: MakeWorld, printed: Print) -> None:
     script = answers("[disk!] full", "[disk!] full\n[mail] waits", "[mail] resolved\n[disk!] full", "[disk!] full")
     world = make_world(CONFIG, start=start(hours=7), scripts=script)
     world.run(hours=7)
-    assert data(printed(world, "report", "--format", "json"))["conditions"] == [
+    assert data(printed(world, "report", "--format", "json"))["problems"] == [
         {"name": "ops", "opened": 2, "resolved": 1, "reminders": 1, "duplicates": 11}
     ]
     lines = printed(world, "report")
-    at = lines.index("CONDITIONS  OPENED  RESOLVED  REMINDERS  DUPLICATES")
-    assert lines[at + 1] == "agent/ops        2         1          1          11"
+    at = lines.index("PROBLEMS   OPENED  RESOLVED  REMINDERS  DUPLICATES")
+    assert lines[at + 1] == "agent/ops       2         1          1          11"
 
 
 def test_the_report_of_many_agents_sums_up_those_with_few_conditions(make_world: MakeWorld, printed: Print) -> None:
@@ -210,7 +210,7 @@ def test_the_report_of_many_agents_sums_up_those_with_few_conditions(make_world:
     )
     world.run(minutes=4)
     lines = printed(world, "report")
-    at = next(number for number, line in enumerate(lines) if line.startswith("CONDITIONS"))
+    at = next(number for number, line in enumerate(lines) if line.startswith("PROBLEMS"))
     assert lines[at + 13].split() == ["8", "others", "8", "0", "0", "0"]
 
 

@@ -90,10 +90,10 @@ def false_statements(daemon: WebDaemon, says: str, capsys: pytest.CaptureFixture
     for place, text in views(daemon, capsys).items():
         if says not in text or any(word in text for word in FALSE_WORDS):
             yield place, text
-    for condition in daemon.get("/api/v1/conditions", daemon.token).data["conditions"]:
-        for report in condition["reports"]:
-            if (report["reported_at"], report["says"]) != (None, says):
-                yield "conditions", str(report)
+    for problem in daemon.get("/api/v1/problems", daemon.token).data["problems"]:
+        for sent in problem["notices"]:
+            if problem["reported"] and (sent["delivered_at"], sent["says"]) != (None, says):
+                yield "problems", str(sent)
 
 
 def test_an_alert_that_has_not_arrived_is_called_undelivered_everywhere(
@@ -233,7 +233,7 @@ def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make
 def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
     cases: tuple[tuple[Request | None, str, str], ...] = (
         (None, "[disk] full", "disk: known since 08:30, next reminder Tue 2026-03-03 08:30"),
-        (VerbRequest(Ack(agent="ops", key="disk"), sender=Sender("Mary")), "[disk] full", "disk: acknowledged by Mary"),
+        (VerbRequest(Ack(), 1, Sender("Mary")), "[disk] full", "disk: acknowledged by Mary"),
         (
             VerbRequest(Mute(until=utc("2026-03-02 14:00")), (Kind.HEARTBEAT, "ops"), Sender("Mary")),
             "HEARTBEAT_OK",
@@ -271,7 +271,7 @@ def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_worl
         {"delivered to good", GIVEN_UP},
     )
     states = fleet.read_states([found["ops"]])
-    assert [state.label for state in states] == ["problem"]
+    assert [state.label for state in states] == ["undelivered"]
     output = world.records("measure")[-1]
     cause = cause_of_run("closed", output["outcome"], output["reason"], output["suppression"], output["delivery"]["state"])
     assert (cause.text, cause.level) == ("ran, message accepted, not delivered and given up", Level.BAD)

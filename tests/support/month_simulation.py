@@ -345,7 +345,7 @@ class Month:
         """How often each event was reported, and what else was sent."""
         score = Score(self)
         for at, _, words in self.world.delivered:
-            for part in re.split(r"\n(?=\[)|\n\n", words):
+            for part in re.split(r"\n(?=(?:CRITICAL|warning|info|over) )|\n\n", words):
                 score.count(at, part)
         return score
 
@@ -379,14 +379,14 @@ class Score:
         events = self._events_of(part, at)
         if re.match(r"over\s+cron/nightly-backup failed", part):
             return  # the daemon itself has seen that the job failed, and works again
-        if "still open, since" in part:
+        if "(reminder, " in part:
             self.reminders += 1
             return
-        if re.match(r"(\[[^\]]+\] resolved|over\s)", part):
+        if re.match(r"over\s", part):
             self._count_end(at, part, events)
             return
-        severity = "critical" if "CRITICAL" in part else "info" if re.match(r"info\s", part) or "INFO now" in part else "warning"
-        is_rise = re.search(r"now, (info|warning) before|, was (info|warning)\)", part) is not None
+        severity = "critical" if part.startswith("CRITICAL") else "info" if part.startswith("info ") else "warning"
+        is_rise = re.search(r"\(was (info|warning), ", part) is not None
         is_true = any(SEVERITIES.index(event.severity(at)) >= SEVERITIES.index(severity) for event in events)
         if not events or (is_rise and not is_true):
             self.needless.append((at, part))

@@ -36,7 +36,8 @@ from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
-from scheduler.store import boots, entries, run_history
+from scheduler.model.problem import Problem
+from scheduler.store import boots, entries, problems, run_history
 from scheduler.store.boots import Boot
 from scheduler.store.database import Store
 from scheduler.store.locations import open_for_writing, open_read_only
@@ -380,6 +381,11 @@ class World:
             each.as_data()
             for each in run_history.list_runs(self.store.connection, RunFilter(name=name, **filters), limit=100_000)
         ][::-1]
+
+    def problem(self, key: str, name: str = "ops") -> Problem:
+        """What this agent or job has reported or shown under this key: the problem that is open, or else the one that is over."""
+        found = [each for each in problems.all_problems(self.store.connection) if (each.subject.name, each.label) == (name, key)]
+        return min(found, key=lambda each: each.over_at is not None)
 
     def events_of(self, kind: type[E]) -> list[E]:
         """The events of one type, oldest first."""

@@ -22,11 +22,9 @@ from web_daemon import WebDaemon
 
 from heartbeatd.answers import ConfigFile, WakeAccepted
 from heartbeatd.operations import Operation
-from heartbeatd.questions import ListConditions, ListProblems, ListRuns
+from heartbeatd.questions import ListProblems, ListRuns
 from heartbeatd.verbs import (
     VERB_ENDPOINTS,
-    Ack,
-    CloseProblem,
     HoldLane,
     NoteActivity,
     Ping,
@@ -35,7 +33,6 @@ from heartbeatd.verbs import (
     ReportResult,
     SetChecklist,
     SetConfig,
-    Unack,
 )
 from scheduler.channels.message import DeliveryResult
 from scheduler.system import extras
@@ -44,7 +41,7 @@ from scheduler.web.access import cut
 from scheduler.web.callers import Caller
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS
-from scheduler.web.routes import MCP_PATH, build_application
+from scheduler.web.routes import MCP_PATH, REMOVED, build_application
 
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.
 CONFIG = """\
@@ -97,15 +94,11 @@ SENT: Mapping[type[Operation], dict[str, Any]] = {
     ReleaseLane: {"id": "chat:1"},
     NoteActivity: {"queue": 1},
     Reload: {"dry_run": True},
-    CloseProblem: {"agent": "alder", "key": "disk"},
-    Ack: {"agent": "alder", "key": "disk"},
-    Unack: {"agent": "alder", "key": "disk"},
     Ping: {"channel": "log"},
     ReportResult: {"text": "done"},
     SetChecklist: {"text": "- look\n"},
     SetConfig: {"changes": {"heartbeat": {"interval": "31m"}}},
     ListRuns: {"name": "alder"},
-    ListConditions: {"state": "all"},
     ListProblems: {"state": "all"},
 }
 CHANGES = {"/api/v1/config": {"limits": {"concurrency": 7}}, "/api/v1/cron/{name}/config": {"every": "7h"}}
@@ -194,10 +187,21 @@ class Fleet:
             " from run"
         )
 
+    def open_problem(self, *, is_acknowledged: bool) -> int:
+        """A problem that alder has."""
+        acked = "1, 'warning'" if is_acknowledged else "null, null"
+        return self.write(
+            "insert into problem (kind, name, part, key, severity, text, reason, fault, count, since, last_seen_at, opened_at,"
+            " openings, acked_at, acked_severity) select 'heartbeat', 'alder', 'reported', 'made-' || coalesce(max(id), 0), 'warning',"
+            f" '', '', '', 1, 1, 1, 1, '[1]', {acked} from problem"
+        )
+
     def number_of(self, path: str) -> int:
         """A run, message or wake of alder, or the change of the config that renamed it."""
         if "/runs/" in path:
             return self.run_without_result()
+        if "/problems/" in path:
+            return self.open_problem(is_acknowledged=path.endswith("/unack"))
         table = "outbox" if "/outbox/" in path else "config_event" if "/changes/" in path else "wake"
         where = "diff like '%birch-old%'" if table == "config_event" else "name = 'alder'"
         if table == "wake":
@@ -461,7 +465,7 @@ def page_requests(fleet: Fleet) -> Iterator[tuple[str, str]]:
         assert isinstance(route, Route), route
         for method in sorted(route.methods or {"POST"} - {"HEAD"}):
             if (method, route.path) not in listed and method != "HEAD" and route.path not in OPEN:
-                by_hand = route.path in ("/api/v1/openapi.json", event_stream.PATH)
+                by_hand = route.path in ("/api/v1/openapi.json", event_stream.PATH, *REMOVED)
                 assert route.path == "/" or route.path.startswith("/page/") or by_hand, route.path
                 if not by_hand:
                     yield method, route.path

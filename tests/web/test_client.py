@@ -225,7 +225,7 @@ def test_answers_are_typed(daemon: WebDaemon, client: Client) -> None:
     assert client.get_overview(on="today").zone == "UTC"
     assert [agent.name for agent in client.list_agents().agents] == ["ops", "web"]
     assert [job.name for job in client.list_jobs().cron] == ["measure"]
-    assert client.list_conditions(state="all").conditions == []
+    assert [each.key for each in client.list_problems(state="all").problems] == ["undelivered"]
 
 
 def test_changes_are_made(client: Client, daemon: WebDaemon) -> None:

@@ -48,7 +48,7 @@ def test_agents_with_problems_come_first(make_world: MakeWorld) -> None:
     assert list(found) == ["fails", "lost", "alerts", "quiet", "off", "paused"]
     assert {name: (state.label, card(world, name).why.cause) for name, state in found.items()} == {
         "fails": ("failing", "exit"),
-        "lost": ("problem", "checklist_missing"),
+        "lost": ("stopped", "checklist_missing"),
         "alerts": ("alert", "log_only"),
         "quiet": ("ok", "heartbeat_ok"),
         "off": ("disabled", "disabled"),

@@ -100,7 +100,7 @@ def test_its_schemas_are_valid_and_all_references_exist(document: Any) -> None:
         "/api/v1/plan",
         "/api/v1/explain",
         "/api/v1/explain/{name}",
-        "/api/v1/conditions",
+        "/api/v1/problems",
     ],
 )
 def test_the_document_names_every_key_of_an_answer(busy: WebDaemon, document: Any, path: str) -> None:
@@ -248,10 +248,10 @@ def test_the_models_have_the_keys_of_a_status_with_budgets_and_waiting_wakes(ful
     assert [entry["name"] for entry in status["entries"] if entry["muted"]] == ["ops"]
 
 
-def test_the_models_have_the_keys_of_explanations_with_changes_and_conditions(full: WebDaemon) -> None:
+def test_the_models_have_the_keys_of_explanations_with_changes_and_problems(full: WebDaemon) -> None:
     ops, web = (full.get(f"/api/v1/explain/{name}", CHIEF).data for name in ("ops", "web"))
     facts = {(entry["name"], fact["label"]): fact["code"] for entry in (ops, web) for fact in entry["facts"]}
-    assert (ops["conditions"][0]["key"], facts["ops", "changed"], facts["web", "wakes"]) == ("disk", "changed", "paused")
+    assert (ops["problems"][0]["key"], facts["ops", "changed"], facts["web", "wakes"]) == ("disk", "changed", "paused")
     overview = full.get("/api/v1/explain", CHIEF).data
     assert overview["changes"][0]["lines"] == full.get("/api/v1/status", CHIEF).data["reload"]["last"]["lines"]
     causes = {entry["name"]: entry["cause"] for entry in overview["entries"]}

@@ -79,7 +79,7 @@ def test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run(make
         "activity": None,
         "busy": [],
         "budget": None,
-        "conditions": {"open": 0, "worst": None},
+        "problems": {"open": 0, "reported": 0, "worst": None},
         "muted": None,
         "says": "active",
     }

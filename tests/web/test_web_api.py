@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brief import brief
 from loops import loop_over
 from prometheus_client.parser import text_string_to_metric_families
 from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
@@ -609,7 +610,7 @@ def test_a_late_result_may_have_findings(daemon: WebDaemon) -> None:
     assert reply.status == 200
     run = daemon.get(f"/api/v1/runs/{reply.data['run']}", OPSMAN).data
     (message,) = [text for _, _, text in daemon.world.delivered if "torn" in text]
-    assert message == '[tape] CRITICAL: torn\n\nThe week.\n{"title": "Dust"}'
+    assert brief(message) == '[tape] CRITICAL: torn\n\nThe week.\n{"title": "Dust"}'
     assert (run["outcome"], run["text"]) == ("alert", 'The week.\n{"title": "Dust"}\n[tape!] torn')
 
 

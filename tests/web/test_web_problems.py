@@ -10,7 +10,7 @@ import pytest
 from test_story_notices import process_result
 from web_daemon import TOKENS, WebDaemon
 
-READER, OPSMAN = TOKENS["reader"], TOKENS["opsman"]
+CHIEF, READER, OPSMAN, WAKER = (TOKENS[name] for name in ("chief", "reader", "opsman", "waker"))
 
 # A provider that makes `ops` and `web` fail, one that makes `web` fail, and a channel.
 INSERT = (
@@ -21,15 +21,15 @@ ROWS = (
     ("provider", "shared", "*", "refused", "null", 1),
     ("provider", "other", "*", "refused", "null", 1),
     ("channel", "hook", "", "undelivered", "null", 1),
-    ("heartbeat", "ops", "", "stopped", "2", "null"),
-    ("heartbeat", "web", "", "stopped", "2", "null"),
-    ("heartbeat", "web", "", "precheck", "3", "null"),
+    ("heartbeat", "ops", "", "stopped", "3", "null"),
+    ("heartbeat", "web", "", "stopped", "3", "null"),
+    ("heartbeat", "web", "", "precheck", "4", "null"),
 )
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[WebDaemon]:
-    """The job fails (p1), `ops` reports a disk, and the rows above follow."""
+    """`ops` reports a disk (p1), the job fails (p2), and the rows above follow."""
     with WebDaemon(tmp_path) as daemon:
         daemon.world.scripts = {"ops": lambda _: "[disk!] full", "measure": lambda _: process_result(2, "torn")}
         daemon.do(lambda: daemon.world.run(hours=6, minutes=1))
@@ -46,16 +46,16 @@ def listed(daemon: WebDaemon, token: str, query: str = "") -> list[dict[str, Any
 def test_a_token_without_limits_sees_everything_that_is_wrong(daemon: WebDaemon) -> None:
     found = {(each["number"], each["subject"], each["key"], each["state"]) for each in listed(daemon, READER)}
     assert found == {
-        (None, "agent/ops", "disk", "open"),
-        ("p1", "cron/measure", "failed", "open"),
-        ("p2", "provider/shared", "refused", "open"),
-        ("p3", "provider/other", "refused", "open"),
-        ("p4", "channel/hook", "undelivered", "open"),
-        ("p5", "agent/ops", "stopped", "covered"),
-        ("p6", "agent/web", "stopped", "covered"),
-        ("p7", "agent/web", "precheck", "covered"),
+        ("p1", "agent/ops", "disk", "open"),
+        ("p2", "cron/measure", "failed", "open"),
+        ("p3", "provider/shared", "refused", "open"),
+        ("p4", "provider/other", "refused", "open"),
+        ("p5", "channel/hook", "undelivered", "open"),
+        ("p6", "agent/ops", "stopped", "covered"),
+        ("p7", "agent/web", "stopped", "covered"),
+        ("p8", "agent/web", "precheck", "covered"),
     }
-    (job,) = listed(daemon, READER, "?name=p1")
+    (job,) = listed(daemon, READER, "?name=p2")
     (sent,) = job["notices"]
     assert (sent["channel"], sent["kind"], sent["says"]) == ("log", "open", "delivered to log")
     assert sent["delivered_at"] is not None
@@ -63,7 +63,7 @@ def test_a_token_without_limits_sees_everything_that_is_wrong(daemon: WebDaemon)
 
 def test_a_limited_token_sees_its_own_problems_and_the_providers_that_stop_its_own_agents(daemon: WebDaemon) -> None:
     found = {each["subject"]: each for each in listed(daemon, OPSMAN)}
-    assert [each["number"] for each in listed(daemon, OPSMAN)] == [None, "p5", "p2"]
+    assert [each["number"] for each in listed(daemon, OPSMAN)] == ["p1", "p6", "p3"]
     assert "web" not in str(found["provider/shared"])
     assert (found["provider/shared"]["affects"], found["provider/shared"]["text"]) == (
         [{"kind": "heartbeat", "name": "ops"}],
@@ -76,10 +76,59 @@ def test_what_is_unknown_or_of_another_agent_is_answered_alike(daemon: WebDaemon
     for token, named, what in (
         (READER, "p99", "problem p99"),
         (OPSMAN, "p99", "problem p99"),
-        (OPSMAN, "p6", "problem p6"),
+        (OPSMAN, "p7", "problem p7"),
         (OPSMAN, "web", "agent, job or problem 'web'"),
         (OPSMAN, "nobody", "agent, job or problem 'nobody'"),
     ):
         answer = daemon.get(f"/api/v1/problems?name={named}", token)
         assert (answer.status, answer.data["error"]["message"]) == (404, f"there is no {what}")
     assert listed(daemon, READER, "?name=web&state=open") != []
+
+
+def test_a_problem_of_any_subject_is_acknowledged_and_closed(daemon: WebDaemon) -> None:
+    for number, subject, token in (("p1", "agent/ops", OPSMAN), ("2", "cron/measure", CHIEF), ("p3", "provider/shared", CHIEF)):
+        path = f"/api/v1/problems/{number}"
+        assert daemon.post(f"{path}/ack", {}, token).data["subject"] == subject
+        (shown,) = listed(daemon, READER, f"?name=p{number.removeprefix('p')}")
+        assert shown["acknowledged_by"] == ("opsman" if token == OPSMAN else "chief")
+        assert daemon.post(f"{path}/unack", {}, token).status == 200
+        assert daemon.post(f"{path}/unack", {}, token).code == "not_acknowledged"
+        assert daemon.post(f"{path}/close", {}, token).data["problem"] == shown["number"]
+        assert daemon.post(f"{path}/close", {}, token).code == "closed"
+
+
+def test_only_a_token_for_its_subject_that_may_operate_changes_a_problem(daemon: WebDaemon) -> None:
+    for verb in ("ack", "unack", "close"):
+        for number, token, status in (
+            ("p1", READER, 403), ("p1", WAKER, 403), ("p7", OPSMAN, 403), ("p3", OPSMAN, 403), ("p2", OPSMAN, 403),
+            ("p99", CHIEF, 404), ("x", CHIEF, 404),
+        ):  # fmt: skip
+            assert daemon.post(f"/api/v1/problems/{number}/{verb}", {}, token).status == status, (verb, number)
+    assert daemon.post("/api/v1/problems/1/ack", {"agent": "ops"}, CHIEF).status == 400
+    assert len(listed(daemon, READER)) == 8
+
+
+def test_the_former_paths_name_the_new_ones(daemon: WebDaemon) -> None:
+    answer = daemon.get("/api/v1/conditions", READER)
+    assert (answer.status, answer.code) == (410, "gone")
+    assert answer.data["error"]["message"] == "/api/v1/conditions was removed; use /api/v1/problems"
+    assert daemon.post("/api/v1/conditions/ack", {"agent": "ops", "key": "disk"}, CHIEF).status == 410
+    assert daemon.get("/api/v1/conditions").status == 401
+
+
+def test_an_agent_is_muted_and_unmuted_over_http(daemon: WebDaemon) -> None:
+    path = "/api/v1/agents/ops"
+    answer = daemon.post(f"{path}/mute", {"for": "2h", "until_changed": True}, OPSMAN)
+    assert (answer.status, answer.data["until_changed"]) == (200, True)
+    muted = daemon.get(path, READER).data["muted"]
+    assert (muted["by"], muted["until"]) == ("opsman", answer.data["muted_until"])
+    assert daemon.post(f"{path}/unmute", {}, OPSMAN).data == {
+        "was_muted": True,
+        "held": 0,
+        "says": "agent/ops is unmuted; messages of 0 runs were suppressed",
+    }
+    assert daemon.post(f"{path}/unmute", {}, OPSMAN).data["was_muted"] is False
+    assert daemon.post("/api/v1/cron/measure/mute", {}, CHIEF).data["muted_until"] is None
+    wrong = daemon.post(f"{path}/mute", {"for": "2h", "until": "2030-01-01T00:00:00Z"}, OPSMAN)
+    assert (wrong.status, wrong.data["error"]["message"]) == (400, "write either for or until")
+    assert daemon.post("/api/v1/agents/web/mute", {}, OPSMAN).status == 403

@@ -28,7 +28,7 @@ from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import conditions, outbox
+from scheduler.store import outbox, problems
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -40,8 +40,8 @@ CHAT_BUTTONS = {verb.in_chat.name[0]: verb.in_chat for verb in VERBS if issubcla
 
 
 def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
-    """The verb that each button sends for the agent or job of a message, or for its conditions, by the letter of the button."""
-    concerns = (Concern.NAMED, Concern.AGENT if message.kind == Kind.HEARTBEAT else Concern.JOB)
+    """The verb that each button sends for the agent or job of a message, or for its problems, by the letter of the button."""
+    concerns = (Concern.PROBLEM, Concern.AGENT if message.kind == Kind.HEARTBEAT else Concern.JOB)
     listed = [each.operation for each in VERB_ENDPOINTS.values() if each.concern in concerns]
     return {verb.in_chat.name[0]: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 
@@ -49,11 +49,13 @@ def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
 def _requests_of(db: sqlite3.Connection, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
     """What the button with this letter asks of the engine."""
     verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
-    if verb.concern is not Concern.NAMED:
+    if not _is_about_problems(verb):
         return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
-    keys = conditions.keys_of_message(db, message.id)
-    named: list[dict[str, object]] = [{"agent": message.name, "key": key} for key in keys] or [{"run": message.run_id}]
-    return [VerbRequest(verb.of(**sent, **each), sender=person) for each in named]
+    return [VerbRequest(verb.of(**sent), each.id, person) for each in problems.problems_in_message(db, message.id)]
+
+
+def _is_about_problems(verb: type[Verb]) -> bool:
+    return any(each.operation is verb and each.concern is Concern.PROBLEM for each in VERB_ENDPOINTS.values())
 
 
 PressResult = Literal["applied", "failed", "forged", "expired", "wrong_chat", "replayed"]
@@ -69,11 +71,11 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
     if not channel.buttons or message.part != message.parts or channel.url is None:
         return ()
-    has_conditions = bool(conditions.keys_of_message(tx.db, message.id))
+    has_problems = bool(problems.problems_in_message(tx.db, message.id))
     expires = to_millis(tx.now + LIFETIME) // 1000
     made = []
     for letter, verb in sorted(_verbs_of(message).items()):
-        if verb.concern is not Concern.NAMED or has_conditions:
+        if has_problems or not _is_about_problems(verb):
             data = f"{letter}:{message.id:x}:{expires:x}:{_code(channel.url, message, letter, expires)}"
             made.append(Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, data))
     return tuple(made)

@@ -1,11 +1,11 @@
-"""Shows everything that is wrong now: open conditions, failing entries and providers, rejected configs, undelivered messages."""
+"""Shows everything that is wrong now: open problems, circuit breakers, rejected configs, undelivered messages."""
 
 from __future__ import annotations
 
-from heartbeatd.answers import EntryName, EntryStatus
-from scheduler.insight import status_data
+from heartbeatd.answers import EntryStatus, Problem, ProblemList
+from scheduler.insight import problem_list, status_data
 from scheduler.model.outcome import Kind
-from scheduler.store import conditions
+from scheduler.web.access import cut
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.web.queries import read_records
@@ -20,13 +20,10 @@ def show_problems(request: PageRequest) -> Page:
     mine = [each for each in status.entries if _may_access(request, each)]
     is_limited = request.caller.agents is not None
     context = {
-        "conditions": conditions.list_conditions(request.db, request.caller.agents, closed=shown == "all"),
+        "problems": _problems(request, also_over=shown == "all"),
         "shown": shown,
-        "failing": [each for each in mine if each.failing or each.consecutive_failures],
         "undelivered": [each for each in mine if each.undelivered],
-        "flapping": [each for each in status.flapping if _may_access(request, each)],
         "daemon": [] if is_limited else _daemon_problems(request),
-        "outages": [] if is_limited else status.outages,
         "breakers": [] if is_limited else status.breakers,
         "channels": [] if is_limited else [each for each in status.outbox if each.dead or each.pending],
         "deadman": None if is_limited else status.deadman_problem,
@@ -37,8 +34,14 @@ def show_problems(request: PageRequest) -> Page:
     return Page("problems.html", context)
 
 
-def _may_access(request: PageRequest, entry: EntryName | EntryStatus) -> bool:
+def _may_access(request: PageRequest, entry: EntryStatus) -> bool:
     return request.caller.may_access(Kind(entry.kind), entry.name)
+
+
+def _problems(request: PageRequest, *, also_over: bool) -> list[Problem]:
+    everything = ProblemList(problems=problem_list.list_problems(request.db, request.now))
+    seen = cut(everything, request.caller).problems
+    return problem_list.choose_problems(seen, None, (), also_over=also_over)
 
 
 def _daemon_problems(request: PageRequest) -> list[str]:

@@ -46,7 +46,7 @@ def _kind_of(annotation: object) -> str:
 
 @cache
 def forms_of(subject: str) -> tuple[VerbForm, ...]:
-    """The forms for an agent, a job, a run, a message or a condition, in the order of the verbs."""
-    concern = Concern.NAMED if subject == "condition" else Concern[subject.upper()]
+    """The forms for an agent, a job, a run, a message or a problem, in the order of the verbs."""
+    concern = Concern[subject.upper()]
     listed = ((each, each.operation) for each in VERB_ENDPOINTS.values() if each.concern is concern)
     return tuple(VerbForm(each, verb) for each, verb in listed if issubclass(verb, Verb) and verb.button)

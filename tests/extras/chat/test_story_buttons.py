@@ -113,7 +113,7 @@ def muted(world: World, name: str = "ops") -> Any:
 
 
 def test_an_alert_names_agent_and_host_and_has_three_buttons(chat: Chat) -> None:
-    assert chat.phone.texts == ["[ops@web1] [disk] CRITICAL: 97 %"]
+    assert chat.phone.texts == ["[ops@web1] CRITICAL ops disk: 97 % (since 2026-03-02 08:00 UTC)   p1"]
     assert list(chat.phone.buttons()) == ["Acknowledge", "Mute 2h", "Run again"]
     assert max(len(data) for data in chat.phone.buttons().values()) <= 64
 
@@ -124,7 +124,7 @@ def test_a_button_mutes_for_two_hours(chat: Chat) -> None:
     chat.world.run(hours=2)
     assert len(chat.phone.texts) == 1
     chat.world.run(hours=1)
-    assert "[mail3] waits" in chat.phone.texts[1]
+    assert "warning  ops mail3: waits" in chat.phone.texts[1]
 
 
 def test_hundreds_of_forged_presses_do_not_delay_a_genuine_one(chat: Chat) -> None:
@@ -139,9 +139,9 @@ def test_hundreds_of_forged_presses_do_not_delay_a_genuine_one(chat: Chat) -> No
 
 
 def test_a_button_acknowledges_the_conditions_of_the_message(chat: Chat) -> None:
-    assert chat.press("Acknowledge") == "the condition disk of agent/ops: no messages until worse or over"
+    assert chat.press("Acknowledge") == "problem p1 (agent/ops disk) is acknowledged: no messages until it is worse or over"
     chat.world.run(hours=10)
-    assert not [text for text in chat.phone.texts[1:] if "[disk]" in text]
+    assert not [text for text in chat.phone.texts[1:] if "ops disk" in text]
 
 
 def test_a_button_runs_the_agent_again(chat: Chat) -> None:
@@ -154,7 +154,7 @@ def test_the_notification_of_a_failed_job_has_buttons_for_the_job(chat: Chat) ->
     chat.world.scripts["backup"] = lambda call: 3
     chat.world.run(hours=1)
     job = next(index for index, text in enumerate(chat.phone.texts) if text.startswith("[backup@web1]"))
-    assert list(chat.phone.buttons(job)) == ["Mute 2h", "Run again"]
+    assert list(chat.phone.buttons(job)) == ["Acknowledge", "Mute 2h", "Run again"]
     before = len(chat.world.calls)
     assert chat.press("Run again", job) == "cron/backup is queued"
     assert chat.press("Mute 2h", job).startswith("cron/backup is muted until 2026-")

@@ -1,7 +1,8 @@
-"""Holds a message about a failed cron job back while an agent that the job has woken can report the failure itself.
+"""Sends one message about a failed job that has woken agents: that of the agent that reports it, or else that of the job.
 
-A delayed notification is a row of the outbox like any other, with a later time. If everything else fails, it is sent at
-that time. So it cannot be lost, neither by a crash nor by a fault in these rules.
+The message about the job is delayed while an agent can report the failure. What agents report about the job is over when the job
+works again. A delayed notification is a row of the outbox like any other, with a later time. If everything else fails, it is sent
+at that time. So it cannot be lost, neither by a crash nor by a fault in these rules.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.spec import Heartbeat
-from scheduler.engine import budget_reservations, job_conditions, notices, planning, problem_notices
-from scheduler.engine.problems import Change, News
+from scheduler.engine import budget_reservations, notices, planning, problem_notices
+from scheduler.engine.problems import Change, News, after_end
+from scheduler.engine.reported_problems import failing_jobs, is_about_job
 from scheduler.engine.tick import Tick
-from scheduler.model.condition import Condition
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
+from scheduler.model.problem import EndedBy, Problem, Subject
 from scheduler.model.settings import Target
-from scheduler.store import breakers, conditions, entries, outbox, problems, wakes
+from scheduler.store import breakers, entries, outbox, problems, wakes
 from scheduler.store.outbox import HeldNotice, Hold
 from scheduler.store.transaction import Transaction
 from scheduler.store.wakes import JobWake
@@ -43,7 +46,7 @@ def send_or_hold_news(
     1. A target in `covered` knows already that the entry works again. It gets nothing.
     2. The end of a failure of which the target was not notified yet: both stay delayed, in one message.
     3. An agent that is woken by this failure reports to the target: the message is delayed.
-    4. A reminder, and the target knows an open condition about the job: it gets nothing. The condition has its own reminders.
+    4. A reminder, and the target knows what an agent reports about the job: it gets nothing. That has its own reminders.
     5. Otherwise the message is sent at once.
 
     In each case it replaces an earlier message about the problem that is delayed for the same target.
@@ -54,7 +57,7 @@ def send_or_hold_news(
         before = held.get((each.problem.id, each.target))
         hold = _hold_for(tick, each.target, expected)
         is_covered = each.change is Change.OVER and each.target in covered
-        is_known = hold is None and each.change is Change.REMINDER and _knows_condition(tick, claim.entry.name, each.target)
+        is_known = hold is None and each.change is Change.REMINDER and _knows_report(tick, claim.entry.name, each.target)
         text = "" if each.change is None or is_covered or is_known else text_of(each)
         if before is not None and text and each.change is Change.OVER:
             hold, text = before.hold, f"{before.text}\n{text}"
@@ -111,19 +114,19 @@ def _why_unable(tick: Tick, agent: str, target: Target) -> str | None:
     return None
 
 
-def _knows_condition(tick: Tick, job: str, target: Target) -> bool:
-    """Whether the target was notified of an open condition that is about the job, by an agent that can send its reminders."""
+def _knows_report(tick: Tick, job: str, target: Target) -> bool:
+    """Whether the target knows an open problem about the job, of an agent that can send its reminders."""
     return any(
-        job in condition.jobs and condition.is_known_to(target) and _why_unable(tick, agent, target) is None
-        for agent in conditions.agents_with_conditions_of_job(tick.tx.db, job)
-        for condition in conditions.open_conditions_of(tick.tx.db, agent)
+        job in each.evidence.jobs and each.is_known_to(target) and _why_unable(tick, agent, target) is None
+        for agent in problems.agents_with_reports_about(tick.tx.db, job)
+        for each in problems.open_reports_of(tick.tx.db, agent)
     )
 
 
 def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_targets: Sequence[Target]) -> None:
     """After a run of a woken agent: drop the notifications whose failure it has reported, or stop waiting for it.
 
-    The conditions and wakes of the run are saved already. `text_targets` are the targets that its text without keys was queued
+    What it reports, and its wakes, are saved already. `text_targets` are the targets that its text without keys was queued
     for: none if the agent is muted, and none that had the same text already, because it was about an earlier failure.
     """
     agent = claim.entry.name
@@ -131,7 +134,7 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     held = [each for each in outbox.held_notices(tx.db) if agent in each.hold.agents]
     if not held:
         return
-    known, job_wakes = conditions.open_conditions_of(tx.db, agent), wakes.job_wakes_of(tx.db, agent)
+    known, job_wakes = problems.open_reports_of(tx.db, agent), wakes.job_wakes_of(tx.db, agent)
     failed = jobs & {each.name for each in held}
     for each in held:
         if result.outcome is Outcome.ASYNC and each.name in jobs:
@@ -144,27 +147,27 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
 
 
 def _has_reported(
-    known: Sequence[Condition], result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
+    known: Sequence[Problem], result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
 ) -> bool:
-    """Whether the target knows of the failure from the agent: by an open condition about the job, or by a text without keys.
+    """Whether the target knows of the failure from the agent: by an open problem about the job, or by a text without keys.
 
     If several jobs have failed, or the answer has findings too, the text has to name the job.
     """
-    if any(held.name in condition.jobs and condition.is_known_to(held.target) for condition in known):
+    if any(held.name in each.evidence.jobs and each.is_known_to(held.target) for each in known):
         return True
     text = result.message
     if not text or held.target not in text_targets or held.name not in failed:
         return False
     is_only_content = len(failed) == 1 and not (result.report and result.report.findings)
-    return is_only_content or job_conditions.is_about_job(text, held.name, failed)
+    return is_only_content or is_about_job(text, held.name, failed)
 
 
-def _has_news(known: Sequence[Condition], held: HeldNotice) -> bool:
-    """Whether the agent has an open condition about the job of which the target is not notified yet. The next run reports it."""
-    return any(held.name in condition.jobs and not condition.is_known_to(held.target) for condition in known)
+def _has_news(known: Sequence[Problem], held: HeldNotice) -> bool:
+    """Whether the agent reports an open problem about the job of which the target is not notified yet. The next run sends it."""
+    return any(held.name in each.evidence.jobs and not each.is_known_to(held.target) for each in known)
 
 
-def _why_not_reported(known: Sequence[Condition], claim: Claim, held: HeldNotice, wake: JobWake | None) -> str | None:
+def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldNotice, wake: JobWake | None) -> str | None:
     """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
     agent = claim.entry.name
     if wake is None and _has_news(known, held):
@@ -185,7 +188,7 @@ def release_unreported_notices(tick: Tick) -> None:
     expected = {(agent, held.target) for held in notices_held for agent in held.hold.agents}
     unable = {pair: _why_unable(tick, *pair) for pair in expected}
     agents = {agent for agent, _ in expected}
-    known = {agent: conditions.open_conditions_of(tick.tx.db, agent) for agent in agents}
+    known = {agent: problems.open_reports_of(tick.tx.db, agent) for agent in agents}
     job_wakes = {agent: wakes.job_wakes_of(tick.tx.db, agent) for agent in agents}
     for held in notices_held:
         reasons: dict[str, str | None] = {}
@@ -212,3 +215,63 @@ def _stop_waiting_for(tx: Transaction, held: HeldNotice, reasons: dict[str, str 
         return
     outbox.release_notice(tx, held, note)
     problems.renew_notice(tx, held)
+
+
+def end_reports_about_recovered_jobs(tick: Tick, claim: Claim, after: EntryRow) -> EntryRow:
+    """End what an agent reports about jobs that work again. Returns its updated row.
+
+    An agent may be woken by a failure and run hours later. Its problems are saved already.
+    """
+    tx = tick.tx
+    woken_by = {wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON}
+    known = problems.open_reports_of(tx.db, claim.entry.name) if woken_by else []
+    jobs = frozenset[str]().union(*(each.evidence.jobs for each in known)) & woken_by
+    rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in sorted(jobs)}
+    recovered = [job for job, row in rows.items() if row is not None and row.state == "active" and not row.failures]
+    for job in recovered:
+        end_reports_about(tick, job, claim)
+    return after._replace(reported=problems.count_unsettled(tx.db, Subject.of_reports(after.name))) if recovered else after
+
+
+def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
+    """End the problems that agents report about a job, because it works again. Returns the targets that need no end of its own.
+
+    A problem that only came with a wake of the job stays open. From now on it is over when the agent no longer mentions it.
+    """
+    tx, agents = tick.tx, problems.agents_with_reports_about(tick.tx.db, job)
+    covered: set[Target] = set()
+    for agent in agents:
+        ended = _release_from_job(tx, agent, job)
+        entry, row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tx, Kind.HEARTBEAT, agent)
+        is_muted = row is not None and row.is_muted(tx.now)
+        if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts and not is_muted:
+            covered |= {
+                target for each in ended for target in each.notices if each.is_known_to(target) and each.is_unstable(tx.now)
+            }
+            if entry.spec.show_resolved:
+                covered |= problem_notices.send_ends_together(tick, outbox.origin_of_claim(claim), ended, entry.spec.remind)
+        if row is not None:
+            entries.change_entry(tx, row, row._replace(reported=problems.count_unsettled(tx.db, Subject.of_reports(agent))))
+    return frozenset(covered)
+
+
+def forget_job(tx: Transaction, job: str) -> None:
+    """Separate open problems from a job that was removed or disabled. They are over when no answer mentions them."""
+    for agent in problems.agents_with_reports_about(tx.db, job):
+        _release_from_job(tx, agent, job, ends=False)
+
+
+def _release_from_job(tx: Transaction, agent: str, job: str, *, ends: bool = True) -> list[Problem]:
+    """Separate the open problems of an agent from a job. Returns those that are over: they are about no other failing job."""
+    known = problems.open_reports_of(tx.db, agent)
+    failing = failing_jobs(tx, known) - {job}
+    ended = []
+    for each in known:
+        own = each.evidence
+        now = replace(each, evidence=replace(own, senders=own.senders - {problems.sender_of_job(job)}, jobs=own.jobs - {job}))
+        if ends and job in own.jobs and not own.jobs & failing:
+            now = after_end(now, tx.now, EndedBy.JOB)
+            ended.append(now)
+        if now != each:
+            problems.save_problem(tx, now)
+    return ended

@@ -1,0 +1,402 @@
+"""Decides which problems an agent's answer opens, continues or ends, and what its recipients get about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from heartbeat import findings
+from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read_lines
+from heartbeat.findings import Severity, comparable_key
+from heartbeat.precheck import PrecheckStatus
+from heartbeat.spec import Heartbeat
+from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of
+from scheduler.model import problem
+from scheduler.model.entry import Claim
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
+from scheduler.model.problem import Effect, EndedBy, Evidence, Problem, Told
+from scheduler.model.settings import Target
+from scheduler.store import entries, outbox, problems
+from scheduler.store.transaction import Transaction
+
+MAX_OPEN = 200  # open problems that an agent reports; further findings are counted in one problem of their own
+LOOKS_WITHOUT_LINES = 2  # in a row, after which a problem whose lines are gone is over
+RETURN_TIME = timedelta(days=1)  # a problem whose line comes back so soon is the same as before
+WRONG_END_TIME = timedelta(days=1)  # a problem that opens again so soon was not over
+MAX_ALIASES = 20  # other keys of a problem that are remembered
+MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that end the problem
+OVERFLOW = findings.Finding("heartbeatd:too-many-findings", "", Severity.WARNING)
+FLOOD = findings.Finding("heartbeatd:new-problems", "", Severity.INFO)
+OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOURS_OF_DAY = 3  # times as many new problems as in an hour are sent in a day
+MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may refer to the job
+
+
+@dataclass(frozen=True, slots=True)
+class ReportUpdate:
+    """What a run does to the problems that its agent reports.
+
+    `problems` are all of them after the run, and `changed` those to save. `news` is what recipients are notified of. `noted` says
+    what happened to each finding and to each problem that is over, by key. `unnamed` are the names of the precheck's lines that
+    belong to no problem.
+    """
+
+    problems: tuple[Problem, ...]
+    changed: tuple[Problem, ...]
+    news: tuple[News, ...]
+    noted: Mapping[str, Mapping[str, object]]
+    unnamed: frozenset[str] = frozenset()
+
+    def for_muted_agent(self) -> ReportUpdate:
+        """The same without messages. What is still news when the mute is over is sent then."""
+        return replace(self, news=())
+
+    @property
+    def unsettled(self) -> int:
+        """The number of problems that are open, or whose end is still to be sent."""
+        return sum(
+            not after_news(each, [news for news in self.news if news.problem.key == each.key]).is_settled
+            for each in self.problems
+        )
+
+    @property
+    def effects(self) -> tuple[Mapping[str, object], ...]:
+        """For the run record: what happened to each finding, and to each problem that was open or over and is sent."""
+        effects = dict(self.noted)
+        for news in self.news:
+            noted = effects.get(news.problem.key, {"key": news.problem.label})
+            if news.change and noted.get("effect", Effect.KNOWN) is Effect.KNOWN:
+                effect = Effect.ENDED if news.known.kind is Told.OVER else Effect.REPORTED
+                effects[news.problem.key] = {**noted, "effect": Effect.REMINDED if news.change is Change.REMINDER else effect}
+        return tuple(effects.values())
+
+
+def plan_update(
+    tx: Transaction, claim: Claim, result: AttemptResult, before: EntryRow, targets: Sequence[Target], most: int
+) -> ReportUpdate | None:
+    """What this result does to the problems that the agent reports; None if it does not concern them. Nothing is written.
+
+    1. Findings open problems, continue them, or end those that are over.
+    2. A problem whose lines are gone from the precheck's output is over. A complete answer that does not mention one without
+       lines counts against it (`end_problems`).
+    3. If the agent has opened `most` problems within an hour already, or several times as many within a day, that is reported
+       instead of each new one, until it has opened none for an hour (`note_flood`).
+    4. Each recipient gets what is news to it (`news_of`).
+    """
+    spec = claim.entry.spec
+    lines = lines_of_precheck(result)
+    has_looked = result.outcome in ANSWERED or lines is not None
+    has_findings = result.report is not None and bool(result.report.findings)
+    if not isinstance(spec, Heartbeat) or not has_looked or not (before.reported or has_findings):
+        return None
+    known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(spec.name))}
+    jobs = failed_jobs_of_wakes(tx, claim), failing_jobs(tx, known.values())
+    open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
+    tracker = _Tracker(tx.now, spec, claim, result, known, Look(open_problems, lines, jobs[0] | jobs[1]), failed_jobs=jobs[0])
+    tracker.apply_findings()
+    tracker.end_problems()
+    is_flooded = tracker.note_flood(most)
+    after = tuple(tracker.now_known.values())
+    is_shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
+    found = [news for each in after for news in news_of(each, targets, interval_of(spec, each), tx.now)] if is_shown else []
+    found = [each for each in found if each.target in targets]  # a recipient that was removed from `deliver` gets no end
+    is_hidden = {Change.OVER} if not spec.show_resolved else set()
+    news = [replace(each, change=None) if each.change in is_hidden else each for each in found]
+    named = {line.name for each in after if each.is_open for line in each.evidence.lines}
+    return ReportUpdate(
+        after,
+        tuple(each for each in after if each != known.get(each.key)),
+        tuple(each for each in news if not (is_flooded and _is_new(each))),
+        tracker.effects,
+        frozenset(line.name for line in lines or ()) - named,
+    )
+
+
+def interval_of(spec: Heartbeat, each: Problem) -> timedelta:
+    """The interval of reminders of a problem that an agent reports."""
+    return spec.remind_critical if each.found.severity is Severity.CRITICAL else spec.remind
+
+
+def _is_new(news: News) -> bool:
+    """Whether the recipient would get a new problem that is not critical."""
+    each = news.problem
+    is_exempt = each.found.severity is Severity.CRITICAL or each.key in OWN_KEYS
+    return each.is_open and not each.is_known_to(news.target) and not is_exempt
+
+
+def save_update(tx: Transaction, update: ReportUpdate) -> list[News]:
+    """Save the problems that have changed. Returns the news about them, with the numbers of new problems."""
+    ids = {each.key: problems.save_problem(tx, each) for each in update.changed}
+    return [replace(news, problem=replace(news.problem, id=ids.get(news.problem.key, news.problem.id))) for news in update.news]
+
+
+def answers_to_close(evidence: Evidence, clear_after: int) -> int:
+    """How many answers in a row without a mention end a problem. They are more if this was wrong within the last day."""
+    return clear_after << min(evidence.wrongly_closed, MAX_WRONGLY_CLOSED)
+
+
+@dataclass(slots=True)
+class _Tracker:
+    """One run and the problems that its agent reports, while they change."""
+
+    now: datetime
+    spec: Heartbeat
+    claim: Claim
+    result: AttemptResult
+    known: Mapping[str, Problem]
+    look: Look
+    failed_jobs: frozenset[str]  # that have woken this run
+    now_known: dict[str, Problem] = field(default_factory=dict)
+    effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
+    mentioned: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.now_known = dict(self.known)
+
+    @property
+    def senders(self) -> frozenset[str]:
+        """Who woke the run with facts that later runs do not see: jobs, and programs over HTTP."""
+        return frozenset(f"{wake.source}:{wake.sender}" for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL)
+
+    def apply_findings(self) -> None:
+        """Open, continue or end the problem of each finding."""
+        report = self.result.report
+        surplus = report.dropped if report else 0
+        for subject, finding in self.look.assign(report.findings) if report else ():
+            before = self.now_known[comparable_key(subject.problem.label)] if subject.problem else None
+            if finding.resolved:
+                self._resolve(finding, before)
+            elif before is not None:
+                self._continue(finding, before, subject)
+            elif self._open_count() < MAX_OPEN:
+                self._open(finding, subject)
+            else:
+                surplus += 1
+                self._note(finding.key, finding, Effect.UNTRACKED)
+        for finding in report.unconfirmed if report else ():
+            self._note(finding.key, finding, Effect.UNCONFIRMED)
+        if surplus:
+            noun = "finding" if surplus == 1 else "findings"
+            more = f"More: heartbeatd show {self.claim.run.id}"
+            text = f"{surplus} {noun} of the agent could not be tracked, because there were too many. {more}"
+            before = self.now_known.get(OVERFLOW.key)
+            finding = replace(OVERFLOW, text=text)
+            self._continue(finding, before, Subject()) if before and before.is_open else self._open(finding, Subject())
+
+    def end_problems(self) -> None:
+        """End open problems whose lines are gone in two prechecks in a row.
+
+        One without lines is over after several answers that do not mention it.
+        """
+        for each in list(self.now_known.values()):
+            if not each.is_open or self._is_new(each) or each.key == FLOOD.key:
+                continue
+            open_problem, evidence = each.for_prompt, each.evidence
+            if evidence.lines and self.spec.precheck is not None:
+                if self.look.lines is None or (not self.look.is_present(open_problem) and not self._has_all_lines()):
+                    continue
+                present = self.look.is_present(open_problem)
+                missed, most, ended_by = 0 if present else evidence.missed + 1, LOOKS_WITHOUT_LINES, EndedBy.GONE
+                evidence = replace(evidence, lines=self.look.tracked_lines(open_problem))
+            elif each.key in self.mentioned or not self._is_silence(each):
+                continue
+            else:
+                missed, most = evidence.missed + 1, answers_to_close(evidence, self.spec.clear_after)
+                ended_by = EndedBy.NOT_MENTIONED
+            after = replace(each, evidence=replace(evidence, missed=missed))
+            if missed < most:
+                self._keep(after)
+            else:
+                self._keep(after_end(after, self.now, ended_by))
+                self.effects[each.key] = {"key": each.label, "effect": Effect.CLEARED}
+
+    def note_flood(self, most: int) -> bool:
+        """Whether new problems are not sent one by one, because there are too many. This is a problem, too."""
+        times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
+        opened = [each for each in self.now_known.values() if each.is_open and self._is_new(each)]
+        number = sum(at > self.now - DAY for at in times)
+        is_too_many = sum(at > self.now - HOUR for at in times) >= most or number >= HOURS_OF_DAY * most
+        flood = self.now_known.get(FLOOD.key)
+        if flood is not None and flood.is_open:
+            if opened or any(at > self.now - HOUR for at in times):
+                return True
+            self._keep(after_end(flood, self.now))
+        elif opened and is_too_many:
+            number += len(opened)
+            rest = "More are sent only if they are critical, until an hour passes without a new one."
+            text = f"{number} new problems within a day. {rest} All: heartbeatd problems {self.spec.name}"
+            self._open(replace(FLOOD, text=text), Subject())
+            return True
+        return False
+
+    def _is_new(self, each: Problem) -> bool:
+        """Whether this run has opened it. A clock that was set back can make the time of an earlier opening that of this run."""
+        return each.evidence.first_run_id == self.claim.run.id
+
+    def _has_all_lines(self) -> bool:
+        """Whether the look has every line of the precheck's output: without a digest, the output was truncated."""
+        checked = self.result.precheck
+        if checked is None or (checked.digest is None and checked.status is not PrecheckStatus.NOTHING):
+            return False
+        return len(self.look.lines or ()) < MAX_LINES
+
+    def _is_silence(self, each: Problem) -> bool:
+        """Whether an answer without this problem counts against it.
+
+        It does not if the answer is incomplete, or if a wake came with the problem and this run had no wake of the same sender:
+        then the agent did not see what it had reported. Nor does it if the problem is about a job that still fails.
+        """
+        if each.key == OVERFLOW.key:
+            return self.result.is_complete_answer  # it is about the answers themselves
+        if not each.evidence.jobs.isdisjoint(self.look.jobs):
+            return False
+        if each.evidence.senders and not each.evidence.senders & self.senders:
+            return False
+        return self.result.is_complete_answer or self.result.reason is Skip.PRECHECK
+
+    def _open(self, finding: findings.Finding, subject: Subject) -> None:
+        """Open a problem. If one with the same line ended within a day, it is the same problem."""
+        line = subject.line
+        before = returning = self._returning(line) if line else None
+        if before is None:
+            finding = replace(finding, label=self._free_label(finding.label))
+            before = self.known.get(finding.key)
+        wrongly_closed = 0
+        if before is not None and before.over_at is not None and before.over_at > self.now - WRONG_END_TIME:
+            wrongly_closed = before.evidence.wrongly_closed + int(before.ended_by is EndedBy.NOT_MENTIONED)
+        severity = (line.severity if line else None) or finding.severity
+        opened = self._found(before, finding.key, severity, finding.text)
+        evidence = Evidence(
+            label=before.label if before else finding.label,
+            first_run_id=self.claim.run.id,
+            last_run_id=self.claim.run.id,
+            wrongly_closed=wrongly_closed,
+            lines=(TrackedLine(line.name, line.form),) if line else (),
+            senders=frozenset() if line else self.senders,
+            jobs=frozenset() if line else self._jobs_of(finding, subject),
+            aliases=_with_alias(returning, finding) if returning else (),
+            has_returned=returning is not None,
+        )
+        self._keep(replace(opened, evidence=evidence))
+        self._note(opened.key, finding, Effect.OPENED)
+
+    def _found(self, before: Problem | None, key: str, severity: Severity, text: str) -> Problem:
+        found = problem.Finding(before.key if before else key, severity, text, problem.REPORTED, "")
+        return after_finding(before, problem.Subject.of_reports(self.spec.name), found, self.now, opens=True)
+
+    def _returning(self, line: Line) -> Problem | None:
+        """The problem that ended within a day and had this line, with the same figures."""
+        ended = [each for each in self.known.values() if each.over_at and each.over_at > self.now - RETURN_TIME]
+        found = (each for each in ended if not self.now_known[each.key].is_open)
+        return next((each for each in found if any(line.form == own.form for own in each.evidence.lines)), None)
+
+    def _free_label(self, label: str) -> str:
+        """The label, with a number if another open problem has this key."""
+        number, free = 1, label
+        while (known := self.now_known.get(comparable_key(free))) is not None and known.is_open:
+            number += 1
+            free = f"{label} {number}"
+        return free
+
+    def _continue(self, finding: findings.Finding, before: Problem, subject: Subject) -> None:
+        open_problem, line, evidence = before.for_prompt, subject.line, before.evidence
+        self.mentioned.add(before.key)
+        said = [each.severity for each in self.look.lines_of(open_problem) if each.severity]
+        severity = max(said, default=finding.severity, key=lambda each: each.rank)
+        is_lower = severity.rank < before.found.severity.rank
+        if is_lower and self.spec.ask_again and not self.look.has_new_form(open_problem):
+            severity = before.found.severity
+        own = (TrackedLine(line.name, line.form),) if line and not evidence.lines else ()
+        text = finding.text if finding.text != finding.label else before.found.text
+        evidence = replace(
+            evidence,
+            last_run_id=self.claim.run.id,
+            missed=0,
+            lines=evidence.lines or own,
+            jobs=evidence.jobs | self._jobs_of(finding, subject),
+            aliases=_with_alias(before, finding),
+        )
+        self._keep(replace(self._found(before, before.key, severity, text), evidence=evidence))
+        is_worse = severity.rank > before.found.severity.rank
+        self._note(before.key, finding, Effect.WORSENED if is_worse else Effect.KNOWN)
+
+    def _jobs_of(self, finding: findings.Finding, subject: Subject) -> frozenset[str]:
+        """The failed jobs that have woken this run and that the finding is about."""
+        text = f"{finding.label}\n{finding.text}"
+        named = {job for job in self.failed_jobs if is_about_job(text, job, self.failed_jobs)}
+        return frozenset(named | ({subject.job} if subject.job else set()))
+
+    def _resolve(self, finding: findings.Finding, before: Problem | None) -> None:
+        """End a problem, because the agent says so. It is not believed while there is evidence."""
+        if before is None or self.look.is_present(before.for_prompt):
+            self._note(finding.key, finding, Effect.IGNORED)
+            return
+        found = replace(before.found, text=finding.text or f"It was: {before.found.text}")
+        evidence = replace(before.evidence, last_run_id=self.claim.run.id)
+        self._keep(after_end(replace(before, found=found, evidence=evidence), self.now, EndedBy.RESOLVED))
+        self._note(before.key, finding, Effect.RESOLVED)
+
+    def _open_count(self) -> int:
+        return sum(each.is_open and each.key != FLOOD.key for each in self.now_known.values())
+
+    def _keep(self, each: Problem) -> None:
+        self.now_known[each.key] = each
+
+    def _note(self, key: str, finding: findings.Finding, effect: Effect) -> None:
+        self.effects[key] = {
+            "key": finding.label,
+            "severity": finding.severity.value,
+            "text": finding.text,
+            "resolved": finding.resolved,
+            "effect": effect,
+        }
+
+
+def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
+    """The aliases of a problem, with the key of a finding about it."""
+    aliases = before.evidence.aliases
+    return aliases if before.for_prompt.has_key(finding.key) else (*aliases[-MAX_ALIASES + 1 :], finding.key)
+
+
+def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:
+    """The lines that the precheck printed. None if it did not run, or failed."""
+    checked = result.precheck
+    if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
+        return None
+    return () if checked.status is PrecheckStatus.NOTHING else read_lines(checked.output)
+
+
+def failed_jobs_of_wakes(tx: Transaction, claim: Claim) -> frozenset[str]:
+    """The jobs that have woken this run and failed, or whose message is delayed for a report of the agent."""
+    wakes = [wake for wake in claim.facts.wakes if wake.source == Trigger.CRON and wake.kind is Kind.HEARTBEAT]
+    held = {notice.name for notice in outbox.held_notices(tx.db)} if wakes else set()
+    return frozenset(wake.sender for wake in wakes if wake.outcome in FAILURES or wake.sender in held)
+
+
+def failing_jobs(tx: Transaction, known: Iterable[Problem]) -> frozenset[str]:
+    """The jobs that open problems are about, and whose last run failed."""
+    jobs = frozenset[str]().union(*(each.evidence.jobs for each in known if each.is_open))
+    rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in jobs}
+    return frozenset(job for job, row in rows.items() if row is not None and row.state == "active" and row.failures)
+
+
+def is_about_job(text: str, job: str, jobs: frozenset[str]) -> bool:
+    """Whether a text of an agent is about the failed job: it contains the job's name, or a word of it that no other job has.
+
+    The prompt asks for the key `job:NAME`. Agents also use keys of their own: `backup:nightly` for the job nightly-backup.
+    """
+    said = text.casefold()
+    if re.search(rf"(?<![\w-]){re.escape(job.casefold())}(?![\w-])", said):
+        return True
+    others = set().union(*(_name_parts(other) for other in jobs if other != job))
+    return not _name_parts(said).isdisjoint(_name_parts(job) - others)
+
+
+def _name_parts(text: str) -> set[str]:
+    """The words of a name or a text, without those that are short or figures, and without an s at their ends."""
+    words = (word for word in re.split(r"[\W_]+", text.casefold()) if len(word) >= MIN_NAME_PART and not word.isdigit())
+    return {word.removesuffix("s") for word in words}
