@@ -7,6 +7,7 @@ The base class of a model says to whom its fields belong. `access.cut` removes a
 agents. A field without any mark is removed, so a forgotten mark hides a field and never shows it.
 """
 
+from collections.abc import Callable
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
@@ -633,6 +634,10 @@ class Problem(EntryBody):
     acknowledged_by: str | None
     run: int | None
     notices: list[ProblemNotice]
+
+    def acknowledged(self, format_time: Callable[[datetime], str]) -> str:
+        """Who has acknowledged it, and when; empty if nobody has."""
+        return f"acknowledged {format_time(self.acknowledged_at)} by {self.acknowledged_by}" if self.acknowledged_at else ""
 
 
 class ProblemList(ResponseBody):

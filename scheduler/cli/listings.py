@@ -240,9 +240,8 @@ def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
         yield "not reported: it was not found often enough"
     if each.state == "open" and not each.notices:
         yield "not reported yet"
-    if each.acknowledged_at:
-        when = format_short_time(each.acknowledged_at, now)
-        yield f"acknowledged {when} by {each.acknowledged_by}: no messages until it is worse or over"
+    if acknowledged := each.acknowledged(lambda at: format_short_time(at, now)):
+        yield f"{acknowledged}: no messages until it is worse or over"
     if each.ended_by:
         yield f"over: {ENDED_BY_TEXTS[each.ended_by]}"
     for sent in each.notices:

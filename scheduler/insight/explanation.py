@@ -281,7 +281,7 @@ def _problem_facts(explained: ExplainedEntry, found: list[ExplainedProblem]) -> 
     at = explained.times.at
     for each in found[:MAX_PROBLEMS]:
         sent = ", ".join(f"{one.says} {at(one.delivered_at)}" if one.delivered_at else one.says for one in each.notices)
-        by = f", acknowledged by {each.acknowledged_by}" if each.acknowledged_at else ""
+        by = f", {each.acknowledged(at)}" if each.acknowledged_at else ""
         cause = f"not sent because its cause is {each.cause}" if each.cause else ""
         known = (
             f"{shorten(each.key, MAX_KEY)} ({each.severity}) since {at(each.since)}, {cause or sent or 'not reported yet'}{by}"

@@ -19,6 +19,9 @@ NUMBER = re.compile("p[0-9]+")
 LISTED = ("open", "covered")  # the states of problems that are listed unless all are wanted
 
 
+ACKNOWLEDGED = [name for name in answers.Problem.model_fields if name.startswith("acknowledged_")]
+
+
 def list_problems(db: sqlite3.Connection, now: datetime) -> list[answers.Problem]:
     """All problems: those that are over come last, and the most severe first."""
     found = problems.all_problems(db)
@@ -74,8 +77,7 @@ def as_answer(problem: Problem, found: Collection[Problem], now: datetime) -> an
             for each in found
             if each.found.cause_id == problem.id and each.subject.kind in tuple(Kind)
         ],
-        acknowledged_at=acknowledged.at if acknowledged else None,
-        acknowledged_by=(acknowledged.by or None) if acknowledged else None,
+        **{name: getattr(acknowledged, name.removeprefix("acknowledged_"), None) for name in ACKNOWLEDGED},
         run=problem.evidence.last_run_id or None,
         notices=[
             ProblemNotice(

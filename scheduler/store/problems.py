@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any
@@ -30,6 +31,7 @@ from scheduler.model.problem import (
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
 from scheduler.store.outbox import HeldNotice, delivery_text
+from scheduler.store.rows import read_part
 from scheduler.store.transaction import Transaction
 
 MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
@@ -64,10 +66,11 @@ group by told.problem_id, told.channel, told.whom, told.kind, told.severity, tol
 """
 
 
+ACKED = tuple(f"acked_{each.name}" for each in fields(Acknowledgement))
 COLUMNS = (
     "kind", "name", "part", "key", "severity", "text", "reason", "fault", "cause_id", "count", "since", "last_seen_at",
     "opened_at", "over_at", "ended_by", "openings", "label", "first_run_id", "last_run_id", "missed", "wrongly_closed", "lines",
-    "senders", "jobs", "aliases", "acked_at", "acked_severity", "acked_by",
+    "senders", "jobs", "aliases", *ACKED,
 )  # fmt: skip
 ADD = f"insert into problem ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)}) returning id"  # noqa: S608
 CHANGE = f"update problem set {', '.join(f'{name} = :{name}' for name in COLUMNS)} where id = :id"  # noqa: S608
@@ -210,10 +213,11 @@ def save_problem(tx: Transaction, problem: Problem) -> int:
         "senders": json.dumps(sorted(evidence.senders)),
         "jobs": json.dumps(sorted(evidence.jobs)),
         "aliases": json.dumps(evidence.aliases),
-        "acked_at": to_millis(acked.at) if acked else None,
-        "acked_severity": acked.severity if acked else None,
-        "acked_by": acked.by if acked else "",
+        **dict.fromkeys(ACKED),
+        "acked_by": "",
     }
+    for name, value in asdict(acked).items() if acked else ():
+        columns[f"acked_{name}"] = to_millis(value) if isinstance(value, datetime) else value
     if problem.id:
         tx.db.execute(CHANGE, {**columns, "id": problem.id})
         return problem.id
@@ -334,7 +338,6 @@ def oldest_unacknowledged(db: sqlite3.Connection) -> dict[Subject, datetime]:
 
 
 def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) -> Problem:
-    acked_at = from_optional_millis(row["acked_at"])
     return Problem(
         subject=Subject(row["kind"], row["name"], row["part"]),
         found=Finding(row["key"], Severity(row["severity"]), row["text"], row["reason"], row["fault"], row["cause_id"]),
@@ -356,7 +359,7 @@ def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) ->
             jobs=frozenset(_read_list(row["jobs"], str)),
             aliases=tuple(_read_list(row["aliases"], str)),
         ),
-        acknowledgement=Acknowledgement(acked_at, Severity(row["acked_severity"]), row["acked_by"]) if acked_at else None,
+        acknowledgement=read_part(Acknowledgement, row, "acked_") if row["acked_at"] else None,
         id=row["id"],
         notices=notices,
     )

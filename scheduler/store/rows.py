@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -22,9 +22,19 @@ def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:
 
     Times are stored in milliseconds, truth values as 0 and 1. A field that is neither given nor a column keeps its default.
     """
+    return _make(kind, zip(row.keys(), row, strict=True), given)
+
+
+def read_part(kind: type[T], row: sqlite3.Row, prefix: str) -> T:
+    """An object whose fields are the columns of a row that begin with the prefix."""
+    columns = zip(row.keys(), row, strict=True)
+    return _make(kind, ((name.removeprefix(prefix), value) for name, value in columns if name.startswith(prefix)), {})
+
+
+def _make(kind: type[T], columns: Iterable[tuple[str, Any]], given: Mapping[str, object]) -> T:
     found: dict[str, Any] = {**given}
     converters = _converters(kind)  # type: ignore[arg-type]  # every class can be hashed
-    for name, value in zip(row.keys(), row, strict=True):
+    for name, value in columns:
         if name in converters and name not in given:
             convert = converters[name]
             found[name] = value if convert is None or value is None else convert(value)

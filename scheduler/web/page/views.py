@@ -26,7 +26,7 @@ from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import EXPECTED_ERRORS, HttpError, as_http_error, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
-from scheduler.web.page.rendering import Page, render_page
+from scheduler.web.page.rendering import Page, local_time, render_page
 
 NAVIGATION = (
     ("/", "Fleet"),
@@ -237,7 +237,8 @@ def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[st
         "notice_is_error": kind == "error",
         "version": __version__,
         "now": api.app_state.clock(),
-        "zone": api.app_state.settings().zone,
+        "zone": (zone := api.app_state.settings().zone),
+        "local_text": partial(local_time, zone=zone),
         "host": api.app_state.settings().host,
     }
 
