@@ -265,7 +265,7 @@ def test_an_agent_whose_budget_is_spent_is_not_called_failing(make_world: MakeWo
     world.run(hours=5)
     entries = read_entries(world.store.connection, world.clock.now)
     (state,) = fleet.read_states(entries)
-    assert (state.label, fleet.Group.PROBLEMS in state.groups) == ("problem", True)
+    assert (state.label, fleet.Group.PROBLEMS in state.groups) == ("stopped", True)
     world.stop()
     assert main(["status", "-c", str(world.config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
