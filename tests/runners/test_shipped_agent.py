@@ -50,5 +50,6 @@ def test_each_problem_of_a_day_is_one_message_and_its_end_another(make_world: Ma
     low = False
     world.run(minutes=30)
     first, second = (text for _, _, text in world.delivered)
-    assert [line.split(" is at ")[0] for line in first.splitlines()] == ["[disk:/]", "[memory]"]
-    assert [line.split(" after ")[0] for line in second.splitlines()] == ["[disk:/] resolved", "[memory] resolved"]
+    assert [line.split(" is at ")[0] for line in first.splitlines()] == ["warning  host disk:/:", "warning  host memory:"]
+    ends = [line for line in second.splitlines() if line.startswith("over")]
+    assert [line.split(" after ")[0] for line in ends] == ["over     host disk:/:", "over     host memory:"]
