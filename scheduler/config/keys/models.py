@@ -304,17 +304,15 @@ class Dedup(ConfigPart):
 
 
 class Conditions(ConfigPart):
-    """The rules for the conditions that an agent reports under a key."""
+    """The rules for the problems that an agent reports under a key."""
 
-    remind: types.PositiveDuration = key(
-        timedelta(hours=24), "The interval of reminders while a condition is open.", written="24h"
-    )
+    remind: types.PositiveDuration = key(timedelta(hours=24), "The interval of reminders while a problem is open.", written="24h")
     remind_critical: OrUnset[types.PositiveDuration] = optional_key(
-        "The interval of reminders while a critical condition is open.", "`remind`, at most 6h"
+        "The interval of reminders while a critical problem is open.", "`remind`, at most 6h"
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2,
-        "A condition is closed when this many answers in a row do not mention it, unless a line of the precheck or a failed"
+        "A problem is closed when this many answers in a row do not mention it, unless a line of the precheck or a failed"
         " job is evidence.",
     )
 
@@ -468,8 +466,8 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     ok_match: OkMatch = key("edges", "Where in the answer HEARTBEAT_OK is recognised.", own=True)
     show_ok: bool = key(False, "With `true`, answers that report no problem are delivered too.", own=True)
     show_alerts: bool = key(True, "With `false`, alerts are not delivered.")
-    show_resolved: bool = key(True, "With `false`, the end of a condition is not reported.", own=True)
-    conditions: Conditions = key(Conditions(), "When an open condition is reported again, and when it is closed.", own=True)
+    show_resolved: bool = key(True, "With `false`, the end of a problem of the agent is not reported.", own=True)
+    conditions: Conditions = key(Conditions(), "When an open problem is reported again, and when it is closed.", own=True)
     dedup: Dedup = key(Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", own=True)
     deliver: OrUnset[types.Targets] = optional_key(
         "The channels for messages of the agent. `last` is the chat in which a user last wrote to it, and needs a channel"
@@ -624,7 +622,7 @@ class Limits(ConfigPart):
     wake_keep: types.PositiveDuration = key(timedelta(hours=24), "How long a wake waits for a run.", written="24h")
     new_problems: types.Count = key(
         10,
-        "How many new conditions of an agent are sent within an hour, and three times as many within a day. Then only"
+        "How many new problems of an agent are sent within an hour, and three times as many within a day. Then only"
         " critical ones are sent, until the agent opens none for an hour.",
     )
     shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs in progress may continue when the daemon stops.")
@@ -706,7 +704,7 @@ class Channel(ConfigPart):
 
     buttons: bool = key(
         False,
-        f"For {_WITH_BUTTONS}: with `true`, messages have buttons to mute the agent for two hours, to acknowledge its conditions,"
+        f"For {_WITH_BUTTONS}: with `true`, messages have buttons to mute the agent for two hours, to acknowledge its problems,"
         " and to run it again. The bot must not be used by another program.",
     )
 
