@@ -15,7 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 
+from heartbeatd import answers
 from heartbeatd.operations import Concern, Permission
+from heartbeatd.questions import ListProblems
 from scheduler import __version__
 from scheduler.engine.inbox import Refused
 from scheduler.model.settings import Settings
@@ -27,6 +29,7 @@ from scheduler.web.callers import Caller
 from scheduler.web.http_errors import EXPECTED_ERRORS, HttpError, as_http_error, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.page.rendering import Page, local_time, render_page
+from scheduler.web.perform import ask
 
 NAVIGATION = (
     ("/", "Fleet"),
@@ -223,10 +226,11 @@ def redirect_response(redirect: Redirect) -> Response:
 
 
 def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[str, object]:
-    """The values that every template has."""
+    """The values that every template has. `new_problems` reads the database, so templates call it in a thread."""
     kind, _, notice = cookie_parser(api.headers.get("cookie", "")).get(NOTICE_COOKIE, "").partition(":")
     return {
         "navigation": NAVIGATION,
+        "new_problems": partial(_new_problems, api),
         "session": session,
         "form_code": session.form_code if session else "",
         "may": session.caller.may if session else frozenset(),
@@ -241,6 +245,18 @@ def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[st
         "local_text": partial(local_time, zone=zone),
         "host": api.app_state.settings().host,
     }
+
+
+def _new_problems(api: ApiRequest) -> list[answers.Problem]:
+    """The open problems that nobody has acknowledged, the most severe first, as far as the caller may see them.
+
+    There are none if they cannot be read: the page of an error has the navigation too.
+    """
+    try:
+        listed = ask(api, "list_problems", ListProblems()).problems
+    except EXPECTED_ERRORS:
+        return []
+    return [each for each in listed if each.state == "open" and not each.acknowledged_at]
 
 
 def _api_request(app_state: AppState, request: Request) -> ApiRequest:
