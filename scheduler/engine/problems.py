@@ -106,34 +106,32 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
     is_unstable = problem.is_unstable(now)
     kind = Told.UNSTABLE if is_unstable else Told.OPEN
 
-    def news(change: Change | None, before: ProblemNotice | None) -> News:
-        known = (before.severity, before.faults) if before else (found.severity, ())
-        severity = max(known[0], found.severity, key=lambda each: each.rank)
-        faults = tuple(dict.fromkeys((*known[1], found.fault)))
-        is_known = last is not None and last.kind is not Told.OVER and (last.is_known or not last.is_lost)
-        return News(problem, target, ProblemNotice(kind, severity, now, faults, is_known), change)
+    def news(change: Change | None, faults: tuple[str, ...] = ()) -> News:
+        before = None if last is None or last.kind is Told.OVER else last.arrived
+        severity = max(before or found.severity, found.severity, key=lambda each: each.rank)
+        sent = ProblemNotice(kind, severity, now, tuple(dict.fromkeys((*faults, found.fault))), before)
+        return News(problem, target, sent, change)
 
     if last is None or last.kind is Told.OVER or last.is_lost:
         is_old_news = problem.evidence.has_returned and last is not None and last.severity is Severity.INFO is found.severity
-        return news(Change.UNSTABLE if is_unstable else None if is_old_news else Change.OPENED, None)
+        return news(Change.UNSTABLE if is_unstable else None if is_old_news else Change.OPENED)
     if found.severity.rank > last.severity.rank:
-        return news(Change.WORSE, last)
+        return news(Change.WORSE, last.faults)
     if is_unstable:
-        return None if last.kind is Told.UNSTABLE else news(Change.UNSTABLE, last)
+        return None if last.kind is Told.UNSTABLE else news(Change.UNSTABLE, last.faults)
     if found.severity is Severity.INFO:
         return None
     if found.fault not in last.faults and len(last.faults) < MAX_FAULTS_SENT:
-        return news(Change.OTHER, last)
+        return news(Change.OTHER, last.faults)
     is_due = now >= last.at + remind and not last.is_pending and not problem.evidence.missed
-    return news(Change.REMINDER, last) if is_due else None
+    return news(Change.REMINDER, last.faults) if is_due else None
 
 
 def _news_of_end(problem: Problem, target: Target, last: ProblemNotice, now: datetime) -> News | None:
     """The end of a problem: sent if the recipient got it as more than `info`, and later if it is unstable."""
-    has_arrived = last.is_known or not last.is_lost
-    if has_arrived and problem.is_unstable(now):
+    if last.arrived and problem.is_unstable(now):
         return None
-    is_sent = has_arrived and last.severity is not Severity.INFO and problem.ended_by is not EndedBy.USER
+    is_sent = last.arrived not in (None, Severity.INFO) and problem.ended_by is not EndedBy.USER
     known = ProblemNotice(Told.OVER, last.severity, now)
     return News(problem, target, known, Change.OVER if is_sent else None)
 

@@ -64,22 +64,27 @@ class EndedBy(StrEnum):
 class ProblemNotice:
     """The last message about a problem to one recipient, queued at `at`.
 
-    `severity` is the highest that the recipient got. `faults` are the different errors of which it was notified. `is_known`: an
-    earlier message about this opening was not given up. `is_pending`: it may still arrive. `is_lost`: it was given up, so
-    it does not count as sent. `message_id` is the message in the outbox, None if nothing was sent or it was deleted.
-    `delivered_at` is None unless it has arrived. `says` is the same in words.
+    `severity` is the highest that the recipient got, and `severity_before` the highest of the earlier messages about this opening
+    that were not given up (None: there was none). `faults` are the different errors of which it was notified. `is_pending`: it
+    may still arrive. `is_lost`: it was given up, so it does not count as sent. `message_id` is the message in the outbox, None if
+    nothing was sent or it was deleted. `delivered_at` is None unless it has arrived. `says` is the same in words.
     """
 
     kind: Told
     severity: Severity
     at: datetime
     faults: tuple[str, ...] = ()
-    is_known: bool = False
+    severity_before: Severity | None = None
     is_pending: bool = False
     is_lost: bool = False
     message_id: int | None = None
     delivered_at: datetime | None = None
     says: str = ""
+
+    @property
+    def arrived(self) -> Severity | None:
+        """The highest severity that the recipient got about this opening. None if its only message was lost."""
+        return self.severity_before if self.is_lost else self.severity
 
 
 class Subject(NamedTuple):

@@ -762,3 +762,11 @@ drop table condition_report;
 
 drop table condition
 """
+
+
+@migrations()
+def m027_severity_before(db: Any) -> None:
+    """The highest severity of earlier messages about the same opening that were not given up; null: there was none."""
+    db.conn.execute("alter table problem_notice add column severity_before text")
+    db.conn.execute("update problem_notice set severity_before = severity where known = 1")
+    db.conn.execute("alter table problem_notice drop column known")

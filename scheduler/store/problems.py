@@ -52,7 +52,8 @@ COUNT_UNSETTLED = (
 
 # The last message to each recipient, with the states of its parts. A message that was deleted had arrived.
 NOTICES = """
-select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known, told.outbox_id,
+select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults,
+  told.severity_before, told.outbox_id,
   count(part.id) as parts, sum(part.state = 'delivered') as delivered, sum(part.state = 'dead') as dead,
   sum(part.state in ('pending', 'sending', 'uncertain', 'held')) as pending, max(part.finished_at) as finished_at,
   max(part.attempts) as tries, max(case when part.state <> 'delivered' then part.error end) as error,
@@ -61,7 +62,7 @@ from problem_notice as told left join outbox as last on last.id = told.outbox_id
 left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
   and part.notice is not distinct from last.notice
 where told.problem_id in (select cast(value as bigint) from json_each(?))
-group by told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.known,
+group by told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.severity_before,
   told.outbox_id order by told.problem_id, told.channel, told.whom
 """
 
@@ -158,7 +159,7 @@ def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dic
             severity=Severity(row["severity"]),
             at=told_at,
             faults=tuple(json.loads(row["faults"])),
-            is_known=bool(row["known"]),
+            severity_before=Severity(row["severity_before"]) if row["severity_before"] else None,
             is_pending=bool(row["pending"]),
             is_lost=bool(row["dead"]),
             message_id=row["outbox_id"] if row["parts"] else None,
@@ -227,13 +228,13 @@ def save_problem(tx: Transaction, problem: Problem) -> int:
 def save_notice(tx: Transaction, problem_id: int, target: Target, known: ProblemNotice, outbox_id: int | None) -> None:
     """Record what a recipient is being notified of. Without a message the last one stays the one that was sent."""
     tx.db.execute(
-        "insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, known, outbox_id)"
+        "insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, severity_before, outbox_id)"
         " values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (problem_id, channel, whom) do update set kind = excluded.kind,"
-        " severity = excluded.severity, told_at = excluded.told_at, faults = excluded.faults, known = excluded.known,"
-        " outbox_id = coalesce(excluded.outbox_id, problem_notice.outbox_id)",
+        " severity = excluded.severity, told_at = excluded.told_at, faults = excluded.faults,"
+        " severity_before = excluded.severity_before, outbox_id = coalesce(excluded.outbox_id, problem_notice.outbox_id)",
         (
             problem_id, target.channel, target.recipient, known.kind, known.severity, to_millis(known.at),
-            json.dumps(known.faults), int(known.is_known), outbox_id,
+            json.dumps(known.faults), known.severity_before, outbox_id,
         ),
     )  # fmt: skip
 

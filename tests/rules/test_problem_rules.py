@@ -115,6 +115,33 @@ def test_a_message_that_was_not_delivered_was_not_sent() -> None:
     assert after_news(over, news_of(over, (A, B), DAY, START + timedelta(hours=2))).is_settled
 
 
+def _lost(problem: Problem) -> Problem:
+    """The problem after its last message to A was given up."""
+    return replace(problem, notices={A: replace(problem.notices[A], is_lost=True)})
+
+
+def test_what_had_arrived_before_a_lost_message_stays_known() -> None:
+    """Which messages follow, if what is sent at hour 1 is lost, and those at hour 0 and 2 arrive."""
+    table = [
+        (("warning x", "critical x", "info x"), "warning x", []),  # a rise only above what has arrived
+        (("warning x", "critical x", "info x"), "critical x", ["worse to a"]),
+        (("warning x", "critical x"), "works", ["over to a"]),  # a warning has arrived
+        (("info x", "warning x"), "works", []),  # no more than an info has arrived
+        (("warning x", "critical x", "info x"), "works", ["over to a"]),
+    ]
+    for (first, second, *third), last, messages in table:
+        problem = None
+        for hour, said in enumerate((first, second, *third)):
+            now = START + timedelta(hours=hour)
+            problem = after_finding(problem, OPS, _finding(said), now, opens=True)
+            problem = after_news(problem, news_of(problem, (A,), DAY, now))
+            problem = _lost(problem) if hour == 1 else problem
+        assert problem is not None
+        now = START + timedelta(hours=3)
+        problem = after_end(problem, now) if last == "works" else after_finding(problem, OPS, _finding(last), now, opens=True)
+        assert _told(problem, (A,), 3) == messages, (first, second, *third, last)
+
+
 def test_no_reminder_follows_a_message_that_may_still_arrive() -> None:
     known = _known(A)
     pending = replace(known, notices={A: replace(known.notices[A], is_pending=True)})

@@ -137,3 +137,16 @@ def test_what_an_agent_has_reported_to_an_earlier_version_is_not_repeated(make_w
         later.run_until("2026-03-02 11:30")
         assert [text.splitlines()[0] for _, name, text in later.delivered if name == "ops"] == expected, case
         later.stop()
+
+
+def test_what_had_arrived_before_the_last_message_keeps_its_severity() -> None:
+    with sqlite3.connect(":memory:", isolation_level=None) as db:
+        migrations.apply(db, stop_before="m027_severity_before")
+        for channel, known in (("phone", 1), ("room", 0)):
+            db.execute(
+                "insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, known)"
+                f" values (1, '{channel}', '', 'open', 'warning', {AT}, '[]', {known})"
+            )
+        migrations.apply(db)
+        rows = db.execute("select channel, severity_before from problem_notice order by channel").fetchall()
+        assert rows == [("phone", "warning"), ("room", None)]

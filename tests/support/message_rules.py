@@ -17,7 +17,6 @@ OPENINGS = 3  # of a day make a problem unstable
 LOOKS = 2  # without a line, or without a mention, end a problem; failures in a row open one of an agent
 MOST_LOOKS = 16  # without a mention, after ends that were wrong
 LOG = "log"
-TOLERANT = True
 
 Expected = dict["Place", "Chance"]
 
@@ -51,7 +50,6 @@ class Sent:
     message: str
     is_unstable: bool = False
     told: int | None = None
-    floor: int = INFO  # as `severity`, but without what was told before a message was lost
     lost: str = ""
     is_pending: bool = True
     stable_at: timedelta | None = None  # since when it is not unstable any more
@@ -209,8 +207,7 @@ class Rules:
         told = None if before is None else before.told if before.lost else before.severity
         severity = problem.severity if told is None else max(problem.severity, told)
         is_unstable = kind == UNSTABLE or self._stays_unstable(problem, before)
-        floor = problem.severity if before is None or before.lost else max(problem.severity, before.floor)
-        problem.sent[place.recipient] = Sent(severity, self.now, message, is_unstable, told, floor)
+        problem.sent[place.recipient] = Sent(severity, self.now, message, is_unstable, told)
 
     # --- rules ----------------------------------------------------------------------------------------------------------
 
@@ -250,12 +247,10 @@ class Rules:
         arrived = sent is not None and (not sent.lost or sent.told is not None)
         if not arrived or sent is None or (sent.told if sent.lost else sent.severity) == INFO or problem.is_closed_by_user:
             yield NOTHING
-            if TOLERANT and sent is not None and sent.lost:
-                yield OVER
             return
         if unstable is not True:
             yield OVER
-        if unstable is not False or problem.missed < 0 or sent.was_removed or (TOLERANT and sent.floor == INFO):
+        if unstable is not False or problem.missed < 0 or sent.was_removed:
             yield NOTHING
 
     def _while_open(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
@@ -267,8 +262,6 @@ class Rules:
                 yield NOTHING
         elif problem.severity > sent.severity:
             yield RISES
-        elif TOLERANT and problem.severity > sent.floor:
-            yield from (RISES, NOTHING)
         elif unstable is not False and not sent.is_unstable:
             yield from self._either(unstable, UNSTABLE, NOTHING)
         elif unstable is True or problem.severity == INFO or sent.is_pending or not problem.is_mentioned:
