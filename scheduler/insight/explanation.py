@@ -283,9 +283,8 @@ def _problem_facts(explained: ExplainedEntry, found: list[ExplainedProblem]) -> 
         sent = ", ".join(f"{one.says} {at(one.delivered_at)}" if one.delivered_at else one.says for one in each.notices)
         by = f", {each.acknowledged(at)}" if each.acknowledged_at else ""
         cause = f"not sent because its cause is {each.cause}" if each.cause else ""
-        known = (
-            f"{shorten(each.key, MAX_KEY)} ({each.severity}) since {at(each.since)}, {cause or sent or 'not reported yet'}{by}"
-        )
+        since = f"since {at(each.since)}" + (", unstable" if each.unstable else "")
+        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {since}, {cause or sent or 'not reported yet'}{by}"
         yield _fact("open", each.severity, f"{each.number} {known}" + (f". It {each.ends.says}" if each.ends else ""))
     if left_out := len(found[MAX_PROBLEMS:]):
         yield _fact("open", "more", f"and {left_out} more: `heartbeatd problems {explained.row.name}`")

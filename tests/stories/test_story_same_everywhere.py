@@ -1,0 +1,118 @@
+"""`problems`, `explain`, `status`, `outbox` and the page agree on what is sent, muted, acknowledged, covered, unstable and not delivered."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from page_user import Answer, PageUser
+from servers.messages import Models
+from test_story_breakers import NO_KEY
+from web_daemon import WebDaemon
+from world import AgentCall
+
+from heartbeatd.verbs import Ack, Mute
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.model.outcome import Kind
+
+RESULTS = {
+    "good": DeliveryResult("delivered"),
+    "dead": DeliveryResult("dead", "refused"),
+    "late": DeliveryResult("retry", "busy"),
+}
+KEYS = {"finding": "disk", "failure": "failed", "outage": "failed"}
+# What the channel does, what is done about the problem, what the agent does. Only findings come and go within the three hours.
+CASES = [
+    *product(RESULTS, ("plain", "acknowledged", "muted"), ("finding", "failure")),
+    *product(RESULTS, ("unstable",), ["finding"]),
+    ("good", "covered", "outage"),
+]
+# A channel that has just refused another message gets no notices of failures. They go to another one.
+SUBSTITUTES = {("dead", "failure"): "good"}
+CONFIG = """
+timezone: UTC
+server: {listen: "127.0.0.1:0"}
+providers: {anthropic: {api_key: sk-ant-canary-0123456789, base_url: "URL"}}
+defaults:
+  agent: {runner: {kind: command, argv: [agent]}}
+  heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", retries: 0}
+channels:
+"""
+CALLS_MODEL = "model: claude-haiku-5-5, runner: {kind: anthropic}, "
+CHANNELS = [f'  {name}: {{kind: webhook, url: "http://127.0.0.1:9/{name}", allow_private: true}}' for name in RESULTS]
+AGENTS = [f"  {'-'.join(case)}: {{{CALLS_MODEL if 'outage' in case else ''}heartbeat: {{deliver: {case[0]}}}}}" for case in CASES]
+
+
+def send(outgoing: Delivery) -> DeliveryResult:
+    return RESULTS[outgoing.channel.name]
+
+
+def find_or_fail(call: AgentCall) -> str | int:
+    """At each run the disk is full or the agent fails, but for an unstable disk, which is not full at 09:00 and 10:00."""
+    if "unstable" in call.name and call.at.strftime("%H:%M") in ("09:00", "10:00"):
+        return "[disk] resolved"
+    return "[disk] full" if call.name.endswith("finding") else 3
+
+
+def play(daemon: WebDaemon) -> None:
+    """Three hours in which each agent finds something or fails."""
+    world = daemon.world
+    world.send = send
+    for case in CASES:
+        if "outage" not in case:
+            world.scripts["-".join(case)] = find_or_fail
+        if "muted" in case:
+            world.request(VerbRequest(Mute(), (Kind.HEARTBEAT, "-".join(case)), Sender("Mary")))
+    world.run(minutes=185)
+    for case in CASES:
+        if "acknowledged" in case:
+            world.request(VerbRequest(Ack(), world.problem(KEYS[case[2]], "-".join(case)).id, Sender("Mary")))
+
+
+def shown_problem(page: Answer, number: str) -> str:
+    """The part of the page about one problem, without tags."""
+    found = re.search(rf'<article [^>]*"problem-{number}">.*?</article>', page.body, re.DOTALL)
+    assert found is not None, number
+    return " ".join(re.sub("<[^>]*>", "", found[0]).split())
+
+
+def test_all_places_agree_on_what_was_sent(tmp_path: Path) -> None:
+    yaml = "\n".join([CONFIG.rstrip(), *CHANNELS, "agents:", *AGENTS, ""])
+    with Models(lambda _: NO_KEY) as server, WebDaemon(tmp_path, yaml.replace("URL", server.url)) as daemon:
+        daemon.do(lambda: play(daemon))
+        user = PageUser(daemon)
+        user.log_in(daemon.token)
+
+        def read(path: str) -> Any:
+            return daemon.get(f"/api/v1/{path}", daemon.token).data
+
+        found = {(each["name"], each["key"]): each for each in read("problems")["problems"]}
+        status = {each["name"]: each for each in read("status")["entries"]}
+        waiting = {each["name"] for each in read("outbox")["outbox"]}
+        page = user.get("/page/problems")
+        for channel, state, what in CASES:
+            name = f"{channel}-{state}-{what}"
+            problem, facts = found[name, KEYS[what]], " ".join(each["says"] for each in read(f"explain/{name}")["facts"])
+            shown = shown_problem(page, problem["number"])
+            used = SUBSTITUTES.get((channel, what), channel)
+            is_sent, is_muted = state not in ("muted", "covered"), state == "muted"
+            is_lost = is_sent and used != "good"
+            says = [each["says"] for each in problem["notices"]]
+            assert [each["channel"] for each in problem["notices"]] == ([used] if is_sent else []), name
+            assert [each["delivered_at"] is None for each in problem["notices"]] == ([is_lost] if is_sent else []), name
+            assert all(each in shown and each in facts for each in says), (name, says, shown, facts)
+            assert ("not sent yet" in shown, "not reported yet" in facts) == (is_muted, is_muted), (name, shown, facts)
+            assert [text.startswith(f"delivered to {used}") for text in says] == ([not is_lost] if is_sent else []), name
+            assert (status[name]["undelivered"] is not None, name in waiting) == (is_lost, is_lost), name
+            assert (status[name]["muted"] is not None, "muted by Mary" in facts) == (is_muted, is_muted), name
+            cause = problem["cause"] or "a cause"
+            is_covered = (problem["state"] == "covered", f"{cause} is the cause" in shown, f"its cause is {cause}" in facts)
+            assert set(is_covered) == {state == "covered"}, (name, is_covered, shown, facts)
+            is_acknowledged = (problem["acknowledged_by"] == "Mary", "by Mary" in shown, "acknowledged 11:05 by Mary" in facts)
+            assert set(is_acknowledged) == {state == "acknowledged"}, (name, is_acknowledged)
+            is_unstable = (problem["unstable"], "unstable" in shown.replace(name, ""), "unstable" in facts.replace(name, ""))
+            assert set(is_unstable) == {state == "unstable"}, (name, is_unstable, shown, facts)
