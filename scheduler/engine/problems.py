@@ -104,11 +104,12 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
     if not problem.is_open or found.cause_id is not None or problem.is_acknowledged:
         return None
     is_unstable = problem.is_unstable(now)
-    kind = Told.UNSTABLE if is_unstable else Told.OPEN
 
     def news(change: Change | None, faults: tuple[str, ...] = ()) -> News:
         before = None if last is None or last.kind is Told.OVER else last.arrived
         severity = max(before or found.severity, found.severity, key=lambda each: each.rank)
+        says_unstable = change is Change.UNSTABLE or (is_unstable and last is not None and last.kind is Told.UNSTABLE)
+        kind = Told.UNSTABLE if says_unstable else Told.OPEN
         sent = ProblemNotice(kind, severity, now, tuple(dict.fromkeys((*faults, found.fault))), before)
         return News(problem, target, sent, change)
 

@@ -142,6 +142,17 @@ def test_what_had_arrived_before_a_lost_message_stays_known() -> None:
         assert _told(problem, (A,), 3) == messages, (first, second, *third, last)
 
 
+def test_a_recipient_of_a_rise_is_still_told_that_the_problem_is_unstable() -> None:
+    """It opens again twice within a mute, and has become worse."""
+    problem = _known(A)
+    for hour in (1, 2):
+        now = START + timedelta(hours=hour)
+        problem = after_finding(after_end(problem, now), OPS, _finding("critical x"), now, opens=True)
+    assert _told(problem, (A,), 3) == ["worse to a"]
+    problem = after_news(problem, news_of(problem, (A,), DAY, START + timedelta(hours=3)))
+    assert _told(problem, (A,), 4) == ["unstable to a"]
+
+
 def test_no_reminder_follows_a_message_that_may_still_arrive() -> None:
     known = _known(A)
     pending = replace(known, notices={A: replace(known.notices[A], is_pending=True)})
