@@ -40,8 +40,10 @@ def main() -> int:
         message = describe_memory_shortage(error)
         if message is None:
             raise
-        print(f"heartbeatd: {message}", file=sys.stderr, flush=True)  # noqa: T201 (there may be no memory for anything larger)
-        os._exit(1)  # without memory, the interpreter may fail to shut down, and print a page about that
+        # Without memory, the interpreter may fail even to leave this function, and print a page about that. So nothing is
+        # buffered, and the process ends here.
+        os.write(2, f"heartbeatd: {message}\n".encode())
+        os._exit(1)
 
 
 def find_stray_package(locate: Callable[[str], Path | None] | None = None) -> str | None:
