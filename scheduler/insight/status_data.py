@@ -244,6 +244,7 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
 
     The budget of all entries comes first, and has None as kind and name.
     """
+    unknown_costs = spend.UnknownCosts(db)
     for scope, (budget, counted) in spend.budgets_in_force(db).items():
         (day, ends_at), is_shared = spend.open_budget_day(db, scope, budget, now), scope == ALL_ENTRIES
         budget_day = BudgetDay(day, scope)
@@ -257,7 +258,7 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
             timezone=budget.zone.key,
             ends_at=ends_at,
             limits=_used_limits(budget, used),
-            untold_usd=round(spend.sum_unknown_usd(db, budget_day, budget), 6) if used.nanos else 0.0,
+            untold_usd=round(unknown_costs.of_day(budget_day, budget), 6) if used.nanos else 0.0,
             counts=[EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
             shares=[
                 BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)

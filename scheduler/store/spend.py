@@ -24,10 +24,8 @@ def spent_on_day(db: sqlite3.Connection, budget_day: BudgetDay) -> Amount:
 
 
 UNKNOWN_USD = """
-select coalesce(sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))), 0) from run
-where (state in ('running', 'waiting') or state = 'closed' and finished_at >= :begins)
-  and (kind = :kind and name = :name or :kind = '' and exists (select 1 from budget_share
-    where budget_share.day = :day and budget_share.kind = run.kind and budget_share.name = run.name))
+select kind, name, sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) from run
+where state in ('running', 'waiting') or state = 'closed' and finished_at >= ? group by kind, name
 """
 
 
@@ -38,16 +36,26 @@ def unknown_usd(tx: Transaction, budget_day: BudgetDay, budget: Budget, spent: A
     """
     known = tx.unknown_usd.get(budget_day.key)
     if known is None or known[0] != spent:
-        known = tx.unknown_usd[budget_day.key] = spent, sum_unknown_usd(tx.db, budget_day, budget)
+        found = UnknownCosts(tx.db).of_day(budget_day, budget)
+        known = tx.unknown_usd[budget_day.key] = spent, found
     return known[1]
 
 
-def sum_unknown_usd(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> float:
-    """As `unknown_usd`, outside of a tick."""
-    day, kind, name = budget_day.key
-    begins = to_millis(local_days.whole_day(budget_day.day, budget.zone).begins)
-    given = {"day": day, "kind": kind, "name": name, "begins": begins}
-    return float(db.execute(UNKNOWN_USD, given).fetchone()[0])
+class UnknownCosts:
+    """What is reserved for runs whose cost is not known, for readers that ask for many budgets: each day is read once."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._by_begin: dict[datetime, dict[Scope, float]] = {}
+
+    def of_day(self, budget_day: BudgetDay, budget: Budget) -> float:
+        """The dollars of a budget on a day."""
+        begins = local_days.whole_day(budget_day.day, budget.zone).begins
+        if begins not in self._by_begin:
+            rows = self._db.execute(UNKNOWN_USD, (to_millis(begins),))
+            self._by_begin[begins] = {(kind, name): usd for kind, name, usd in rows}
+        counted = shares_of_day(self._db, budget_day.day) if budget_day.scope == ALL_ENTRIES else (budget_day.scope,)
+        return sum((self._by_begin[begins].get(scope, 0.0) for scope in counted), 0.0)
 
 
 def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amount: Amount) -> None:

@@ -265,6 +265,19 @@ def test_status_shows_a_common_budget_that_was_not_used_today(make_world: MakeWo
     ]
 
 
+def test_status_reads_the_runs_of_a_day_once_for_the_budgets_of_many_agents(make_world: MakeWorld) -> None:
+    """A thousand agents with 48 runs a day took 14 s before."""
+    yaml = fleet("{usd_per_day: 9}").replace("budget: {usd_per_run: 1}", "budget: {usd_per_run: 1, usd_per_day: 3}")
+    world = make_world(yaml, scripts=fleet_costs())
+    world.run(hours=1, minutes=1)
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
+    budgets = read_status(world.store.connection, world.clock.now).budgets
+    world.store.connection.set_trace_callback(None)
+    assert [each.name for each in budgets] == [None, "a1", "a2", "a3", "a4", "a5"]
+    assert sum("charged_nanos" in each and "'running'" in each for each in statements) == 1
+
+
 def test_status_as_json_lists_what_each_budget_counts(make_world: MakeWorld) -> None:
     world = make_world(TEAM, scripts={"ops": cost_report(0.25), "lab": lambda call: "HEARTBEAT_OK"})
     world.run(minutes=40)
