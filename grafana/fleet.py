@@ -286,7 +286,7 @@ WORST = Row(
         Panel(
             "Which problems are oldest?",
             "The ten agents, jobs, providers and channels with the oldest problem that nobody has acknowledged. "
-            "`heartbeatd problems NAME` shows it, and `heartbeatd ack` acknowledges it.",
+            "`heartbeatd problems NAME` shows it, and `heartbeatd problems ack` acknowledges it.",
             {"{{subject}}": top_ten(f"time() - {series('problem_oldest_timestamp_seconds', SUBJECT)}")},
             kind="ranking",
             unit="s",

@@ -29,7 +29,7 @@ EntryWord = Literal["agent", "heartbeat", "cron"]
 
 
 class Question(Operation[Answer]):
-    """A request that only reads."""
+    """A request that only reads. A field with a title, which is a sentence, is an option of the command."""
 
     method: ClassVar[Method] = "GET"
     may: ClassVar[Permission | None] = "read"
@@ -54,16 +54,18 @@ class ListJobs(Question[answers.JobList]):
 
 
 class ListRuns(Question[answers.RunList]):
-    """Runs, the newest first or (`sort=cost`) the most expensive. A token for some agents must name one of them."""
+    """List runs and skipped runs, newest first."""
 
     kind: EntryWord | None = Field(default=None, description="agent or cron")
-    name: str | None = Field(default=None, description="the name of an agent or a job")
-    since: Time | None = None
-    until: Time | None = None
-    outcome: str | None = Field(default=None, description="the outcome of the runs")
-    reason: str | None = Field(default=None, description="the reason of the runs")
+    name: str | None = Field(default=None, description="the name of an agent or a job; a token for some agents must name one")
+    since: Time | None = Field(default=None, title="Only runs scheduled at or after this time.")
+    until: Time | None = Field(default=None, title="Only runs scheduled before this time.")
+    outcome: str | None = Field(default=None, description="the outcome of the runs", title="Only runs with this outcome")
+    reason: str | None = Field(default=None, description="the reason of the runs", title="Only runs with this reason")
     limit: PageSize = 20
-    sort: Literal["id", "cost"] = Field(default="id", description="id or cost")
+    sort: Literal["id", "cost"] = Field(
+        default="id", description="id or cost", title="Newest first (id), or most expensive first (cost)."
+    )
     cursor: str | None = Field(default=None, description="`next` of the page before")
 
 
@@ -76,13 +78,13 @@ class GetWake(Question[answers.WakeStatus]):
 
 
 class GetPlan(Question[answers.PlanForecast]):
-    """What will run in the coming hours or days, limited to the entries that the caller may access."""
+    """List the runs that are scheduled for the next hours or days."""
 
-    for_: Span | None = None
-    from_: Time | None = None
+    for_: Span | None = Field(default=None, title="How far ahead to look.  [default: 24h]")
+    from_: Time | None = Field(default=None, title="Start at this time instead of now.")
     name: str | None = Field(default=None, description="the name of an agent or a job")
     kind: EntryWord | None = Field(default=None, description="agent or cron")
-    all: Switch = False
+    all: Switch = Field(default=False, title="List each run on its own line.")
 
 
 class ExplainAll(Question[answers.Overview]):
@@ -93,11 +95,18 @@ class ExplainAll(Question[answers.Overview]):
 
 
 class Explain(Question[answers.ExplanationNow | answers.ExplanationAt | answers.ExplanationOn]):
-    """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
+    """Explain why an agent or a job ran or did not run: now, at one time, on a local day, or since a time."""
 
     kind: EntryWord | None = Field(default=None, description="agent or cron")
-    at: Time | None = None
-    on: DayWord | None = None
+    at: Time | None = Field(default=None, title="Explain the last scheduled time (slot) at or before TIME.")
+    on: DayWord | None = Field(
+        default=None,
+        title="Explain a local day: today, yesterday, a weekday such as mon (the last Monday), or 2026-11-20."
+        " With NAME, every scheduled time (slot) of the day is shown.",
+    )
+    since: Time | None = Field(
+        default=None, title="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."
+    )
 
 
 class ListMessages(Question[answers.MessageList]):

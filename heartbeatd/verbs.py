@@ -226,7 +226,6 @@ class CloseProblem(Verb[answers.ChangedProblem]):
 class Ack(Verb[answers.ChangedProblem]):
     """Suppress the messages about an open problem until it gets worse or is over."""
 
-    section = "Messages"
     button = "Acknowledge"
     in_chat = ChatButton("acknowledge", "Acknowledge")
 
@@ -234,7 +233,6 @@ class Ack(Verb[answers.ChangedProblem]):
 class Unack(Verb[answers.ChangedProblem]):
     """Remove the acknowledgement of a problem. From then on, reminders are sent again."""
 
-    section = "Messages"
     button = "Report again"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from scheduler.cli.main import commands
-from scheduler.cli.verb_commands import VerbCommand
+from scheduler.cli.operation_commands import OperationCommand
 
 WIDTH = 100  # of the usage lines. All other text is filled by the program that shows the page
 
@@ -55,7 +55,7 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        command = command.made() if isinstance(command, VerbCommand) else command
+        command = command.made() if isinstance(command, OperationCommand) else command
         inner = _context(command, name, context)
         if isinstance(command, click.Group) and not command.invoke_without_command:
             yield from _commands(command, inner)

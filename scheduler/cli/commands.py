@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from scheduler.cli import options
-from scheduler.cli.options import ZONE_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
-from scheduler.cli.verb_commands import VerbCommand, commands_of_section
+from scheduler.cli.operation_commands import OperationCommand, commands_of_section
+from scheduler.cli.options import TIME_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
 from scheduler.system import extras
 
 WATCH_INTERVAL = 2.0  # seconds
@@ -82,35 +83,6 @@ def status() -> None:
     """Show what is due, what is running, and whether the daemon is up."""
 
 
-@command("listings:print_runs")
-@click.argument("name", required=False, shell_complete=options.complete_names())
-@click.option(
-    "--since",
-    type=TimeParam(),
-    help=f"Only runs scheduled at or after this time: 2026-11-20T03:00, yesterday, or 2h for the last two hours. {ZONE_RULE}",
-)
-@click.option("--until", type=TimeParam(), help="Only runs scheduled before this time, in the same formats.")
-@click.option(
-    "--outcome",
-    cls=WordOption,
-    type=WordParam("outcome", "scheduler.model.outcome:Outcome", "running"),
-    help="Only runs with this outcome",
-)
-@click.option(
-    "--reason", cls=WordOption, type=WordParam("reason", "scheduler.model.outcome:REASONS"), help="Only runs with this reason"
-)
-@click.option(
-    "--sort", type=click.Choice(["id", "cost"]), default="id", help="Newest first (id), or most expensive first (cost)."
-)
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of runs.")
-@options.reading_options
-def runs() -> None:
-    """List runs and skipped runs, newest first.
-
-    The column WHY shows why a run was skipped, failed or sent nothing, and the delivery state of its messages.
-    """
-
-
 @command("listings:print_run")
 @click.argument("run", type=NumberParam())
 @options.reading_options
@@ -125,7 +97,7 @@ def show() -> None:
 @click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
-@click.option("--since", type=TimeParam(), help=f"Only events from this time on, such as 2h or yesterday. {ZONE_RULE}")
+@click.option("--since", type=TimeParam(), help=f"Only events from this time on. {TIME_RULE}")
 @options.reading_options
 def logs() -> None:
     """List the events of the daemon, or of one agent or job.
@@ -134,65 +106,6 @@ def logs() -> None:
     daemon. They are read from the database, so the command also works while the daemon is down. The log of the daemon itself is
     on its standard error (for the systemd unit: `journalctl -u heartbeatd`) and has further details. With `--format json`, each
     line is one JSON object.
-    """
-
-
-@command("explain:print_explanation")
-@click.argument("name", required=False, shell_complete=options.complete_names())
-@click.option(
-    "--at",
-    "instant",
-    metavar="TIME",
-    help="Explain the last scheduled time (slot) at or before TIME."
-    " A TIME without an offset is in the time zone of the agent or job.",
-)
-@click.option(
-    "--on",
-    "day",
-    metavar="DAY",
-    help="Explain a local day: today, yesterday, a weekday such as mon (the last Monday), or 2026-11-20."
-    " With NAME, every scheduled time (slot) of the day is shown.",
-)
-@click.option(
-    "--since", metavar="TIME", help="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."
-)
-@options.reading_options
-def explain() -> None:
-    """Explain why agents and jobs ran or did not run.
-
-    Without NAME, the output covers all agents and jobs of a day, by default today. Agents and jobs that were silent, or
-    whose scheduled runs were partly skipped or failed, come first, each with the cause and a command that shows details.
-
-    With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now,
-    and the next scheduled time. Times are then in the time zone of the agent or job.
-    """
-
-
-@command("show_plan:print_plan")
-@click.argument("name", required=False, shell_complete=options.complete_names())
-@click.option("--for", "span", type=DurationParam(), default=timedelta(days=1), help="How far ahead to look.  [default: 24h]")
-@click.option("--from", "begin", type=TimeParam(), help=f"Start at this time instead of now. {ZONE_RULE}")
-@click.option("--all", "each", is_flag=True, help="List each run on its own line.")
-@click.option(
-    "--worst",
-    is_flag=True,
-    help="Instead, show the maximum cost of one day, for each agent and job and in total.",
-)
-@click.option(
-    "--diff",
-    "other",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Instead, show what the config FILE would change: keys, next runs, runs a week, and maximum cost of a day. With NAME,"
-    " only for this agent or job. With --for, runs are counted for this time instead of a week.",
-)
-@options.reading_options
-def plan() -> None:
-    """List the runs that are scheduled for the next hours or days.
-
-    With NAME, each run of that agent or job is on its own line. The times of agents and jobs with an interval depend
-    on a start time that is stored in the database. Without a database, the plan assumes that the daemon starts now for the first
-    time. Days and local times are in the time zone of each agent or job.
     """
 
 
@@ -366,21 +279,26 @@ class ListOrSubcommand(click.Group):
         _, words, _ = self.make_parser(ctx).parse_args(list(args))
         return words
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = options.complete_names()(ctx, self.params[0], incomplete)
+        return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, names)]
 
-@command("listings:print_problems")
-@click.argument("name", required=False, metavar="[NAME|pNUMBER]", shell_complete=options.complete_names())
+
+@click.group(cls=ListOrSubcommand, invoke_without_command=True, subcommand_metavar="[NAME|pNUMBER|COMMAND [ARGS]...]")
 @click.option("--all", "also_over", is_flag=True, help="Also list problems that are over, or were not reported yet.")
 @options.reading_options
-def problems() -> None:
+@click.pass_context
+def problems(ctx: click.Context, /, **given: object) -> None:
     """List everything that is wrong: what agents report, and failures that the daemon observes.
 
     NAME is an agent, a job, a provider or a channel. pNUMBER is the number at the end of the first line of a message, such as
     p12. The most severe problems come first.
     """
+    if ctx.invoked_subcommand is None:
+        options.call_work("listings:print_problems", given)
 
 
 @click.group(invoke_without_command=True)
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Maximum number of messages.")
 @options.config_option
 @options.state_option
 @options.format_option
@@ -396,7 +314,10 @@ def outbox(ctx: click.Context, /, **given: object) -> None:
         options.call_work("listings:print_messages", given)
 
 
-for each in (VerbCommand("Retry"), VerbCommand("Drop")):
+outbox.params.insert(0, options.limit_option("messages"))
+for each in (OperationCommand("Ack"), OperationCommand("Unack"), OperationCommand("CloseProblem", "close")):
+    problems.add_command(each)
+for each in (OperationCommand("Retry"), OperationCommand("Drop")):
     outbox.add_command(each)
 
 
@@ -405,7 +326,7 @@ def cron() -> None:
     """Run a cron job now, show when an expression fires, import or export a crontab."""
 
 
-cron.add_command(VerbCommand("RunJob", "run"))
+cron.add_command(OperationCommand("RunJob", "run"))
 
 
 @command("cron:print_fire_times", name="next", of=cron)
@@ -583,9 +504,17 @@ def schema() -> None:
 
 
 SECTIONS: dict[str, list[click.Command]] = {
-    "Look": [status, explain, plan, runs, show, logs, report],
+    "Look": [
+        status,
+        OperationCommand("Explain"),
+        OperationCommand("GetPlan", "plan"),
+        OperationCommand("ListRuns", "runs"),
+        show,
+        logs,
+        report,
+    ],
     "Act": [*commands_of_section("Act"), busy, cron],
-    "Messages": [problems, outbox, VerbCommand("CloseProblem", "close"), *commands_of_section("Messages")],
+    "Messages": [problems, outbox, *commands_of_section("Messages")],
     "Configure": [check, config, *commands_of_section("Configure")],
     "Set up": [init, run, doctor, database, docs, files],
 }

@@ -19,9 +19,11 @@ from heartbeatd.answers import (
     ReloadEvent,
     SlotStretch,
 )
+from heartbeatd.questions import Explain
 from scheduler.cli import daemon_files, options
 from scheduler.cli.colours import paint, paint_label
 from scheduler.cli.daemon_files import Source, load_declared_plan
+from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
     Column,
     display_zone,
@@ -44,12 +46,12 @@ from scheduler.store import database, entries
 from scheduler.system import lanes
 
 
-def print_explanation(name: str | None, instant: str | None, day: str | None, since: str | None, source: Source) -> None:
+def print_explanation(make: Make[Explain], name: str | None, source: Source) -> None:
     """Print why one entry, or all entries, ran or did not run: now, at a time, or in a period."""
-    times = {key: value for key, value in (("at", instant), ("on", day), ("since", since)) if value is not None}
+    times = {key: text for key, text in make.keys.items() if text is not None}  # without an offset, in the zone of the entry
     if len(times) > 1:
         raise InputError("--at, --on and --since exclude each other")
-    if name is None and instant is not None:
+    if name is None and "at" in times:
         raise InputError("--at needs the name of an agent or a job")
     files, now = daemon_files.locate_files(source.config, source.state), utc_now()
     plan = load_declared_plan(source, files)

@@ -18,8 +18,10 @@ from heartbeatd.answers import (
     TokenCounts,
     ToolCallRecord,
 )
+from heartbeatd.questions import ListRuns
 from scheduler.cli import options
 from scheduler.cli.daemon_files import Source
+from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
     Column,
     entry_label,
@@ -49,17 +51,15 @@ MAX_ARGUMENTS_WIDTH = 60  # of the arguments of a tool
 JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of the outcome
 
 
-def print_runs(
-    name: str | None, since: datetime | None, until: datetime | None, outcome: str | None, reason: str | None, sort: str,
-    limit: int, source: Source,
-) -> None:  # fmt: skip
+def print_runs(make: Make[ListRuns], name: str | None, limit: int, source: Source) -> None:
     """Print the runs that match."""
+    asked = make()
     with source.open() as db:
         kind, wanted = options.resolve_recorded(name, db) if db and name else (None, None)
-        found = run_history.list_runs(db, RunFilter(kind, wanted, since, until, outcome, reason), limit, sort) if db else []
-    has_filter = name is not None or since or until or outcome or reason
-    empty = "no run matches" if has_filter else "nothing has run yet"
-    print_list(found, source.form, _run_columns(found, sort, utc_now()), empty=empty, level=_planned_level)
+        filtered = RunFilter(kind, wanted, asked.since, asked.until, asked.outcome, asked.reason)
+        found = run_history.list_runs(db, filtered, limit, asked.sort) if db else []
+    empty = "nothing has run yet" if name is None and asked.model_fields_set <= {"sort"} else "no run matches"
+    print_list(found, source.form, _run_columns(found, asked.sort, utc_now()), empty=empty, level=_planned_level)
 
 
 def print_run(run: int, source: Source) -> None:

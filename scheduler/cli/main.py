@@ -54,7 +54,8 @@ FORMER_COMMANDS = {
     **{name: f"is now `heartbeatd files {name}`" for name in ("schema", "systemd", "compose", "grafana", "completion")},
     **{name: f"is now `heartbeatd config {name}`" for name in ("add", "set", "unset", "import")},
     **{name: f"is now `heartbeatd database {name}`" for name in ("backup", "migrate")},
-    "conditions": "is now `heartbeatd problems`, and `heartbeatd close` closes a problem",
+    **{name: f"is now `heartbeatd problems {name}`" for name in ("ack", "unack", "close")},
+    "conditions": "is now `heartbeatd problems`, and `heartbeatd problems close` closes a problem",
     "reshard": WITH_SHARDS,
 }
 FORMER_OPTIONS = ("--shard", "--drain")

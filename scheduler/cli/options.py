@@ -27,7 +27,9 @@ CommandFunction = Callable[..., object]
 Command = TypeVar("Command", bound=CommandFunction | click.Command)
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
-ZONE_RULE = "A time without an offset is in the config's top-level timezone."
+TIME_RULE = (
+    "Write 2026-11-20T03:00, yesterday, or 2h for two hours ago. A time without an offset is in the config's top-level timezone."
+)
 MAX_LISTED = 10  # words that an error lists
 SECTIONS = {"agent": "agents", "cron": "cron"}  # the first words of agent/NAME and cron/NAME, with the sections of the config
 COLOR_CHOICES = ("auto", "always", "never")
@@ -104,6 +106,12 @@ def color_option(command: Command) -> Command:
         is_eager=True,
         help="When to use colours. `auto` means: on a terminal, unless NO_COLOR is set.  [default: auto]",
     )(command)
+
+
+def limit_option(what: str) -> click.Option:
+    """The option `--limit` of a list."""
+    most = click.IntRange(1, 100_000)
+    return click.Option(["--limit"], type=most, default=20, show_default=True, help=f"Maximum number of {what}.")
 
 
 def dry_run_option(command: CommandFunction) -> CommandFunction:
@@ -189,6 +197,16 @@ class TimeParam(click.ParamType[datetime]):
             return parse_time(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class TextParam(click.ParamType[str]):
+    """A text that the command reads itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
 
 
 class WordParam(click.ParamType[str]):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
-from click.core import ParameterSource
 
-from heartbeat.words import format_duration, list_names
+from heartbeat.words import list_names
 from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
+from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source, load_declared_plan
+from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
     LINE_WIDTH,
     Column,
@@ -44,34 +45,24 @@ NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of fu
 TimedRow = tuple[datetime, list[str]]  # the time by which the row is sorted, and its cells
 
 
-def print_plan(
-    name: str | None,
-    span: timedelta,
-    begin: datetime | None,
-    each: bool,
-    worst: bool,
-    other: Path | None,
-    source: Source,
-) -> None:
+def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path | None, source: Source) -> None:
     """Print the plan, the maximum cost of a day, or what another config would change."""
-    if not timedelta() < span <= forecast.MAX_SPAN:
-        raise InputError(f"--for: write a time of at most {format_duration(forecast.MAX_SPAN)}")
-    if begin is not None and begin.year not in forecast.ALLOWED_YEARS:
-        raise InputError(f"--from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
+    files, now, asked = daemon_files.locate_files(source.config, source.state), output.utc_now(), make()
+    try:
+        begin, until = forecast.period_of(asked, now)
+    except ValueError as error:
+        raise InputError(f"--{error}") from None
     if other is not None:
         from scheduler.cli import config_preview
 
-        is_given = click.get_current_context().get_parameter_source("span") is not ParameterSource.DEFAULT
-        ahead = span if is_given else None
-        preview = config_preview.preview_files(source, other, name, ahead)
+        preview = config_preview.preview_files(source, other, name, asked.for_)
         config_preview.print_preview(preview, source.form)
         if source.form == "text":
-            config_preview.print_schedules(preview, ahead)
+            config_preview.print_schedules(preview, asked.for_)
         return
     if worst:
         _print_worst_day(source)
         return
-    files, now = daemon_files.locate_files(source.config, source.state), output.utc_now()
     with show_progress("reading the config and the database"):
         config = load_declared_plan(source, files)
         with daemon_files.open_for_reading(files) as db:
@@ -80,9 +71,8 @@ def print_plan(
         known = {(each.course.kind, each.course.name) for each in seen}
         key = options.resolve_entry(name, known)
         seen = [foreseen for foreseen in seen if (foreseen.course.kind, foreseen.course.name) == key]
-    begin = begin or now
     with show_progress("planning"):
-        planned = forecast.forecast_runs(seen, begin, begin + span, each=each or name is not None)
+        planned = forecast.forecast_runs(seen, begin, until, each=asked.all or name is not None)
     running = daemon_files.find_running_daemon(files) is not None
     data = {"running": running} | planned.as_data()
     print_answer(data, source.form, _plan_lines(planned, running=running))

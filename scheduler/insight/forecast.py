@@ -11,7 +11,9 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
+from heartbeat.words import format_duration
 from heartbeatd.answers import ClockChange, DayTotals, PlanForecast, PlannedDay, PlannedEntry, WokenRuns
+from heartbeatd.questions import GetPlan
 from scheduler.engine import plan_sync
 from scheduler.insight.daily_maximum import max_woken_runs
 from scheduler.model import entry_schedule, local_days
@@ -27,6 +29,17 @@ from scheduler.work.plan import Plan
 MAX_SPAN = timedelta(days=400)
 ALLOWED_YEARS = range(1900, 9900)  # in which a forecast may begin; datetime ends soon after
 MAX_LISTED_FIRINGS = 4  # runs of an entry on one day that are listed one by one; more are only counted
+
+
+def period_of(asked: GetPlan, now: datetime) -> tuple[datetime, datetime]:
+    """The begin and the end of the time to forecast: by default the next day. Raises ValueError, with the key in its message."""
+    begin, span = asked.from_ or now, asked.for_ or timedelta(days=1)
+    if begin.year not in ALLOWED_YEARS:
+        raise ValueError(f"from: write a time in the years {ALLOWED_YEARS[0]} to {ALLOWED_YEARS[-1]}")
+    if span > MAX_SPAN:
+        raise ValueError(f"for: write a time of at most {format_duration(MAX_SPAN)}")
+    return begin, begin + span
+
 
 ScheduleSource = Literal["database", "reload", "fresh start"]
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from datetime import timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
-from heartbeat.words import format_duration
 from heartbeatd import answers
 from heartbeatd.operations import parse_time
 from heartbeatd.questions import (
@@ -190,28 +188,26 @@ def _kind_of(question: ListRuns | GetPlan | Explain) -> Kind | None:
     return None if question.kind is None else KIND_WORDS[question.kind]
 
 
-A_DAY = timedelta(days=1)
 MAX_FIRINGS = 10_000
 
 
 @handles(GetPlan)
 def get_plan(request: ApiRequest, question: GetPlan) -> answers.PlanForecast:
     """What will run in the coming hours or days, limited to the entries that the caller may access."""
-    now, span = request.app_state.clock(), question.for_ or A_DAY
-    begin = question.from_ or now
-    if begin.year not in forecast.ALLOWED_YEARS:
-        raise bad_request(f"from: write a time in the years {forecast.ALLOWED_YEARS[0]} to {forecast.ALLOWED_YEARS[-1]}")
-    if span > forecast.MAX_SPAN:
-        raise bad_request(f"for: at most {format_duration(forecast.MAX_SPAN)}")
+    now = request.app_state.clock()
+    try:
+        begin, until = forecast.period_of(question, now)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
     with open_reader(request.app_state) as db:
         seen = forecast.forecast_entries(db, plans.make_plan(request.app_state.settings()), now)
     chosen = _select_entries(request, question, seen)
-    data = forecast.forecast_runs(chosen, begin, begin + span)
+    data = forecast.forecast_runs(chosen, begin, until)
     if not question.all:
         return data
     if sum(entry.total for entry in data.entries) > MAX_FIRINGS:
         raise bad_request(f"all: more than {MAX_FIRINGS} runs; choose a shorter time or one name")
-    return forecast.forecast_runs(chosen, begin, begin + span, each=True)
+    return forecast.forecast_runs(chosen, begin, until, each=True)
 
 
 @handles(Explain)

@@ -71,6 +71,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
         (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
         (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
+        (["ack", "p12"], "heartbeatd: the command 'ack' is now `heartbeatd problems ack`; see `heartbeatd --help`"),
         (["reshard"], f"heartbeatd: the command 'reshard' {NO_SHARDS}; see `heartbeatd --help`"),
         (["--shard", "0", "status"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd --help`"),
         (["run", "--shard=1"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd run --help`"),
@@ -140,24 +141,23 @@ HEAVY_FOR_HELP = ["pydantic", "aiohttp", "starlette", "_ruamel_yaml", "sqlite3",
 def test_help_imports_no_library_but_click() -> None:
     """So that help and a shell prompt answer at once: pydantic, aiohttp and the like cost more than the whole help.
 
-    `runs --help` comes last: it lists the reasons of runs, which are in `scheduler.model`. The help of a verb is made from its class.
+    The help of a verb or a question is made from its class.
     """
     code = f"""
 import click, sys
 from scheduler.cli.main import commands, main
-from scheduler.cli.verb_commands import VerbCommand
+from scheduler.cli.operation_commands import OperationCommand
 
 def show_help(command, *words):
     main([*words, "--help"])
     assert (found := [name for name in {HEAVY_FOR_HELP} if name in sys.modules]) == [], (words, found)
     for name in command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ():
-        if name != "runs" and not isinstance(command.get_command(click.Context(command), name), VerbCommand):
+        if not isinstance(command.get_command(click.Context(command), name), OperationCommand):
             show_help(command.get_command(click.Context(command), name), *words, name)
 
 show_help(commands)
-main(["runs", "--help"])
-assert "sqlite3" not in sys.modules and "pydantic" not in sys.modules
-main(["wake", "--help"])
+for name in ("runs", "wake"):
+    main([name, "--help"])
 assert [name for name in ("sqlite3", "scheduler.store", "scheduler.cli.verb_work") if name in sys.modules] == []
 """
     ended = python("-c", code)

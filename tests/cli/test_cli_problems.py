@@ -46,7 +46,7 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def command(world: World, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `heartbeatd problems` with these words, or (`verb`) another command, and returns the printed lines."""
+    """Runs `heartbeatd problems` with these words, or (`verb`) a command that changes something, and returns the printed lines."""
 
     stopped: list[bool] = []  # because a command that changes something takes the database, as no daemon runs
 
@@ -100,17 +100,17 @@ def test_a_problem_is_acknowledged_and_closed_by_its_number_or_by_name_and_key(w
     def say(*words: str, code: int = 0) -> str:
         return "\n".join(command(*words, code=code, verb=True))
 
-    assert say("ack", "ops", "DISK: /var") == (
+    assert say("problems", "ack", "ops", "DISK: /var") == (
         "problem p1 (agent/ops disk:/var) is acknowledged: no messages until it is worse or over"
     )
     assert "critical  03-02 08:00  open, acknowledged" in "\n".join(command("agent/ops"))
     assert any(line.endswith("by cli: no messages until it is worse or over") for line in command("p1"))
-    assert say("unack", "p1") == "problem p1 (agent/ops disk:/var) is not acknowledged any more"
-    assert say("unack", "p1", code=1) == "heartbeatd: problem p1 was not acknowledged"
-    assert say("ack", "p2").startswith("problem p2 (cron/backup failed) is acknowledged")
-    assert say("close", "backup", "failed") == "problem p2 (cron/backup failed) is closed"
+    assert say("problems", "unack", "p1") == "problem p1 (agent/ops disk:/var) is not acknowledged any more"
+    assert say("problems", "unack", "p1", code=1) == "heartbeatd: problem p1 was not acknowledged"
+    assert say("problems", "ack", "p2").startswith("problem p2 (cron/backup failed) is acknowledged")
+    assert say("problems", "close", "backup", "failed") == "problem p2 (cron/backup failed) is closed"
     assert "over: a user closed it" in "\n".join(command("p2"))
-    assert say("close", "p2", code=1) == "heartbeatd: problem p2 (cron/backup failed) is over already"
+    assert say("problems", "close", "p2", code=1) == "heartbeatd: problem p2 (cron/backup failed) is over already"
 
 
 def test_a_problem_that_cannot_be_found_is_named_in_one_line(command: Command) -> None:
@@ -121,14 +121,18 @@ def test_a_problem_that_cannot_be_found_is_named_in_one_line(command: Command) -
         ("backup", "mail"): "backup has no open problem 'mail'; `heartbeatd problems` lists them",
         ("opps", "mail"): "no agent, job or problem 'opps'; `heartbeatd problems` lists them",
     }.items():
-        assert command("close", *words, code=2, verb=True) == [f"heartbeatd: {said}"]
-    assert command("close", "p99", code=2, verb=True) == ["heartbeatd: no problem p99; `heartbeatd problems` lists them"]
+        assert command("problems", "close", *words, code=2, verb=True) == [f"heartbeatd: {said}"]
+    assert command("problems", "close", "p99", code=2, verb=True) == [
+        "heartbeatd: no problem p99; `heartbeatd problems` lists them"
+    ]
 
 
 def test_the_former_command_names_the_new_one(command: Command) -> None:
     for words in (("conditions",), ("conditions", "close", "disk:/var"), ("conditions", "ops", "--all")):
         (line,) = command(*words, code=2, verb=True)
-        assert line.startswith("heartbeatd: the command 'conditions' is now `heartbeatd problems`, and `heartbeatd close` closes")
+        assert line.startswith(
+            "heartbeatd: the command 'conditions' is now `heartbeatd problems`, and `heartbeatd problems close` closes"
+        )
 
 
 def test_an_empty_list_is_no_error_and_an_invalid_config_neither(
@@ -166,7 +170,7 @@ def test_a_problem_is_closed_by_the_running_daemon(world: World, command: Comman
     path = "/api/v1/problems/1/close"
     daemon.answers[path] = (200, {"problem": "p1", "subject": "agent/ops", "key": "disk:/var", "says": "problem p1 is closed"})
     try:
-        assert command("close", "ops", "disk:/var", verb=True) == ["problem p1 is closed"]
+        assert command("problems", "close", "ops", "disk:/var", verb=True) == ["problem p1 is closed"]
     finally:
         daemon.close()
     assert daemon.asked == [(path, {})]

@@ -25,7 +25,7 @@ from world import MakeWorld
 from heartbeat.checks import Skip
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import commands
-from scheduler.cli.verb_commands import VerbCommand
+from scheduler.cli.operation_commands import OperationCommand
 from scheduler.model.outcome import WORRYING_SKIPS, Outcome
 from scheduler.telemetry import catalog
 
@@ -362,6 +362,6 @@ def test_every_command_in_the_texts_exists_with_its_options(where: str) -> None:
                 break  # such as `heartbeatd conditions NAME`
             assert found is not None, words
             command, parts = found, parts[1:]
-        command = command.made() if isinstance(command, VerbCommand) else command
+        command = command.made() if isinstance(command, OperationCommand) else command
         options = {name for parameter in command.params for name in parameter.opts}
         assert {part for part in parts if part.startswith("--")} <= options, words

@@ -11,10 +11,10 @@ from loops import loop_over
 
 from heartbeatd import questions, verbs
 from heartbeatd.operations import Operation, description_of, keys_of, parse_operation
-from heartbeatd.questions import QUESTIONS, GetPlan, ListProblems, ListRuns
+from heartbeatd.questions import QUESTIONS, Explain, GetPlan, ListProblems, ListRuns
 from heartbeatd.verbs import VERBS, Ack, HoldLane, Mute, Pause, ReportResult, SetChecklist, SetConfig, Verb
 from scheduler.cli import main
-from scheduler.cli.verb_commands import VerbCommand
+from scheduler.cli.operation_commands import OperationCommand
 from scheduler.engine.effects import COMMAND_LINE, EFFECTS
 from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
@@ -41,18 +41,21 @@ def test_each_field_with_a_sentence_is_an_option_of_the_command_and_an_input_of_
     def made(group: click.Group, context: click.Context) -> Iterator[click.Command]:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
-            if isinstance(command, VerbCommand):
+            if isinstance(command, OperationCommand):
                 yield command.made()
             elif isinstance(command, click.Group):
                 yield from made(command, context)
 
     commands = {each.name: each for each in made(main.commands, click.Context(main.commands))}
-    titled = {verb: {name: field.title for name, field in verb.model_fields.items() if field.title} for verb in VERBS}
+    titled = {
+        asked: {name: field.title for name, field in asked.model_fields.items() if field.title} for asked in (*VERBS, *QUESTIONS)
+    }
     assert titled[Mute].keys() == {"for_", "until_changed"}
-    for verb, found in titled.items():
-        command = commands.get(verb.__name__.lower())
-        options = {each.name: each.help for each in command.params if isinstance(each, click.Option)} if command else {}
-        assert {name: options.get(name) for name in found} == found
+    assert titled[Explain].keys() == {"at", "on", "since"}
+    for asked, found in titled.items():
+        command = commands.get({ListRuns: "runs", GetPlan: "plan"}.get(asked, asked.__name__.lower()))
+        options = {each.name: str(each.help) for each in command.params if isinstance(each, click.Option)} if command else {}
+        assert [name for name, title in found.items() if not options[name].startswith(str(title))] == []
     for each in (form for subject in ("agent", "job", "run", "message", "problem") for form in forms_of(subject)):
         assert {shown.key: f"{shown.label}." for shown in each.inputs} == {
             name.rstrip("_"): title for name, title in titled[each.verb].items()

@@ -84,6 +84,8 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
     assert (at["slot"]["slot"], at["following"]["cause"]) == ("2026-03-02T08:00:00Z", "to_come")
     on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
     assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
+    since = still.get("/api/v1/explain/ops?since=2026-03-02T07:45:00Z", READER).data
+    assert (since["from"], since["day"]) == ("2026-03-02T07:45:00Z", None)
 
 
 @loop_over(
@@ -93,6 +95,7 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
         ("ops?on=1999-01-01", READER, 400),
         ("ops?at=08:00", READER, 400),
         ("ops?at=2026-03-02T08:00:00Z&on=2026-03-02", READER, 400),
+        ("ops?since=2026-03-02T23:00:00Z", READER, 400),
         ("ops?kind=agents", READER, 400),
         ("nobody", READER, 404),
         ("ops?kind=cron", READER, 404),

@@ -22,7 +22,7 @@ from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.verdict import Suppression
 from heartbeatd.verbs import Cancel
-from scheduler.cli.commands import explain
+from scheduler.cli.main import commands
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
@@ -158,7 +158,9 @@ def test_a_run_in_progress_names_its_worker(make_world: MakeWorld) -> None:
     world.request(NoteWorkersOfRuns([(claim, "w1")]))
     assert [(row["state"], row["worker"]) for row in world.records()] == [("running", "w1")]
     assert [line.split()[3:6] for line in status_lines(world) if line.startswith("agent/ops")] == [["running", "on", "w1"]]
-    assert "a run is in progress: run 1 on w1;" in CliRunner().invoke(explain, ["ops", "-c", str(world.config)]).output
+    assert (
+        "a run is in progress: run 1 on w1;" in CliRunner().invoke(commands, ["explain", "ops", "-c", str(world.config)]).output
+    )
 
 
 def test_a_late_note_does_not_name_the_worker_of_an_earlier_attempt(make_world: MakeWorld) -> None:
