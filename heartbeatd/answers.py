@@ -332,17 +332,6 @@ class ReloadStatus(ResponseBody):
     last: ReloadEvent | None
 
 
-class OutageStatus(ResponseBody):
-    provider: Shared[str]
-    model: Shared[str | None]
-    reason: Shared[str]
-    error: str | None
-    since: Shared[Time]
-    failing: Shared[bool]
-    flapping: Shared[bool]
-    told_at: Shared[Time | None]
-
-
 class BreakerStatus(ResponseBody):
     provider: Shared[str]
     model: Shared[str | None]
@@ -379,10 +368,72 @@ class ChannelBacklog(ResponseBody):
     oldest_at: Time | None
 
 
+class ProblemNotice(EntryPart):
+    """What one recipient was last sent about a problem. `delivered_at` is null unless it has arrived."""
+
+    channel: str
+    target: str | None = None
+    kind: Literal["open", "unstable", "over"]
+    severity: Severity
+    sent_at: Time
+    delivered_at: Time | None
+    says: str
+
+
+class Problem(EntryBody):
+    """Something that is wrong. `reported`: an agent says so, and the daemon does not observe it itself.
+
+    `kind` and `name` are those of an agent or a job. `run` is the last run that reported it.
+    A problem that is `covered` is the consequence of the `cause`, of which people are told instead. One that is only `seen` was
+    not found often enough to be reported. `affects` are the agents and jobs that fail because of it. A limited token sees the
+    problems of its own agents, and of others those that affect them.
+    """
+
+    number: Shared[str]
+    subject: Shared[str]
+    kind: Shared[EntryKind | None]
+    name: Shared[str | None]
+    key: Shared[str]
+    reported: Shared[bool]
+    severity: Shared[Severity]
+    text: str | None
+    state: Shared[Literal["open", "covered", "seen", "over"]]
+    since: Shared[Time]
+    last_seen: Shared[Time]
+    over: Shared[Time | None]
+    ended_by: str | None
+    unstable: Shared[bool]
+    cause: Shared[str | None]
+    affects: Shared[list[EntryName]]
+    acknowledged_at: Time | None
+    acknowledged_by: str | None
+    run: int | None
+    notices: list[ProblemNotice]
+
+    def sent(self, format_time: Callable[[datetime], str]) -> list[str]:
+        """What became of the last message to each recipient, or why nothing was sent. Empty if the token may not see that."""
+        if self.cause:
+            return [f"not sent because {self.cause} is the cause"]
+        if self.state == "seen":
+            return ["not sent because it was not found often enough"]
+        if self.state == "open" and not self.notices and self.text is not None:
+            return ["not sent yet"]
+        return [f"{each.says} {format_time(each.delivered_at)}" if each.delivered_at else each.says for each in self.notices]
+
+    def acknowledged(self, format_time: Callable[[datetime], str]) -> str:
+        """Who has acknowledged it, and when; empty if nobody has."""
+        return f"acknowledged {format_time(self.acknowledged_at)} by {self.acknowledged_by}" if self.acknowledged_at else ""
+
+
+class ProblemList(ResponseBody):
+    problems: Shared[list[Problem]]
+
+
 class Status(ResponseBody):
-    """The whole status. `daemon` is the latest boot."""
+    """The whole status. `daemon` is the latest boot. `problems` are those that `GET /api/v1/problems` lists."""
 
     daemon: Shared[DaemonBoot | None]
+    problems: Shared[list[Problem]]
     downs: Shared[list[Downtime]]
     frozen: Shared[list[FrozenTime]]
     config_hash: Shared[str | None]
@@ -391,8 +442,6 @@ class Status(ResponseBody):
     reload: Shared[ReloadStatus]
     deadman_problem: str | None
     workers_problem: str | None
-    outages: Shared[list[OutageStatus]]
-    flapping: Shared[list[EntryName]]
     breakers: Shared[list[BreakerStatus]]
     spend: SpendToday | None
     budgets: Shared[list[BudgetStatus]]
@@ -591,57 +640,6 @@ class MessageWithText(QueuedMessage):
 class MessageList(ResponseBody):
     outbox: Shared[list[QueuedMessage]]
     next: Shared[Cursor]
-
-
-class ProblemNotice(EntryPart):
-    """What one recipient was last sent about a problem. `delivered_at` is null unless it has arrived."""
-
-    channel: str
-    target: str | None = None
-    kind: Literal["open", "unstable", "over"]
-    severity: Severity
-    sent_at: Time
-    delivered_at: Time | None
-    says: str
-
-
-class Problem(EntryBody):
-    """Something that is wrong. `reported`: an agent says so, and the daemon does not observe it itself.
-
-    `kind` and `name` are those of an agent or a job. `run` is the last run that reported it.
-    A problem that is `covered` is the consequence of the `cause`, of which people are told instead. One that is only `seen` was
-    not found often enough to be reported. `affects` are the agents and jobs that fail because of it. A limited token sees the
-    problems of its own agents, and of others those that affect them.
-    """
-
-    number: Shared[str]
-    subject: Shared[str]
-    kind: Shared[EntryKind | None]
-    name: Shared[str | None]
-    key: Shared[str]
-    reported: Shared[bool]
-    severity: Shared[Severity]
-    text: str | None
-    state: Shared[Literal["open", "covered", "seen", "over"]]
-    since: Shared[Time]
-    last_seen: Shared[Time]
-    over: Shared[Time | None]
-    ended_by: str | None
-    unstable: Shared[bool]
-    cause: Shared[str | None]
-    affects: Shared[list[EntryName]]
-    acknowledged_at: Time | None
-    acknowledged_by: str | None
-    run: int | None
-    notices: list[ProblemNotice]
-
-    def acknowledged(self, format_time: Callable[[datetime], str]) -> str:
-        """Who has acknowledged it, and when; empty if nobody has."""
-        return f"acknowledged {format_time(self.acknowledged_at)} by {self.acknowledged_by}" if self.acknowledged_at else ""
-
-
-class ProblemList(ResponseBody):
-    problems: Shared[list[Problem]]
 
 
 class PlannedDay(EntryPart):

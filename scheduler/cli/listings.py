@@ -37,13 +37,13 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.insight import problem_list
-from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, hold_text, notice_text
+from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, notice_text
 from scheduler.model.budget import describe_unknown
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store import run_history
 from scheduler.store.entries import states_and_schedules
-from scheduler.store.outbox import list_messages
+from scheduler.store.outbox import hold_text, list_messages
 from scheduler.store.run_history import RunFilter
 
 MAX_KEY_WIDTH = 40  # of the key of a finding
@@ -234,18 +234,11 @@ def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
     if len(each.key) > MAX_LISTED_KEY:
         yield each.key
     yield from (each.text or "").strip().splitlines()[:1]
-    if each.cause:
-        yield f"not reported: {each.cause} is the cause, and is reported instead"
-    if each.state == "seen":
-        yield "not reported: it was not found often enough"
-    if each.state == "open" and not each.notices:
-        yield "not reported yet"
     if acknowledged := each.acknowledged(lambda at: format_short_time(at, now)):
         yield f"{acknowledged}: no messages until it is worse or over"
     if each.ended_by:
         yield f"over: {ENDED_BY_TEXTS[each.ended_by]}"
-    for sent in each.notices:
-        yield f"{sent.says} {format_short_time(sent.delivered_at or sent.sent_at, now)}"
+    yield from each.sent(lambda at: format_short_time(at, now))
 
 
 def print_messages(limit: int, source: Source) -> None:

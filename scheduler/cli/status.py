@@ -18,7 +18,7 @@ from heartbeatd.answers import (
     DaemonBoot,
     EntryName,
     EntryStatus,
-    OutageStatus,
+    Problem,
     ReloadStatus,
     SpendToday,
     Status,
@@ -44,7 +44,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.insight.reason_texts import SLEPT, ending_text, hold_text, trouble_word
+from scheduler.insight.reason_texts import SLEPT, ending_text
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
 from scheduler.model.budget import describe_unknown
@@ -58,6 +58,7 @@ from scheduler.system.state_lock import read_refused_starts
 BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
 SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs"}
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
+MAX_PROBLEMS = 10  # in the text; JSON and `problems` have all of them
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
 STARTS = ("start_refused", "second_daemon")  # of the database folder of this machine
@@ -93,6 +94,7 @@ def _status_lines(source: Source) -> Iterator[str]:
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
         *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
+        *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if found else ()),
     ):
@@ -108,7 +110,7 @@ def _wrap_fact(fact: str | Fact) -> list[str]:
 
 
 def _problem_lines(data: Status) -> Iterator[str | Fact]:
-    """Problems of the daemon: a rejected config, failing pings, open circuit breakers, failing providers, unstable entries."""
+    """A rejected config, reloads and overrides, failing pings, missing workers, and open circuit breakers."""
     refused = data.config_refused
     if refused:
         by = f" by {refused.by}" if refused.by else ""
@@ -125,10 +127,22 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
         yield Fact(f"workers: {data.workers_problem}", Level.BAD)
     for breaker in data.breakers:
         yield Fact(_format_breaker(breaker), Level.BAD)
-    for outage in data.outages:
-        yield Fact(_format_outage(outage), Level.BAD if outage.failing else Level.LOST)
-    for entry in data.flapping:
-        yield Fact(f"unstable: {entry_label(entry.kind, entry.name)} fails and recovers repeatedly", Level.LOST)
+
+
+def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | Fact]:
+    """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
+    for each in found[:MAX_PROBLEMS]:
+        first, *_ = (each.text or "").strip().splitlines() or [""]
+        since = f"since {format_short_time(each.since, now)}{', unstable' if each.unstable else ''}"
+        states = [
+            since,
+            *each.sent(lambda at: format_short_time(at, now)),
+            each.acknowledged(lambda at: format_short_time(at, now)),
+        ]
+        what = f"{each.severity}: {each.subject} {each.key}: {first} ({', '.join(filter(None, states))})   {each.number}"
+        yield Fact(what, level_of(each.severity))
+    if more := found[MAX_PROBLEMS:]:
+        yield f"  and {format_count(len(more), 'more problem')}: `heartbeatd problems`"
 
 
 def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
@@ -146,20 +160,8 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
 
 def _format_breaker(breaker: BreakerStatus) -> str:
     since, probe = format_time(breaker.opened_at), format_time(breaker.next_probe_at)
-    why = breaker.error or breaker.reason
-    return f"circuit breaker open: {_circuit_name(breaker)} since {since}, next probe from {probe}: {why}"
-
-
-def _format_outage(outage: OutageStatus) -> str:
-    state = "failing" if outage.failing else "works again"
-    flapping = " and unstable" if outage.flapping else ""
-    report = f"reported {format_time(outage.told_at)}" if outage.told_at else "not reported yet"
-    return f"{state}{flapping}: {_circuit_name(outage)} ({outage.reason}) since {format_time(outage.since)}, {report}"
-
-
-def _circuit_name(named: BreakerStatus | OutageStatus) -> str:
-    """The name of a provider or of one of its models, as in the config."""
-    return str(Circuit(named.provider, EVERY_MODEL if named.model is None else named.model))
+    circuit = Circuit(breaker.provider, EVERY_MODEL if breaker.model is None else breaker.model)
+    return f"circuit breaker open: {circuit} since {since}, next probe from {probe}: {breaker.error or breaker.reason}"
 
 
 def _status_data(data: Status, up: DaemonProcess | None, standby: str | None, leader: str | None) -> dict[str, object]:
@@ -214,7 +216,7 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
 
 
 def _fact_lines(data: Status) -> Iterator[str | Fact]:
-    """The queue, messages, budgets, failures, problems, wakes and busy agents."""
+    """The queue, messages, budgets, pauses, mutes, wakes and busy agents."""
     if queue := data.queue:
         yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another attempt"
     for box in data.outbox:
@@ -225,11 +227,9 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)
     for tell in (
-        _failing_lines,
         _undelivered_lines,
         _paused_lines,
         _muted_lines,
-        _open_problem_lines,
         _busy_lines,
     ):  # lines of one kind are together
         for entry in data.entries:
@@ -242,20 +242,6 @@ def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
         yield ""
         yield format_list(data.entries, _entry_columns(now))
     yield f"times in {zone_name()}"
-
-
-def _failing_lines(entry: EntryStatus) -> Iterator[Fact]:
-    if failing := entry.failing:
-        name = entry_label(entry.kind, entry.name)
-        report = f"reported {format_time(failing.told_at)}" if failing.told_at else "not reported yet"
-        if failing.held_back_for:
-            report = hold_text(failing.held_back_for)
-        often = "once" if failing.times == 1 else f"{failing.times} times in a row"
-        fault = f" ({failing.reason})" if failing.reason else ""
-        yield Fact(
-            f"{trouble_word(failing.reason)}: {name} {often}{fault} since {format_time(failing.since)}, {report}",
-            Level.BAD,
-        )
 
 
 def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
@@ -275,13 +261,6 @@ def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
         held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
         says = muted.says.removeprefix("muted ")
         yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Level.LOST)
-
-
-def _open_problem_lines(entry: EntryStatus) -> Iterator[Fact]:
-    count, worst = entry.problems.open, entry.problems.worst
-    if count:
-        name = entry_label(entry.kind, entry.name)
-        yield Fact(f"problems: {name} has {count} open, {'the worst is ' if count > 1 else ''}{worst}", level_of(worst))
 
 
 def _busy_lines(entry: EntryStatus) -> Iterator[str]:

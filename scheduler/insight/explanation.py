@@ -280,11 +280,9 @@ def _problem_facts(explained: ExplainedEntry, found: list[ExplainedProblem]) -> 
     """The open problems: since when, what each recipient was sent, and what would end each."""
     at = explained.times.at
     for each in found[:MAX_PROBLEMS]:
-        sent = ", ".join(f"{one.says} {at(one.delivered_at)}" if one.delivered_at else one.says for one in each.notices)
         by = f", {each.acknowledged(at)}" if each.acknowledged_at else ""
-        cause = f"not sent because its cause is {each.cause}" if each.cause else ""
         since = f"since {at(each.since)}" + (", unstable" if each.unstable else "")
-        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {since}, {cause or sent or 'not reported yet'}{by}"
+        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {since}, {', '.join(each.sent(at))}{by}"
         yield _fact("open", each.severity, f"{each.number} {known}" + (f". It {each.ends.says}" if each.ends else ""))
     if left_out := len(found[MAX_PROBLEMS:]):
         yield _fact("open", "more", f"and {left_out} more: `heartbeatd problems {explained.row.name}`")
@@ -400,7 +398,7 @@ def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> I
             yield _fact("notice", notice.state, reason_texts.notice_text(notice, explained.times.at))
     for held in outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else ():
         if held.run_id != (last_run and last_run.id):
-            waits = f"{reason_texts.hold_text(held.hold.agents)}, until {explained.times.at(held.hold.until)} at most"
+            waits = f"{outbox.hold_text(held.hold.agents)}, until {explained.times.at(held.hold.until)} at most"
             yield _fact("notice", "delayed", f"{held.notice} (run {held.run_id}): {held.target.channel} {waits}")
 
 

@@ -22,9 +22,9 @@ LISTED = ("open", "covered")  # the states of problems that are listed unless al
 ACKNOWLEDGED = [name for name in answers.Problem.model_fields if name.startswith("acknowledged_")]
 
 
-def list_problems(db: sqlite3.Connection, now: datetime) -> list[answers.Problem]:
+def list_problems(db: sqlite3.Connection, now: datetime, *, also_over: bool = True) -> list[answers.Problem]:
     """All problems: those that are over come last, and the most severe first."""
-    found = problems.all_problems(db)
+    found = problems.all_problems(db, also_over=also_over)
     listed = [as_answer(each, found, now) for each in found]
     return sorted(listed, key=lambda each: (each.over is not None, -Severity(each.severity).rank, each.since, each.subject))
 
@@ -40,6 +40,11 @@ def choose_problems(
     if named and not named_ones and not any(named in (name, kind.label_of(name)) for kind, name in known):
         raise LookupError(f"problem {named}" if NUMBER.fullmatch(named) else f"agent, job or problem {named!r}")
     return [each for each in named_ones if also_over or each.number == named or each.state in LISTED]
+
+
+def list_open_problems(db: sqlite3.Connection, now: datetime) -> list[answers.Problem]:
+    """The problems that are listed if nobody asks for others."""
+    return choose_problems(list_problems(db, now, also_over=False), None, (), also_over=False)
 
 
 def problems_with_key(found: Iterable[answers.Problem], key: str) -> list[answers.Problem]:

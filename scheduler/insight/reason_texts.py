@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +14,7 @@ from scheduler.model.problem import Effect, EndedBy
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
+from scheduler.store.outbox import hold_text
 from scheduler.store.rejected_wakes import RejectedWakes
 
 DAEMON_DOWN = "daemon_down"
@@ -200,12 +201,6 @@ def rejected_wakes_text(rejected: RejectedWakes, at: Clock, *, of_job: bool) -> 
     since = at(rejected.first_at)
     when = f"was rejected at {since}" if rejected.count == 1 else f"were rejected since {since}"
     return f"{format_count(rejected.count, 'wake')} {whose} {when}: {REJECTED_WAKE_TEXTS[rejected.why]}"
-
-
-def hold_text(agents: Sequence[str]) -> str:
-    """Why a notification is delayed."""
-    named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
-    return f"delayed, because {named} to report it"
 
 
 def notice_text(notice: RunNotice, at: Clock) -> str:

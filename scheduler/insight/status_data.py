@@ -24,7 +24,6 @@ from heartbeatd.answers import (
     Failing,
     FrozenTime,
     LastRun,
-    OutageStatus,
     ProblemCounts,
     QueueCounts,
     RefusedConfig,
@@ -34,7 +33,7 @@ from heartbeatd.answers import (
     UsedLimit,
     WakeStatus,
 )
-from scheduler.insight import entry_states, reload_history, wake_waits
+from scheduler.insight import entry_states, problem_list, reload_history, wake_waits
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
@@ -76,12 +75,12 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
     return Status(
         daemon=_read_boot(boot) if boot else None,
+        problems=problem_list.list_open_problems(db, now),
         downs=[Downtime(since=down.since, until=down.until, clean=down.clean) for down in boots.latest_downtimes(db)],
         frozen=_frozen_times(db, now),
         config_hash=boot.config_hash if boot else None,
         reload=reload_history.reload_status(db),
         overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
-        flapping=_unstable_entries(db, now),
         spend=_spend_today(db, now, zone),
         budgets=list(_budgets_in_force(db, now)),
         budget=_budget_usage(spend.days_in_progress(db, now).get(ALL_ENTRIES)),
@@ -93,18 +92,17 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
             if each.wakes_waiting
         ],
         reserve_bytes=reserve_bytes,
-        **read_problems(db, now),
+        **read_broken_parts(db),
     )
 
 
-def read_problems(db: sqlite3.Connection, now: datetime) -> dict[str, Any]:
-    """The fields of the status that name problems of the daemon, of providers and of channels."""
+def read_broken_parts(db: sqlite3.Connection) -> dict[str, Any]:
+    """The fields of the status about what does not work, beside the list of problems."""
     boot = boots.latest_boot(db)
     return {
         "config_refused": _refused_config(boot, config_history.last_refused_by(db)),
         "deadman_problem": boot.deadman_problem if boot else None,
         "workers_problem": boot.workers_problem if boot else None,
-        "outages": [_read_provider(problem, now) for problem in problems.unsettled_problems(db, PROVIDER)],
         "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
         "outbox": [each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     }
@@ -123,31 +121,10 @@ def _read_breaker(breaker: Breaker) -> BreakerStatus:
     )
 
 
-def _read_provider(problem: Problem, now: datetime) -> OutageStatus:
-    """A provider or one of its models that fails, or is unstable; a model of null means the whole provider."""
-    circuit = problem.subject.circuit
-    return OutageStatus(
-        provider=circuit.provider,
-        model=None if circuit.is_whole_provider else circuit.model,
-        reason=problem.found.reason,
-        error=problem.found.text,
-        since=problem.over_at or problem.since,
-        failing=problem.over_at is None,
-        flapping=problem.is_unstable(now),
-        told_at=_told_at(problem),
-    )
-
-
 def _told_at(problem: Problem) -> datetime | None:
     """When the last message about a problem was delivered, as far as its recipients do not know that it is over."""
     delivered = (last.delivered_at for last in problem.notices.values() if last.kind is not Told.OVER)
     return max((at for at in delivered if at is not None), default=None)
-
-
-def _unstable_entries(db: sqlite3.Connection, now: datetime) -> list[EntryName]:
-    """Every agent and job that fails and recovers in quick succession, agents first."""
-    found = sorted(each.subject[:2] for each in problems.unsettled_problems(db) if each.is_unstable(now))
-    return [EntryName(kind=kind.value, name=name) for kind in Kind for known, name in dict.fromkeys(found) if known == kind]
 
 
 def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -439,6 +439,12 @@ UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, 
 """The states of messages that have not arrived, first those that will never arrive by themselves."""
 
 ON_ITS_WAY = timedelta(minutes=1)  # the first attempt of a message ends within this time
+
+
+def hold_text(agents: Sequence[str]) -> str:
+    """Why a notification is delayed."""
+    named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
+    return f"delayed, because {named} to report it"
 
 
 def delivery_text(target: str, state: DeliveryState, tries: int, error: str | None, *, doubted: bool) -> str:

@@ -30,7 +30,7 @@ from scheduler.model.problem import (
 )
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
-from scheduler.store.outbox import HeldNotice, delivery_text
+from scheduler.store.outbox import HeldNotice, delivery_text, hold_text
 from scheduler.store.rows import read_part
 from scheduler.store.transaction import Transaction
 
@@ -57,7 +57,7 @@ select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.
   count(part.id) as parts, sum(part.state = 'delivered') as delivered, sum(part.state = 'dead') as dead,
   sum(part.state in ('pending', 'sending', 'uncertain', 'held')) as pending, max(part.finished_at) as finished_at,
   max(part.attempts) as tries, max(case when part.state <> 'delivered' then part.error end) as error,
-  max(last.channel) as sent_on, max(last.whom) as sent_to, max(part.doubted_at) as doubted_at
+  max(last.channel) as sent_on, max(last.whom) as sent_to, max(part.doubted_at) as doubted_at, max(part.awaits) as awaits
 from problem_notice as told left join outbox as last on last.id = told.outbox_id
 left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
   and part.notice is not distinct from last.notice
@@ -120,9 +120,9 @@ def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: st
     return _read_problems(db, ALL_UNSETTLED, (kind, name))
 
 
-def all_problems(db: sqlite3.Connection) -> list[Problem]:
-    """The problems of all subjects, also those that are over."""
-    return _read_problems(db, "select * from problem", ())
+def all_problems(db: sqlite3.Connection, *, also_over: bool = True) -> list[Problem]:
+    """The problems of all subjects."""
+    return _read_problems(db, "select * from problem" if also_over else "select * from problem where over_at is null", ())
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject) -> Problem | None:
@@ -179,6 +179,8 @@ def _delivery_text(row: sqlite3.Row) -> str:
     elif row["pending"]:
         state = DeliveryState.PARTIAL if delivered else DeliveryState.PENDING
     target = Target(row["sent_on"] or row["channel"], (row["sent_to"] if row["sent_on"] else row["whom"]) or "")
+    if row["awaits"] and state is DeliveryState.PENDING:
+        return hold_text(json.loads(row["awaits"]))
     return delivery_text(target.label, state, row["tries"] or 0, row["error"], doubted=row["doubted_at"] is not None)
 
 

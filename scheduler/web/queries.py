@@ -159,10 +159,11 @@ def _parse_message_cursor(text: str) -> tuple[bool, int]:
 @handles(ListProblems)
 def list_problems(request: ApiRequest, question: ListProblems) -> answers.ProblemList:
     """Everything that is wrong. What the caller may not see counts as unknown."""
+    also_over = question.state == "all"
     with open_reader(request.app_state) as db:
-        everything = answers.ProblemList(problems=problem_list.list_problems(db, request.app_state.clock()))
+        found = problem_list.list_problems(db, request.app_state.clock(), also_over=also_over or question.name is not None)
         known = [key for key in entries.states_and_schedules(db) if request.caller.may_access(*key)]
-    seen, also_over = cut(everything, request.caller).problems, question.state == "all"
+    seen = cut(answers.ProblemList(problems=found), request.caller).problems
     try:
         return answers.ProblemList(problems=problem_list.choose_problems(seen, question.name, known, also_over=also_over))
     except LookupError as error:

@@ -63,7 +63,7 @@ def test_outcomes_have_the_colour_of_their_meaning(coloured: Coloured) -> None:
 
 def test_status_colours_the_label_of_a_problem(coloured: Coloured) -> None:
     listed = coloured("status")
-    assert line_with(listed, "agent/broken").startswith(click.style("failing", fg="red") + ": agent/broken")
+    assert line_with(listed, "agent/broken").startswith(click.style("warning", fg="yellow") + ": agent/broken failed: ")
     assert click.style("ok", fg="green") in line_with(listed, "agent/good")
 
 
@@ -117,11 +117,11 @@ def on_a_terminal(words: list[str], **environ: str) -> str:
 
 def test_a_terminal_shows_colours_unless_somebody_does_not_want_them(world: World) -> None:
     words = ["-c", str(world.config), "status"]
-    assert "\x1b[31mfailing" in on_a_terminal(words)
+    assert "\x1b[33mwarning" in on_a_terminal(words)
     assert "\x1b" not in on_a_terminal(words, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal(words, TERM="dumb")
     assert "\x1b" not in on_a_terminal([*words, "--color", "never"])
-    assert "\x1b[31mfailing" in on_a_terminal([*words, "--color", "always"], NO_COLOR="1")
+    assert "\x1b[33mwarning" in on_a_terminal([*words, "--color", "always"], NO_COLOR="1")
 
 
 def test_a_pipe_gets_the_whole_text_of_a_condition(make_world: MakeWorld) -> None:

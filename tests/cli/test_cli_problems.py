@@ -181,7 +181,7 @@ def test_a_failure_that_is_not_reported_yet_is_only_listed_with_all(world: World
     world.run(minutes=30)
     assert ("p3", "agent/ops", "seen") in subjects(command, "--all")
     assert ("p3", "agent/ops", "seen") not in subjects(command)
-    assert "    not reported: it was not found often enough" in command("p3")
+    assert "    not sent because it was not found often enough" in command("p3")
 
 
 def test_an_unknown_number_or_name_is_answered_in_one_line(command: Command) -> None:

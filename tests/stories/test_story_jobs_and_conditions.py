@@ -624,7 +624,7 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     awaited = "opened p1: phone pending; delayed, because agent ops is to report it, until"
     assert f"notice {awaited} {until} at most" in printed(capsys, world, "explain", "nightly-backup")
     assert f"notice {awaited}" in printed(capsys, world, "show", job_run)
-    assert "since 2026-03-02 03:00:00, delayed, because agent ops is to report it" in printed(capsys, world, "status")
+    assert "(since 03-02 03:00, delayed, because agent ops is to report it)" in printed(capsys, world, "status")
     assert "delayed, because agent ops is to report it" in printed(capsys, world, "outbox")
     assert "pending since" not in printed(capsys, world, "status")
     world.run_until("2026-03-02 12:00")

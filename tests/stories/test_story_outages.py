@@ -19,6 +19,7 @@ from world import MakeWorld, World
 
 from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.insight.problem_list import list_problems
 from scheduler.insight.status_data import read_status
 from scheduler.store.problems import unsettled_problems
 
@@ -226,7 +227,7 @@ def test_removing_the_agent_ends_its_outage(make_world: MakeWorld) -> None:
         world.run(minutes=5)
         world.reload(fleet(server.url, "b"))
         world.run(minutes=30)
-    assert read_status(world.store.connection, world.clock.now).as_data()["outages"] == []
+    assert read_status(world.store.connection, world.clock.now).problems == []
     assert len(notification_lines(world)) == 1
 
 
@@ -248,15 +249,16 @@ def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWor
         seen = read_status(world.store.connection, world.clock.now).as_data()
         world.clock.now += timedelta(hours=2)
         world.run(seconds=10)
-    assert seen["outages"] == [
-        {
-            "provider": "anthropic", "model": None, "reason": "auth", "error": "HTTP 401 Unauthorized: invalid x-api-key",
-            "since": "2026-03-02T08:00:00Z", "failing": True, "flapping": False, "told_at": "2026-03-02T08:00:00Z",
-        }
-    ]  # fmt: skip
+    keys = ("number", "subject", "key", "text", "since", "state", "unstable", "cause")
+    error = "HTTP 401 Unauthorized: invalid x-api-key"
+    assert [tuple(each[key] for key in keys) for each in seen["problems"]] == [
+        ("p1", "provider/anthropic", "refused", error, "2026-03-02T08:00:00Z", "open", False, None),
+        ("p2", "agent/a", "failed", error, "2026-03-02T08:00:00Z", "covered", False, "p1"),
+        ("p3", "agent/b", "failed", error, "2026-03-02T08:00:00Z", "covered", False, "p1"),
+    ]
     assert [entry["failing"]["told_at"] for entry in seen["entries"]] == ["2026-03-02T08:00:00Z"] * 2
     later = read_status(world.store.connection, world.clock.now).as_data()
-    assert [each["told_at"] for each in later["outages"]] == ["2026-03-02T08:00:00Z"]
+    assert [each["delivered_at"] for each in later["problems"][0]["notices"]] == ["2026-03-02T08:00:00Z"]
 
 
 def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(make_world: MakeWorld) -> None:
@@ -327,7 +329,7 @@ def test_an_unstable_problem_survives_a_restart(make_world: MakeWorld) -> None:
     world.downtime(seconds=1)
     flap(world, "ops", timedelta(0), HOUR, HOUR, HOUR)
     assert words(world, 4) == ["03-02 12:30 warning unstable"]
-    assert read_status(world.store.connection, world.clock.now).as_data()["flapping"] == [{"kind": "heartbeat", "name": "ops"}]
+    assert [each.unstable for each in list_problems(world.store.connection, world.clock.now)] == [True]
 
 
 def test_an_unstable_job_is_reported_once(make_world: MakeWorld) -> None:
@@ -394,7 +396,7 @@ def test_a_provider_is_over_when_it_answers_and_no_entry_fails_because_of_it(mak
             world.run(hours=1)
         ends = [line[12:] for line in notification_lines(world) if "over     provider anthropic unreachable" in line]
         assert len(ends) == 1, case
-        assert read_status(world.store.connection, world.clock.now).outages == [], case
+        assert [each for each in read_status(world.store.connection, world.clock.now).problems if each.kind is None] == [], case
 
 
 def test_each_provider_that_an_agent_was_switched_from_is_over_when_the_agent_works(make_world: MakeWorld) -> None:

@@ -83,14 +83,18 @@ def test_each_word_has_a_plain_text(words: tuple[type[Effect], dict[str, str]]) 
     assert set(texts) == set(values)
 
 
-def test_status_counts_the_open_conditions_of_each_agent(make_world: MakeWorld, printed: Print) -> None:
+def test_status_begins_with_the_open_problems_and_counts_those_of_each_agent(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits") | {"web": lambda _: "[tls] expires soon"})
     world.run(minutes=1)
-    lines = [line for line in printed(world, "status") if line.startswith("problems:")]
-    assert lines == [
-        "problems: agent/ops has 2 open, the worst is critical",
-        "problems: agent/web has 1 open, warning",
+    assert printed(world, "status")[1:7] == [
+        "critical: agent/ops disk: full (since 03-02 08:00, delivered to phone 03-02",
+        "  08:00)   p1",
+        "warning: agent/ops mail: waits (since 03-02 08:00, delivered to phone 03-02",
+        "  08:00)   p2",
+        "warning: agent/web tls: expires soon (since 03-02 08:00, delivered to phone",
+        "  03-02 08:00)   p3",
     ]
+    assert data(printed(world, "status", "--format", "json"))["problems"] == data(printed(world, "problems", "--format", "json"))
     entries = data(printed(world, "status", "--format", "json"))["entries"]
     assert [(each["name"], each["problems"]) for each in entries] == [
         ("ops", {"open": 2, "reported": 2, "worst": "critical"}),

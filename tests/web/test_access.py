@@ -83,7 +83,7 @@ OPEN |= {"/page/{rest:path}", MCP_PATH}
 # What a limited token may see of the whole daemon, beside its own agents.
 PARTS = {
     "/api/v1/status": {
-        *("daemon", "downs", "frozen", "config_hash", "reload", "outages", "flapping", "breakers", "budgets"),
+        *("daemon", "downs", "frozen", "config_hash", "reload", "problems", "breakers", "budgets"),
         *("entries", "wakes", "reserve_bytes"),
     },
     "/api/v1/explain": {"from", "until", "asked_at", "zone", "counts", "entries", "events"},

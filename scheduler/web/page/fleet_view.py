@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from heartbeatd.questions import ListAgents
+from heartbeatd.questions import ListAgents, ListProblems
 from scheduler.insight import fleet, status_data
 from scheduler.insight.fleet import AgentCard, AgentState, Group
 from scheduler.model.levels import Level
@@ -59,7 +59,8 @@ def show_fleet(request: PageRequest) -> Page:
     return Page(
         "fleet.html",
         {
-            "problems": status_data.read_problems(request.db, request.now) if request.caller.agents is None else None,
+            "problems": [each for each in ask(request.api, "list_problems", ListProblems()).problems if each.kind is None],
+            "broken": status_data.read_broken_parts(request.db) if request.caller.agents is None else None,
             "cards": [fleet.read_card(records, state) for state in shown],
             "total": len(states),
             "matching": len(found),

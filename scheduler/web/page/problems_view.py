@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from heartbeatd.answers import EntryStatus, Problem, ProblemList
-from scheduler.insight import problem_list, status_data
+from heartbeatd.answers import EntryStatus
+from heartbeatd.questions import ListProblems
+from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
-from scheduler.web.access import cut
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
+from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 
 PARAMETERS = ("show",)
@@ -20,7 +21,7 @@ def show_problems(request: PageRequest) -> Page:
     mine = [each for each in status.entries if _may_access(request, each)]
     is_limited = request.caller.agents is not None
     context = {
-        "problems": _problems(request, also_over=shown == "all"),
+        "problems": ask(request.api, "list_problems", ListProblems(state="all" if shown == "all" else "open")).problems,
         "shown": shown,
         "undelivered": [each for each in mine if each.undelivered],
         "daemon": [] if is_limited else _daemon_problems(request),
@@ -36,12 +37,6 @@ def show_problems(request: PageRequest) -> Page:
 
 def _may_access(request: PageRequest, entry: EntryStatus) -> bool:
     return request.caller.may_access(Kind(entry.kind), entry.name)
-
-
-def _problems(request: PageRequest, *, also_over: bool) -> list[Problem]:
-    everything = ProblemList(problems=problem_list.list_problems(request.db, request.now))
-    seen = cut(everything, request.caller).problems
-    return problem_list.choose_problems(seen, None, (), also_over=also_over)
 
 
 def _daemon_problems(request: PageRequest) -> list[str]:

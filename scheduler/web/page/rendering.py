@@ -18,7 +18,8 @@ from starlette.responses import HTMLResponse, Response
 
 from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
-from scheduler.insight.reason_texts import hold_text, trouble_word
+from scheduler.insight.reason_texts import trouble_word
+from scheduler.store.outbox import hold_text
 from scheduler.web.http_errors import not_found
 from scheduler.web.page import colour_classes
 from scheduler.web.page.verb_forms import forms_of
