@@ -24,7 +24,7 @@ from procrastinate.manager import JobManager, get_channel_for_queues
 from procrastinate.schema import SchemaManager
 
 from heartbeatd.secret import Secret
-from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS
+from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS, IDENTITY
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"
@@ -44,6 +44,7 @@ LOCK_TIMEOUT = 6.0
 SERVER_KEEPALIVES = {
     "tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "8000",
 }  # fmt: skip
+OWN_SERVER = "heartbeatd.server"  # the setting of a connection that has the identity of its server; empty: it is not known
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
 TABLES = (
@@ -81,6 +82,12 @@ create table if not exists heartbeatd_worker (
 );
 """
 
+READ_IDENTITY = f"select ({IDENTITY[0]}) || '/' || ({IDENTITY[1]})"
+# A server whose commits wait for a synchronous standby loses none.
+MAY_LOSE_COMMITS = (
+    "select nullif(current_setting(%(own)s), '') as server where current_setting('synchronous_standby_names') = ''"
+    " or current_setting('synchronous_commit') in ('off', 'local')"
+)
 # Procrastinate's function chooses one job at each call. It sees more than the statement that calls it, so the attempts need
 # another statement. One transaction for several jobs saves most of the time, which is the time of its commit.
 _FUNCTION = re.search(r"procrastinate_fetch_job_v\d+", sql.queries["fetch_job"])
@@ -93,7 +100,9 @@ BEGIN_ATTEMPTS = (
     "update heartbeatd_attempt set worker = %(name)s, started_at = now() where job_id = any(%(job_ids)s) and result is null"
     " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8,"
     " (select holder from heartbeatd_lane join procrastinate_jobs on lock = lane"
-    " where procrastinate_jobs.id = job_id and until_at > clock_timestamp() order by heartbeatd_lane.id limit 1)"
+    " where procrastinate_jobs.id = job_id and until_at > clock_timestamp() order by heartbeatd_lane.id limit 1),"
+    " (select coalesce(args ->> 'server' <> nullif(current_setting(%(own)s), ''), false) from procrastinate_jobs as job"
+    " where job.id = job_id)"
 )
 HOLD_LANES = (
     "insert into heartbeatd_lane (lane, holder, is_held, until_at)"
@@ -150,7 +159,7 @@ class QueueUnavailable(Exception):
 class NewAttempt:
     """An attempt to submit. Of all jobs with the same `lock` only one runs at a time. `seconds` is the time until its deadline.
 
-    `key` is unique: submitting it again has no effect.
+    `key` is unique: submitting it again has no effect. `server` is the only server on which it may begin; None: on each.
     """
 
     key: str
@@ -158,13 +167,15 @@ class NewAttempt:
     lock: str
     payload: str
     seconds: float
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedJob:
     """A job that a worker has fetched. `key` None: its attempt was withdrawn. `seconds_left` is negative after its deadline.
 
-    `held_by` is the program that has locked its lane for all machines; None if none has.
+    `held_by` is the program that has locked its lane for all machines; None if none has. `may_have_begun`: it was submitted to a
+    server that this one has replaced, and that may have lost that a worker has executed it.
     """
 
     job_id: int
@@ -172,6 +183,7 @@ class FetchedJob:
     payload: str
     seconds_left: float
     held_by: str | None = None
+    may_have_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +266,8 @@ class JobQueue:
             async with _translate_errors():
                 try:
                     async with self._in_time():  # the pool would try again for 30 s, and not say why it cannot connect
-                        await (await psycopg.AsyncConnection.connect(self._conninfo, **self._options)).close()
+                        async with await psycopg.AsyncConnection.connect(self._conninfo, **self._options) as db:
+                            await self._configure(db)
                         await self._connector.open_async()
                         await self._prepare_tables(may_create)
                 except BaseException:
@@ -269,9 +282,10 @@ class JobQueue:
             await self._connector.close_async()
 
     async def _configure(self, db: psycopg.AsyncConnection[Any]) -> None:
-        names, values = list(self._settings), list(self._settings.values())
+        settings = self._settings | {OWN_SERVER: await _read_identity(db)}
         await db.execute(
-            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as new (name, value)", (names, values)
+            "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as new (name, value)",
+            (list(settings), list(settings.values())),
         )
         await db.commit()
 
@@ -290,6 +304,14 @@ class JobQueue:
             await db.execute(SCHEMA)
 
     # What a scheduler calls.
+
+    async def find_server(self) -> str | None:
+        """The server on which alone an attempt may begin that is submitted now, or None: see `NewAttempt`.
+
+        A server that replaces this one may have lost that a worker has begun it. Ask before the attempt is submitted at first.
+        """
+        rows = await self._all(MAY_LOSE_COMMITS, own=OWN_SERVER)
+        return rows[0]["server"] if rows else None
 
     async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
         """Submit attempts as jobs that are due now, in one transaction. It is not committed if `may_submit` is false at its end.
@@ -311,7 +333,7 @@ class JobQueue:
             jobs = [
                 Job(
                     id=None, queue=self._queue, lock=each.lock, queueing_lock=None, task_name=TASK,
-                    task_kwargs={"attempt": each.key},
+                    task_kwargs={"attempt": each.key, "server": each.server},
                 )
                 for each in attempts
                 if each.key in new
@@ -506,7 +528,7 @@ class JobQueue:
             return await self._begin_attempts(db, [job_id for (job_id,) in found], name)
 
     async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], job_ids: list[int], name: str) -> list[FetchedJob]:
-        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "job_ids": job_ids})).fetchall()
+        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "job_ids": job_ids, "own": OWN_SERVER})).fetchall()
         begun = {row[0]: FetchedJob(*row) for row in rows}
         return [begun.get(job_id) or FetchedJob(job_id, None, "", 0.0) for job_id in job_ids]
 
@@ -622,6 +644,16 @@ class JobQueue:
                 raise
             except TimeoutError as error:
                 raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
+
+
+async def _read_identity(db: psycopg.AsyncConnection[Any]) -> str:
+    """As `read_server_identity`, but empty if the user may not read all of it. Raises psycopg.Error on a standby."""
+    try:
+        found = await (await db.execute(READ_IDENTITY)).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        await db.rollback()
+        return ""
+    return str(found[0]) if found else ""
 
 
 def _columns(attempts: Sequence[Claimed]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker
 class _RemoteTask(Generic[T]):
     """A submitted task. `is_sending`: its submission has begun, so it may be in the queue.
 
-    `is_sent`: PostgreSQL has confirmed the submission. `worker`: the name that `report_workers` got.
+    `server`: as in `NewAttempt`, from before that. `is_sent`: PostgreSQL has confirmed the submission. `worker`: the name that
+    `report_workers` got.
     """
 
     number: int
@@ -43,6 +44,7 @@ class _RemoteTask(Generic[T]):
     key: str
     is_sending: bool = False
     is_sent: bool = False
+    server: str | None = None
     worker: str | None = None
 
 
@@ -295,12 +297,14 @@ class RemoteExecutor(Generic[T, R]):
 
     async def _send(self) -> None:
         """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
-        while self._may_submit():
+        while self._new and self._may_submit():
+            server = await self._queue.find_server()
             with self._lock:
                 self._new = [remote for remote in self._new if self._is_wanted(remote)]
                 batch = self._new[:MAX_BATCH]
                 for remote in batch:
-                    remote.is_sending = True
+                    if not remote.is_sending:
+                        remote.is_sending, remote.server = True, server
             if not batch:
                 break
             attempts = [new for remote in batch if (new := self._new_attempt(remote)) is not None]
@@ -325,7 +329,8 @@ class RemoteExecutor(Generic[T, R]):
         """The attempt of a task; None if it cannot be written, which is then its result."""
         task, codec = remote.task, self._codec
         try:
-            return NewAttempt(remote.key, self._owner, codec.lock(task), codec.write_task(task), codec.seconds(task))
+            lock, payload, seconds = codec.lock(task), codec.write_task(task), codec.seconds(task)
+            return NewAttempt(remote.key, self._owner, lock, payload, seconds, remote.server)
         except (LookupError, TypeError, ValueError) as error:
             with self._lock:
                 self._keep_result(remote, Done(task, None, error))

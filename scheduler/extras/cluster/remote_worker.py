@@ -39,6 +39,7 @@ STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given 
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
 RESULTS = ("ok", "error", "refused", "interrupted")  # how a task ended on the worker; "ok" includes failed runs
+MAY_HAVE_BEGUN = "the server of the queue was replaced, and the run may have been executed before"
 LOST_CONTACT = "had no contact with PostgreSQL for longer than its lease"
 STOPPED = "was stopped"
 TOO_LATE = "the time of the run was over before a worker could take it; start more workers, or raise limits.concurrency there"
@@ -325,6 +326,9 @@ class RemoteWorker(Generic[T, R]):
         self._attempts[attempt.number] = attempt
         if fetched.key is None:
             self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", was_stopped=True)))
+            return
+        if fetched.may_have_begun:
+            self._set_result(attempt, Done(None, None, Interrupted(MAY_HAVE_BEGUN, was_stopped=False)))
             return
         if self._stopping:
             self._set_result(attempt, Done(None, None, self._stopped()))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import required_programs
 from failover_simulation import FailoverSimulation
+from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
@@ -19,15 +24,29 @@ from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.secret import Secret
+from scheduler.extras.cluster.job_queue import AttemptEnd, JobQueue, NewAttempt, QueueUnavailable
 from scheduler.extras.cluster.leadership import Leadership
 from scheduler.extras.cluster.postgresql import ServerConnection, ServerError, read_server_identity
+from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.model.events import RunRecovered
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, back_up
 from scheduler.store.locations import open_for_writing
+from scheduler.system.boot_clock import BootClock
+from scheduler.system.process import Children
+from scheduler.work.executor import Interrupted
 
+PATIENCE = 60  # seconds
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
+
+
+def wait_until(is_true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def lose_from(world: World, at: str, until: str) -> None:
@@ -183,6 +202,159 @@ def test_a_leader_whose_server_was_replaced_writes_nothing_more_and_gives_up_the
         again = Leadership(proxy.dsn, "two", "one", clock, lost.append)
         stack.callback(lambda: again.stop(release=False))
         assert (again.try_to_lead(), again.epoch) == (None, (epoch or 0) + 1)
+
+
+class SlowQueue(JobQueue):
+    """A scheduler's queue: no answer of the server arrives before the failover, except to a submission if `hears_submission`."""
+
+    has_failed_over = threading.Event()
+    hears_submission = True
+
+    async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
+        await super().submit(attempts, may_submit)
+        if not (self.hears_submission or self.has_failed_over.is_set()):
+            while not self.has_failed_over.is_set():
+                await asyncio.sleep(0.01)
+            raise QueueUnavailable("the connection was lost")
+
+    async def results(self, owners: Collection[str], known: Collection[str]) -> list[AttemptEnd]:
+        return await super().results(owners, known) if self.has_failed_over.is_set() else []
+
+
+class UncertainQueue(SlowQueue):
+    hears_submission = False
+
+
+class ReplacedServer:
+    """A server that is replaced by a standby, which lacks what was written after `start_standby`."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._server = stack.enter_context(closing(PostgresServer())).start()
+        self._proxy = stack.enter_context(PostgresProxy(self._server.database()))
+        self.bench = RemoteBench(self._server, BootClock())
+        self.bench.dsn = Secret(self._proxy.dsn)
+        self.begun: list[str] = []  # the tasks that workers have begun
+        SlowQueue.has_failed_over.clear()
+
+    async def carry(self, task: str, children: Children) -> str:
+        self.begun.append(task)
+        return task.upper()
+
+    def start_standby(self) -> None:
+        self._standby = self._stack.enter_context(closing(self._server.standby()))
+
+    def fail_over(self) -> None:
+        self._proxy.cut_off()
+        self._server.kill()
+        self._standby.promote()
+        self._proxy.lead_to(self._standby.dsn_of(urlsplit(self._proxy.dsn).path.removeprefix("/")))
+        self._proxy.listen()
+        SlowQueue.has_failed_over.set()
+
+
+@pytest.fixture
+def replaced() -> Iterator[ReplacedServer]:
+    with ExitStack() as servers:
+        replaced = ReplacedServer(servers)
+        with replaced.bench:
+            yield replaced
+
+
+def results_of(executor: RemoteExecutor[str, str], number: int) -> list[str]:
+    """The results of so many tasks. A run that the daemon has to declare as repeated, or as abandoned, is `interrupted`."""
+    wait_until(lambda: len(executor.results()) == number)
+    return [
+        "interrupted" if isinstance(done.exception, Interrupted) and not done.exception.was_stopped else str(done.result)
+        for _, done in sorted(executor.results())
+    ]
+
+
+@required_programs.needs("initdb")
+def test_a_worker_does_not_begin_a_run_that_another_one_has_executed_before_a_failover_that_lost_it(
+    replaced: ReplacedServer,
+) -> None:
+    """The second worker starts after the failover, and knows nothing of the time before."""
+    executor = replaced.bench.make_executor("todo", lambda: None, kind=SlowQueue)
+    executor.submit(1, "a")
+    wait_until(executor.is_flushed)
+    replaced.start_standby()
+    first = replaced.bench.start_worker("todo", replaced.carry)
+    wait_until(lambda: replaced.begun and first.in_progress == 0)
+    first.stop()
+    replaced.fail_over()
+    replaced.bench.start_worker("todo", replaced.carry, name="second")
+    executor.submit(2, "b")
+    assert (results_of(executor, 2), replaced.begun) == (["interrupted", "B"], ["a", "b"])
+
+
+@required_programs.needs("initdb")
+def test_a_worker_does_not_begin_again_what_it_has_executed_before_a_failover_that_lost_the_end(replaced: ReplacedServer) -> None:
+    go_on = threading.Event()
+
+    async def carry(task: str, children: Children) -> str:
+        await replaced.carry(task, children)
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return task
+
+    executor = replaced.bench.make_executor("doing", lambda: None, kind=SlowQueue)
+    worker = replaced.bench.start_worker("doing", carry)
+    executor.submit(1, "a")
+    wait_until(lambda: replaced.begun)
+    replaced.start_standby()  # it says that the worker executes the run
+    go_on.set()
+    wait_until(lambda: worker.in_progress == 0)
+    replaced.fail_over()
+    assert (results_of(executor, 1), replaced.begun) == (["interrupted"], ["a"])
+
+
+@required_programs.needs("initdb")
+def test_a_run_that_is_submitted_again_after_a_failover_may_have_been_executed(replaced: ReplacedServer) -> None:
+    executor = replaced.bench.make_executor("again", lambda: None, kind=UncertainQueue)
+    worker = replaced.bench.start_worker("again", replaced.carry)
+    wait_until(lambda: worker.find_problem() is None)
+    replaced.start_standby()
+    executor.submit(1, "a")
+    wait_until(lambda: replaced.begun and worker.in_progress == 0)
+    replaced.fail_over()
+    assert (results_of(executor, 1), replaced.begun) == (["interrupted"], ["a"])
+
+
+@required_programs.needs("initdb")
+def test_a_run_may_begin_on_another_server_only_if_its_own_cannot_be_read_or_loses_no_commits() -> None:
+    """Each row: who asks, what is done before, and whether a run that is submitted now may begin on any server."""
+    with ExitStack() as stack:
+        primary = stack.enter_context(closing(PostgresServer())).start()
+        replica = PostgresServer(copy_of=primary, primary_conninfo=f"host={primary.folder} user=heartbeatd")
+        stack.enter_context(closing(replica)).start()
+        dsn = primary.database()
+        primary.query(dsn, "create role guest login")
+        guest = dsn.replace("heartbeatd@", "guest@")
+        for user, statement, expected in (
+            (dsn, "select 1", False),
+            (guest, "select 1", False),
+            (guest, "revoke execute on function pg_control_system() from public", True),
+            (dsn, "alter system set synchronous_standby_names = '*'", False),
+            (dsn, "select pg_reload_conf(), pg_sleep(0.1)", True),
+            (dsn, "alter role heartbeatd set synchronous_commit = local", False),
+        ):
+            primary.query(dsn, statement)
+            assert (ask_for_server(user) is None) is expected, statement
+        with pytest.raises(QueueUnavailable, match="recovery is in progress"):
+            ask_for_server(dsn.replace(str(primary.folder), str(replica.folder)))
+
+
+def ask_for_server(dsn: str) -> str | None:
+    async def connect_and_ask() -> str | None:
+        queue = JobQueue(Secret(dsn), "asked")
+        try:
+            await queue.open()
+            return await queue.find_server()
+        finally:
+            await queue.close()
+
+    return asyncio.run(connect_and_ask())
 
 
 @required_programs.needs("initdb")
