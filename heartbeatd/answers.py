@@ -692,11 +692,16 @@ class PlanForecast(ResponseBody):
 
 
 class Fact(EntryPart):
-    """A sentence about an agent or a job: what it is about, and a word for programs."""
+    """A sentence about an agent or a job: what it is about, and a word for programs.
+
+    `at` and `run` are the time and the run that it is about. They are left out if there are none.
+    """
 
     label: str
     code: str
     says: str
+    at: Time | None = None
+    run: int | None = None
 
 
 class Explanation(EntryState):
@@ -708,35 +713,13 @@ class Explanation(EntryState):
     facts: list[Fact] = []
 
 
-class ExplainedCause(EntryPart):
+class CountedCause(EntryPart):
+    """What happened to some slots or runs, and to how many."""
+
     cause: str
     detail: str | None
     says: str
-
-
-class CountedCause(ExplainedCause):
     count: int
-
-
-class ExplainedSlot(ExplainedCause):
-    slot: Time | None
-    run: RunRecord | None
-
-
-class DaemonStateThen(SharedBody):
-    """Whether the daemon was up at a time. Only the keys of that state."""
-
-    state: Literal["up", "down", "never"]
-    since: Time | None = None
-    until: Time | None = None
-    clean: bool | None = None
-    pid: int | None = None
-    version: str | None = None
-
-
-class AnswerSent(EntryPart):
-    sent: bool
-    says: str
 
 
 class QuietReason(EntryPart):
@@ -745,19 +728,6 @@ class QuietReason(EntryPart):
     code: Literal["muted", "awaits_results", "acknowledged", "known"]
     says: str
     count: int
-
-
-class ProblemEnding(EntryPart):
-    """What would end a problem that an agent reports. `answers` is the number of answers without it."""
-
-    answers: int | None
-    needs_other_precheck: bool
-    needs_wake_by: list[str]
-    says: str
-
-
-class ExplainedProblem(Problem):
-    ends: ProblemEnding | None
 
 
 class PreconditionResult(EntryPart):
@@ -772,11 +742,6 @@ class Preconditions(EntryPart):
     says: str
     complete: bool
     gates: list[PreconditionResult]
-
-
-class NextSlot(EntryPart):
-    slot: Time | None
-    due_at: Time | None
 
 
 class LoggedEvent(EntryBody):
@@ -816,22 +781,13 @@ class ExplanationNow(Explanation):
     """Why the last slot ran or not, and whether each precondition allows a run now. `why` is what the overview says of today."""
 
     why: EntryOverview
-    last_slot: ExplainedSlot | None
-    last_run: RunRecord | None
-    answer: AnswerSent | None
-    problems: list[ExplainedProblem]
     now: Preconditions
-    next: NextSlot
-    daemon: DaemonStateThen
 
 
 class ExplanationAt(Explanation):
     """What happened, or will happen, to the latest slot at or before a time."""
 
     at: Time
-    slot: ExplainedSlot | None
-    following: ExplainedSlot | None
-    daemon: DaemonStateThen
 
 
 class SlotStretch(EntryPart):
@@ -862,7 +818,6 @@ class ExplanationOn(Explanation):
     stretches: list[SlotStretch]
     totals: list[CountedCause]
     beside: list[CountedCause]
-    events: list[ExplainedEvent]
 
 
 class StatusCounts(SharedBody):

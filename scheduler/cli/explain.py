@@ -196,7 +196,7 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     yield f"{when}, {length}{format_count(data.slots, 'slot')}"
-    is_clock_changed = any(event.what == "clock_change" for event in data.events)
+    is_clock_changed = any(fact.code == "clock_change" for fact in data.facts)
 
     def clock(instant: datetime) -> str:
         local = instant.astimezone(zone)

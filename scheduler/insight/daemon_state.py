@@ -10,9 +10,10 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
-from heartbeatd.answers import DaemonStateThen, ExplainedEvent
+from heartbeatd.answers import ExplainedEvent, Fact
 from scheduler.insight import reason_texts
 from scheduler.insight.periods import Period
+from scheduler.insight.reason_texts import Clock
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
 from scheduler.model.entry_schedule import MICROSECOND
@@ -108,17 +109,24 @@ def read_daemon_state(
 DaemonEvent = tuple[datetime, str, str]  # time, one word for programs, a text for people
 
 
-def daemon_state_at(db: sqlite3.Connection, instant: datetime, *, running: bool) -> DaemonStateThen:
+def daemon_state_at(db: sqlite3.Connection, instant: datetime, at: Clock, *, running: bool) -> Fact:
     """Whether the daemon was up or down at a time, since when and until when."""
     all_boots = boots.all_boots(db)
     for gap in boots.downtimes_between(all_boots, running=running):
         if gap.since < instant and (gap.until is None or instant < gap.until):
-            return DaemonStateThen(state="down", since=gap.since, until=gap.until, clean=gap.clean)
+            says = f"down {_span_text(gap.since, gap.until, at)}, {reason_texts.ending_text(gap.clean)}"
+            return Fact(label="daemon", code="down", says=says, at=gap.since)
     found = next((boot for boot in reversed(all_boots) if boot.started_at <= instant), None)
     if found is None:
-        return DaemonStateThen(state="never")
+        return Fact(label="daemon", code="never", says="had not run yet")
     until = None if found is all_boots[-1] and running else found.seen_until
-    return DaemonStateThen(state="up", since=found.started_at, until=until, pid=found.pid, version=found.version)
+    is_up = until is None or instant < until
+    says = f"up {_span_text(found.started_at, until, at)}, pid {found.pid}"
+    return Fact(label="daemon", code="up" if is_up else "down", says=says, at=found.started_at)
+
+
+def _span_text(since: datetime, until: datetime | None, at: Clock) -> str:
+    return f"from {at(since)}" + (f" to {at(until)}" if until else " on")
 
 
 def events_of_period(db: sqlite3.Connection, zone: ZoneInfo, period: Period, *, running: bool) -> list[ExplainedEvent]:

@@ -16,6 +16,7 @@ from scheduler.insight.reason_texts import SlotCause
 from scheduler.model import entry_schedule
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND, EntrySchedule, slots_between
+from scheduler.model.levels import Level
 from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
@@ -339,13 +340,16 @@ def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[S
 
 
 MAX_GROUPS = 12
+MAX_MARKS = 300  # more slots than this are drawn as groups
+LEVELS_BY_WEIGHT = tuple(Level[name] for name in ("BAD", "LOST", "ALERT", "UNKNOWN", "WAITING", "GOOD", "PLANNED", "TO_COME"))
 
 
 @dataclass(frozen=True, slots=True)
 class SlotGroup:
     """Consecutive slots: how many for each cause, the most frequent first, and the run record if they share one.
 
-    `run_ids` are the lowest and the highest ID of their run records, None without any.
+    `run_ids` are the lowest and the highest ID of their run records, None without any. `is_slot` False: a wake, a start of the
+    daemon or a late result started this one run.
     """
 
     first: datetime
@@ -353,11 +357,33 @@ class SlotGroup:
     cause_counts: tuple[tuple[SlotCause, int], ...]
     run_id: int | None
     run_ids: tuple[int, int] | None = None
+    is_slot: bool = True
+
+    @classmethod
+    def of_slot(cls, result: SlotResult) -> SlotGroup:
+        """One slot alone."""
+        ids = None if result.run_id is None else (result.run_id, result.run_id)
+        return cls(result.at, result.at, ((result.cause, result.count),), result.run_id, ids)
+
+    @classmethod
+    def of_run(cls, run: SlotRow) -> SlotGroup:
+        """One run that no slot started."""
+        return cls(run.slot, run.slot, ((run.cause, 1),), run.id, is_slot=False)
 
     @property
     def slot_count(self) -> int:
         """The number of slots; 0 for a period without slots."""
         return sum(count for _, count in self.cause_counts)
+
+    @property
+    def worst(self) -> SlotCause:
+        """The worst of its causes."""
+        return min((cause for cause, _ in self.cause_counts), key=lambda cause: LEVELS_BY_WEIGHT.index(cause.level))
+
+
+def group_if_many(results: Sequence[SlotResult]) -> list[SlotGroup]:
+    """Each slot by itself, or at most about `MAX_MARKS` groups."""
+    return group_results(results, MAX_MARKS) if len(results) > MAX_MARKS else list(map(SlotGroup.of_slot, results))
 
 
 def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
@@ -366,19 +392,7 @@ def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -
     Slots that ran are mixed with each other first, so that skipped slots stay visible as long as possible. A period without
     slots is never mixed.
     """
-    stretches = _join_neighbours(
-        [
-            SlotGroup(
-                result.at,
-                result.at,
-                ((result.cause, result.count),),
-                result.run_id,
-                None if result.run_id is None else (result.run_id, result.run_id),
-            )
-            for result in results
-        ],
-        _have_one_cause,
-    )
+    stretches = _join_neighbours(list(map(SlotGroup.of_slot, results)), _have_one_cause)
     slots = sum(stretch.slot_count for stretch in stretches)
     for mixed in (_all_have_run, _has_slots):
         size = 2

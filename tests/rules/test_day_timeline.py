@@ -8,30 +8,33 @@ from test_story_explain import explained_entry
 from test_story_slots import agent
 from world import MakeWorld, World, utc
 
-from scheduler.insight import explanation
-from scheduler.insight.explanation import DayTimeline
+from scheduler.insight import slot_history
+from scheduler.insight.slot_history import SlotGroup
+from scheduler.model import local_days
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.store import wakes
 
 
-def timeline(world: World, on: str = "2026-03-02") -> DayTimeline:
-    return explanation.read_day_timeline(explained_entry(world), date.fromisoformat(on))
+def timeline(world: World, on: str = "2026-03-02") -> list[SlotGroup]:
+    explained = explained_entry(world)
+    day = local_days.whole_day(date.fromisoformat(on), explained.zone)
+    return explained.timeline(day.begins, day.ends)
 
 
-def lines(found: DayTimeline) -> list[str]:
+def lines(found: list[SlotGroup]) -> list[str]:
     """One line per mark: `08:30 ok good`, with the end of a time without slots."""
     return [
         " ".join(
             [
-                f"{mark.at:%H:%M}",
-                *([] if mark.until == mark.at else [f"-{mark.until:%H:%M}"]),
-                mark.cause.code,
-                mark.cause.level,
+                f"{mark.first:%H:%M}",
+                *([] if mark.last == mark.first else [f"-{mark.last:%H:%M}"]),
+                mark.worst.code,
+                mark.worst.level,
                 *([] if mark.is_slot else ["woken"]),
             ]
         )
-        for mark in found.marks
+        for mark in found
     ]
 
 
@@ -51,14 +54,13 @@ def test_each_slot_and_each_woken_run_is_a_mark(make_world: MakeWorld) -> None:
         "09:35 ok good woken",
         "10:00 to_come to_come",
     ]
-    assert (len(found.marks), found.now) == (7 + 27, utc("2026-03-02 09:50"))
-    assert [mark.run_id for mark in found.marks][:7] == [None, 1, 2, 3, 4, 5, None]
+    assert len(found) == 7 + 27
+    assert [mark.run_id for mark in found][:7] == [None, 1, 2, 3, 4, 5, None]
 
 
-def test_another_day_has_no_time_now(make_world: MakeWorld) -> None:
+def test_the_slots_of_another_day_are_to_come(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="6h"))
-    assert timeline(world, "2026-03-03").now is None
-    assert {mark.cause.level for mark in timeline(world, "2026-03-03").marks} == {Level.TO_COME}
+    assert {mark.worst.level for mark in timeline(world, "2026-03-03")} == {Level.TO_COME}
 
 
 def test_many_slots_become_groups_that_show_the_worst_of_each(make_world: MakeWorld) -> None:
@@ -69,15 +71,13 @@ def test_many_slots_become_groups_that_show_the_worst_of_each(make_world: MakeWo
     )
     world.run_until("2026-03-02 18:00")
     found = timeline(world)
-    assert len(found.marks) <= explanation.MAX_MARKS
-    assert "bad" in {mark.cause.level for mark in found.marks if mark.at <= utc("2026-03-02 12:00") <= mark.until}
+    assert len(found) <= slot_history.MAX_MARKS
+    assert "bad" in {mark.worst.level for mark in found if mark.first <= utc("2026-03-02 12:00") <= mark.last}
 
 
 def test_a_day_of_a_clock_change_has_its_23_hours(make_world: MakeWorld) -> None:
     yaml = agent(interval="1h", timezone="Europe/Riga")
-    found = timeline(make_world(yaml, start="2026-03-28 08:00"), "2026-03-29")
-    assert (found.day.ends - found.day.begins).total_seconds() == 23 * 3600
-    assert len(found.marks) == 23
+    assert len(timeline(make_world(yaml, start="2026-03-28 08:00"), "2026-03-29")) == 23
 
 
 def test_waiting_wakes_are_listed_with_their_texts(make_world: MakeWorld) -> None:

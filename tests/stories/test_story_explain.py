@@ -53,6 +53,16 @@ def explained_entry(world: World, name: str = "ops", *, running: bool = True) ->
     return found
 
 
+def fact_of(found: dict[str, Any], label: str) -> dict[str, Any]:
+    """The fact with this label: {} without one."""
+    return next((fact for fact in found["facts"] if fact["label"] == label), {})
+
+
+def events_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The facts of a day that happened at a time."""
+    return [fact for fact in found["facts"] if "at" in fact]
+
+
 def explain_day_of(world: World, name: str = "ops", on: str = DAY, *, running: bool = True) -> dict[str, Any]:
     explained = explained_entry(world, name, running=running)
     return explanation.explain(explained, Period.of_day(date.fromisoformat(on), explained.zone, explained.now)).as_data()
@@ -164,7 +174,7 @@ def test_downtime_is_explained_from_the_first_to_the_last_slot(make_world: MakeW
         "10:00-14:00 5 daemon_down",
         "15:00-23:00 9 ok heartbeat_ok",
     ]
-    assert [(event["at"][11:16], event["what"]) for event in found["events"]] == [
+    assert [(event["at"][11:16], event["code"]) for event in events_of(found)] == [
         ("00:00", "daemon_started"), ("09:30", "daemon_lost"), ("14:30", "daemon_started"),
     ]  # fmt: skip
 
@@ -189,7 +199,7 @@ def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.Log
     found = explain_day_of(world, "measure")
     assert stretch_lines(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
     says = "the daemon had been frozen for 0:37:30: its process got no CPU time or disk access, or was stopped"
-    assert [event["says"] for event in found["events"]][1:] == [says]
+    assert [event["says"] for event in events_of(found)][1:] == [says]
     assert "stalled" in caplog.text
 
 
@@ -198,7 +208,7 @@ def test_a_slightly_late_tick_is_not_a_stall(make_world: MakeWorld) -> None:
     world.run(minutes=5)
     world.clock.advance(timedelta(minutes=5, seconds=19))
     world.run(hours=1)
-    assert [event["what"] for event in explain_day_of(world, "measure")["events"]] == ["daemon_started"]
+    assert [event["code"] for event in events_of(explain_day_of(world, "measure"))] == ["daemon_started"]
 
 
 def test_a_system_clock_change_is_explained(make_world: MakeWorld) -> None:
@@ -208,7 +218,7 @@ def test_a_system_clock_change_is_explained(make_world: MakeWorld) -> None:
     world.run(hours=13, minutes=29)
     found = explain_day_of(world, "measure")
     assert stretch_lines(found) == ["00:00-06:00 7 ok", "07:00-10:00 4 clock_jumped", "11:00-23:00 13 ok"]
-    assert [event["says"] for event in found["events"][1:]] == [
+    assert [event["says"] for event in events_of(found)[1:]] == [
         "the system clock jumped 4:00:00 forward, or the machine was suspended"
     ]
 
@@ -220,7 +230,7 @@ def test_a_clock_set_back_is_recorded_and_every_run_is_counted_once(make_world: 
     world.run(hours=20, minutes=29)
     found = explain_day_of(world, "measure")
     assert stretch_lines(found) == ["00:00-00:00 0 not_declared", "01:00-23:00 23 ok"]
-    assert [event["says"] for event in found["events"][1:]] == ["the system clock jumped 3:00:00 back"]
+    assert [event["says"] for event in events_of(found)[1:]] == ["the system clock jumped 3:00:00 back"]
 
 
 def test_a_clock_set_back_during_downtime_is_recorded(make_world: MakeWorld) -> None:
@@ -230,7 +240,7 @@ def test_a_clock_set_back_during_downtime_is_recorded(make_world: MakeWorld) -> 
     world.clock.now -= timedelta(hours=3)
     world.boot()
     world.run(minutes=1)
-    assert "the system clock jumped 3:00:00 back" in [event["says"] for event in explain_day_of(world, "measure")["events"]]
+    assert "the system clock jumped 3:00:00 back" in [event["says"] for event in events_of(explain_day_of(world, "measure"))]
 
 
 def test_an_unchanged_precheck_is_explained(make_world: MakeWorld) -> None:
@@ -533,7 +543,8 @@ def test_a_point_in_time_is_explained_by_the_slot_before_it(make_world: MakeWorl
 
     def at_instant(text: str) -> tuple[Any, ...]:
         found = explanation.explain_moment(explained_entry(world), utc(text)).as_data()
-        return found["slot"]["slot"], found["slot"]["cause"], found["following"]["slot"], found["daemon"]["state"]
+        slot, following, daemon = (fact_of(found, label) for label in ("slot", "following", "daemon"))
+        return slot.get("at"), slot["code"], following.get("at"), daemon["code"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
     assert at_instant("2026-03-02 09:59") == ("2026-03-02T09:30:00Z", "ok", "2026-03-02T10:00:00Z", "up")
@@ -549,11 +560,12 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     file.unlink()
     world.run(minutes=65)
     found = explanation.explain_now(explained_entry(world)).as_data()
-    assert (found["last_slot"]["slot"], found["last_slot"]["cause"]) == ("2026-03-02T09:00:00Z", "checklist_missing")
-    assert found["last_run"]["slot"] == "2026-03-02T08:00:00Z"
+    last_slot, last_run = fact_of(found, "last slot"), fact_of(found, "last run")
+    assert (last_slot["at"], last_slot["code"], last_slot["run"]) == ("2026-03-02T09:00:00Z", "checklist_missing", 3)
+    assert (last_run["at"], last_run["run"]) == ("2026-03-02T08:00:00Z", 1)
     assert {"label": "since then", "code": "slot", "says": "2 slots: 2 no checklist"} in found["facts"]
     assert (found["now"]["would_run"], found["now"]["reason"]) == (False, "checklist_missing")
-    assert found["next"]["slot"] == "2026-03-02T09:30:00Z"
+    assert fact_of(found, "next")["at"] == "2026-03-02T09:30:00Z"
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
 
@@ -581,8 +593,9 @@ def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld
     world.run(minutes=29)
     hold_lane(world, "chat", minutes=30)
     world.run(minutes=5)
-    last = explanation.explain_now(explained_entry(world)).as_data()["last_slot"]
-    assert (last["cause"], last["says"]) == ("waiting", "waiting until the agent's lane is free")
+    last = fact_of(explanation.explain_now(explained_entry(world)).as_data(), "last slot")
+    assert last["code"] == "waiting"
+    assert "waiting until the agent's lane is free (run " in last["says"]
 
 
 def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -700,8 +713,8 @@ def test_explain_of_an_agent_unknown_to_the_daemon_uses_the_config(tmp_path: Any
     config.write_text(agent(), "utf-8")
     assert main(["explain", "-c", str(config), "ops", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["daemon"]["state"], found["last_run"], found["now"]["would_run"]) == ("never", None, True)
-    assert datetime.fromisoformat(found["next"]["due_at"]) <= datetime.now(UTC) + timedelta(seconds=1)
+    assert (fact_of(found, "daemon")["code"], fact_of(found, "last run"), found["now"]["would_run"]) == ("never", {}, True)
+    assert datetime.fromisoformat(fact_of(found, "next")["at"]) <= datetime.now(UTC) + timedelta(seconds=1)
     assert not (tmp_path / "state").exists()
 
 

@@ -251,7 +251,7 @@ def test_the_models_have_the_keys_of_a_status_with_budgets_and_waiting_wakes(ful
 def test_the_models_have_the_keys_of_explanations_with_changes_and_problems(full: WebDaemon) -> None:
     ops, web = (full.get(f"/api/v1/explain/{name}", CHIEF).data for name in ("ops", "web"))
     facts = {(entry["name"], fact["label"]): fact["code"] for entry in (ops, web) for fact in entry["facts"]}
-    assert (ops["problems"][0]["key"], facts["ops", "changed"], facts["web", "wakes"]) == ("disk", "changed", "paused")
+    assert (facts["ops", "open"], facts["ops", "changed"], facts["web", "wakes"]) == ("critical", "changed", "paused")
     overview = full.get("/api/v1/explain", CHIEF).data
     assert overview["changes"][0]["lines"] == full.get("/api/v1/status", CHIEF).data["reload"]["last"]["lines"]
     causes = {entry["name"]: entry["cause"] for entry in overview["entries"]}

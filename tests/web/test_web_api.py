@@ -13,6 +13,7 @@ import pytest
 from brief import brief
 from loops import loop_over
 from prometheus_client.parser import text_string_to_metric_families
+from test_story_explain import fact_of
 from web_daemon import CONFIG, TEXT, TOKENS, WebDaemon
 
 from heartbeatd.verbs import Wake
@@ -79,9 +80,9 @@ def test_an_invalid_request_for_the_plan_is_rejected(still: WebDaemon, query: st
 
 def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon) -> None:
     now = still.get("/api/v1/explain/ops", READER).data
-    assert (now["last_slot"]["cause"], now["now"]["would_run"], now["daemon"]["state"]) == ("alert", True, "up")
+    assert (fact_of(now, "last slot")["code"], now["now"]["would_run"], fact_of(now, "daemon")["code"]) == ("alert", True, "up")
     at = still.get("/api/v1/explain/ops?at=2026-03-02T08:10:00Z", OPSMAN).data
-    assert (at["slot"]["slot"], at["following"]["cause"]) == ("2026-03-02T08:00:00Z", "to_come")
+    assert (fact_of(at, "slot")["at"], fact_of(at, "following")["code"]) == ("2026-03-02T08:00:00Z", "to_come")
     on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
     assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
     since = still.get("/api/v1/explain/ops?since=2026-03-02T07:45:00Z", READER).data

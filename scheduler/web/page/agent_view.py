@@ -9,15 +9,15 @@ from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import ExplainedCause, ExplanationOn, RunRecord
+from heartbeatd.answers import CountedCause, ExplanationOn, RunRecord
 from heartbeatd.operations import Endpoint
 from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
-from scheduler.insight import explanation, slot_history, status_data
-from scheduler.insight.explanation import DayMark, DayTimeline
+from scheduler.insight import explanation, problem_list, slot_history, status_data
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.records import ExplainedEntry
+from scheduler.insight.slot_history import SlotGroup
 from scheduler.model.day_names import parse_day
 from scheduler.model.levels import Level
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
@@ -86,14 +86,13 @@ class DrawnDay:
     before: date
     after: date
     is_today: bool
-    zone: ZoneInfo
     labels: tuple[Label, ...]
     marks: tuple[DrawnMark, ...]
     now_x: str | None
     explained: ExplanationOn
 
     @staticmethod
-    def colour(cause: ExplainedCause) -> str:
+    def colour(cause: CountedCause) -> str:
         """The colour of a cause of `explained`."""
         return colour_of_level(SlotCause(cause.cause, cause.detail).level)
 
@@ -190,6 +189,13 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
             "agent_state": status[0] if status else None,
             "entry_zone": explained.zone,
             "explained": explanation.explain_now(explained),
+            "problems": problem_list.choose_problems(
+                problem_list.list_problems(request.db, request.now, also_over=False),
+                explained.label,
+                [explained.key],
+                also_over=False,
+            ),
+            "due_at": due_at,
             "due_in": max(due_at - request.now, timedelta()) if due_at else None,
             "day": drawn,
             "runs": shown,
@@ -222,60 +228,57 @@ def _parse_day(text: str | None, explained: ExplainedEntry) -> date:
 
 def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
     try:
-        day_data = explanation.explain_period(explained, Period.of_day(day, explained.zone, explained.now))
+        period = Period.of_day(day, explained.zone, explained.now)
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise bad_request(f"on: {error}") from None
-    found = explanation.read_day_timeline(explained, day)
-    zone = explained.zone
+    is_today = period.begin <= explained.now < period.end
     return DrawnDay(
         day=day,
         before=before,
         after=after,
-        is_today=day == explained.now.astimezone(zone).date(),
-        zone=zone,
-        labels=tuple(_axis_labels(found, zone)),
-        marks=tuple(_drawn_mark(found, mark, zone) for mark in found.marks),
-        now_x=None if found.now is None else _position(found, found.now),
-        explained=day_data,
+        is_today=is_today,
+        labels=tuple(_axis_labels(period)),
+        marks=tuple(_drawn_mark(period, mark) for mark in explained.timeline(period.begin, period.end)),
+        now_x=_position(period, explained.now) if is_today else None,
+        explained=explanation.explain_period(explained, period),
     )
 
 
-def _position(timeline: DayTimeline, instant: datetime) -> str:
+def _position(day: Period, instant: datetime) -> str:
     """Where an instant is on the axis, in percent."""
-    span = timeline.day.ends - timeline.day.begins
-    share = (instant - timeline.day.begins) / span if span else 0.0
+    span = day.end - day.begin  # empty on a day that the zone skipped
+    share = (instant - day.begin) / span if span else 0.0
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
-def _drawn_mark(timeline: DayTimeline, mark: DayMark, zone: ZoneInfo) -> DrawnMark:
-    span = (timeline.day.ends - timeline.day.begins) or timedelta(days=1)
-    width = max(100 * ((mark.until - mark.at) / span), MIN_WIDTH)
-    at, until = (f"{instant.astimezone(zone):%H:%M}" for instant in (mark.at, mark.until))
-    times = at if mark.at == mark.until else f"{at} to {until}"
-    many = f"{mark.count} slots, " if mark.count > 1 else ""
-    title = f"{times}: {many}{mark.cause.text}{'' if mark.is_slot else ', not started by a slot'}"
-    level = mark.cause.level
+def _drawn_mark(day: Period, mark: SlotGroup) -> DrawnMark:
+    width = max(100 * ((mark.last - mark.first) / ((day.end - day.begin) or timedelta(days=1))), MIN_WIDTH)
+    at, until = (f"{instant.astimezone(day.zone):%H:%M}" for instant in (mark.first, mark.last))
+    times = at if mark.first == mark.last else f"{at} to {until}"
+    many = f"{mark.slot_count} slots, " if mark.slot_count > 1 else ""
+    title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not started by a slot'}"
+    level = mark.worst.level
     return DrawnMark(
-        _position(timeline, mark.at),
+        _position(day, mark.first),
         f"{width:.2f}%",
         colour_of_level(level),
         MARK_HEIGHTS[level],
         title,
         mark.run_id,
         mark.is_slot,
-        mark.count == 0,
+        mark.slot_count == 0,
     )
 
 
-def _axis_labels(timeline: DayTimeline, zone: ZoneInfo) -> Iterator[Label]:
+def _axis_labels(day: Period) -> Iterator[Label]:
     """A label every three hours of the local clock, also on days of 23 and 25 hours."""
-    instant, last = timeline.day.begins, ""
-    while instant < timeline.day.ends:
-        local = instant.astimezone(zone)
+    instant, last = day.begin, ""
+    while instant < day.end:
+        local = instant.astimezone(day.zone)
         text = f"{local:%H:%M}"
         if local.hour % LABEL_HOURS == 0 and text != last:
-            yield Label(_position(timeline, instant), text, is_minor=local.hour % (2 * LABEL_HOURS) != 0)
+            yield Label(_position(day, instant), text, is_minor=local.hour % (2 * LABEL_HOURS) != 0)
             last = text
         instant += timedelta(hours=1)
 
