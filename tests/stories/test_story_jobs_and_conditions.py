@@ -18,6 +18,7 @@ from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import HoldLane, NoteActivity, ReportResult
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import Kind
@@ -171,6 +172,25 @@ def test_the_interval_of_reminders_begins_when_a_notification_that_was_held_back
     world.run_job("nightly-backup")
     world.run_until("2026-03-02 16:00")
     assert ["(reminder, " in line for line in sent(world)] == [False, True]
+
+
+def test_the_release_of_a_notification_does_not_postpone_the_reminders_of_a_recipient_that_had_it_before(
+    make_world: MakeWorld,
+) -> None:
+    text = config(job="remind: 6h").replace("deliver: phone}, remind: 6h", "deliver: [phone, room], remind: 6h}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake("HEARTBEAT_OK")})
+    messages: list[tuple[str, str, bool]] = []
+
+    def send(outgoing: Delivery) -> DeliveryResult:
+        is_reminder = "(reminder, " in brief(outgoing.message.text)
+        messages.append((f"{world.clock.now:%H:%M}", outgoing.channel.name, is_reminder))
+        return DeliveryResult("delivered")
+
+    world.send = send
+    world.run_until("2026-03-02 09:30")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 12:00")
+    assert messages == [("03:00", "room", False), ("08:00", "phone", False), ("09:30", "room", True)]
 
 
 def test_an_agent_that_fails_twice_releases_the_notification(make_world: MakeWorld) -> None:
