@@ -19,6 +19,7 @@ from world import Delayed, MakeWorld, World, utc
 from heartbeatd.verbs import Ack, HoldLane, Mute, Pause
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Request
 from scheduler.insight import fleet, status_data
@@ -228,6 +229,27 @@ def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make
     world.run(hours=3)
     (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
     assert ops.failing is not None and ops.failing.told_at is not None and ops.undelivered is None
+
+
+def test_an_alert_that_was_given_up_is_called_undelivered_although_a_later_failure_notification_has_arrived(
+    make_world: MakeWorld,
+) -> None:
+    config = CONFIG.replace("deliver: dead}", "deliver: dead, retries: 0, on_failure: {after: 1}}")
+    world = make_world(config, scripts={"ops": lambda _: "the disk is full" if len(world.calls) == 1 else 1})
+
+    def send(sent: Delivery) -> DeliveryResult:
+        if "disk" not in sent.message.text:
+            return DeliveryResult("delivered")
+        return DeliveryResult("retry" if world.clock.now < utc("2026-03-02 09:05") else "dead", REFUSED)
+
+    world.send = send
+    world.run_until("2026-03-02 09:10")
+    assert [(f"{at:%H:%M}", text[:19]) for at, _, text in world.delivered if "failed" in text] == [
+        ("09:00", "warning  ops failed")
+    ]
+    (ops,) = status_data.read_entries(world.store.connection, world.clock.now)
+    given_up = f"1 message {GIVEN_UP}".replace("1 try", "4 tries")
+    assert ops.undelivered is not None and ops.undelivered.says == given_up
 
 
 def test_the_api_and_the_page_say_why_an_agent_is_quiet(tmp_path: Path) -> None:
