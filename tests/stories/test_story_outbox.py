@@ -188,6 +188,27 @@ def test_a_part_behind_a_held_part_is_sent_once_that_is_dropped(make_world: Make
     assert (listed_messages(world), delivery_state(world)) == ([], "partial")
 
 
+def test_all_parts_of_a_long_message_reach_a_channel_while_another_one_takes_none(make_world: MakeWorld) -> None:
+    agents = CONFIG.partition("agents:")[2].replace("deliver: hook", "deliver: [down, guild]")
+    world = make_world(
+        f'channels: {{down: "discord://41/abc", guild: "discord://42/abc"}}\nagents:{agents}',
+        scripts={"ops": lambda call: "word " * 1000},
+        send=lambda sent: LATER if sent.channel.name == "down" else DeliveryResult("delivered"),
+    )
+    world.run(minutes=5)
+    assert {(each.channel, each.state) for each in outbox.list_messages(world.store.connection)} == {("down", "pending")}
+
+
+def test_a_message_that_waits_for_a_decision_stays_when_another_channel_gets_the_same_text_again(make_world: MakeWorld) -> None:
+    other = 'other: {kind: webhook, url: "http://127.0.0.1:2/x", allow_private: true}'
+    config = CONFIG.replace("channels: {", f"channels: {{{other}, ").replace("deliver: hook", "deliver: [hook, other]")
+    other_channel = Channel(REFUSED, FINE)
+    world = make_world(config, scripts=ALARM, send=lambda sent: DOUBT if sent.channel.name == "hook" else other_channel(sent))
+    world.run(minutes=35)
+    messages = [each for each in outbox.list_messages(world.store.connection) if each.notice is None]
+    assert [(each.run, each.channel, each.state) for each in messages] == [(1, "hook", "held")]
+
+
 @pytest.mark.parametrize("verb", [Retry(), Drop()])
 def test_resending_or_dropping_an_unsuitable_message_is_refused_in_one_line(make_world: MakeWorld, verb: Any) -> None:
     world = make_world(CONFIG, scripts=ALARM, send=Channel(REFUSED, FINE))
@@ -390,6 +411,17 @@ def test_messages_are_listed_and_counted_by_state_and_agent_page_by_page(make_wo
     rest = outbox.list_messages_of_states(db, {"dead", "delivered"}, 4, before=first[-1].id)
     assert [each.id for each in (*first, *rest)] == [12, 11, 10, 9, 8, 7, 6, 5]
     assert {each.name for each in outbox.list_messages_of_states(db, {"delivered"}, 10, agents={"web"})} == {"web"}
+
+
+def test_a_token_for_an_agent_does_not_see_the_messages_of_a_job_with_the_same_name(make_world: MakeWorld) -> None:
+    job = "cron: {ops: {every: 30m, command: look, deliver: hook}}\n"
+    world = make_world(CONFIG + job, scripts=ALARM)
+    world.run(minutes=31)
+    db = world.store.connection
+    assert outbox.count_messages_by_state(db) == {"delivered": 2}
+    assert outbox.count_messages_by_state(db, {"ops"}) == {"delivered": 1}
+    found = outbox.list_messages_of_states(db, {"delivered"}, 10, agents={"ops"})
+    assert [(each.kind, each.name) for each in found] == [("heartbeat", "ops")]
 
 
 def test_a_message_is_shown_with_its_whole_text(make_world: MakeWorld) -> None:
