@@ -18,19 +18,28 @@ class HeartbeatdError(Exception):
     - `not_running`, `no_token`, `bad_token`, `bad_url`: nothing was sent.
     - `unreachable`: no connection was made, so the daemon has not received the request.
     - `timeout`, `interrupted`: the daemon may have carried out the request.
-    - `config_errors`: the config has the errors in `problems`.
+    - `config_errors`: the config has the errors in `problems`, and `warnings`.
     - `unexpected_answer`: another program answered, or another version of heartbeatd.
 
     `message` is the whole text, and `advice` the part of it that says what to do instead, empty if there is none. `status` is
     the HTTP status, None without an answer.
     """
 
-    def __init__(self, code: str, message: str, *, status: int | None = None, problems: tuple[ConfigComplaint, ...] = ()) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int | None = None,
+        problems: tuple[ConfigComplaint, ...] = (),
+        warnings: tuple[ConfigComplaint, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status
         self.problems = problems
+        self.warnings = warnings
 
     @property
     def advice(self) -> str:
@@ -38,12 +47,8 @@ class HeartbeatdError(Exception):
         return self.message.partition("; ")[2]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.code, self.message, self.status, self.problems)
-
-
-def _rebuild(code: str, message: str, status: int | None, problems: tuple[ConfigComplaint, ...]) -> HeartbeatdError:
-    """An unpickled error, for programs that pass errors between processes."""
-    return HeartbeatdError(code, message, status=status, problems=problems)
+        """For programs that pass errors between processes: the keys are attributes."""
+        return type(self), (self.code, self.message), vars(self)
 
 
 def error_from_answer(response: httpx2.Response) -> HeartbeatdError:
@@ -61,7 +66,7 @@ def _config_error(found: ConfigErrors) -> HeartbeatdError:
     shown = [f"{each.line}:{each.column}: {each.path}: {each.message}" for each in found.errors[:MAX_SHOWN]]
     more = len(found.errors) - len(shown)
     text = " / ".join(shown) + (f" / and {more} more" if more else "")
-    return HeartbeatdError("config_errors", text, status=422, problems=tuple(found.errors))
+    return HeartbeatdError("config_errors", text, status=422, problems=tuple(found.errors), warnings=tuple(found.warnings))
 
 
 def unexpected_answer(response: httpx2.Response) -> HeartbeatdError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import random
 import secrets
@@ -12,17 +10,19 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
-from urllib.parse import urlencode, urlsplit
+from typing import Protocol, cast
+from urllib.parse import urlsplit
 
 import click
 
-from heartbeatd.answers import Reloaded
-from heartbeatd.operations import Answer, Concern, Endpoint, query_of
-from heartbeatd.state_folder import MAX_DAEMON_ANSWER
+from heartbeatd.answers import Reloaded, ResponseBody
+from heartbeatd.client import Client
+from heartbeatd.daemon_address import find_url
+from heartbeatd.errors import HeartbeatdError
+from heartbeatd.operations import Answer, Concern, Endpoint
 from heartbeatd.verbs import VERB_ENDPOINTS, Reload, Verb
 from scheduler.cli import daemon_files
-from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, open_for_reading
+from scheduler.cli.daemon_files import DaemonFiles, open_for_reading
 from scheduler.cli.output import utc_now
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
 from scheduler.config.settings import load
@@ -44,7 +44,6 @@ from scheduler.work import plan
 START_TIMEOUT = 3.0  # seconds from taking the lock to writing the address
 POLL_INTERVAL = 0.05
 CONNECT_TIMEOUT = 1.0  # seconds
-ANSWER_TIMEOUT = 60.0  # seconds for one answer: longer than the daemon itself waits for its engine
 
 
 class DaemonClient(Protocol):
@@ -64,114 +63,34 @@ def open_client(path: Path) -> DaemonClient:
     return connect_to_daemon(daemon_files.locate_files(path)) or OfflineDaemonClient(path)
 
 
-def connect_to_daemon(files: DaemonFiles, timeout: float = START_TIMEOUT) -> HttpDaemonClient | None:
-    """A client of the running daemon; None if no daemon runs.
+def connect_to_daemon(files: DaemonFiles, timeout: float = START_TIMEOUT, token: str | None = None) -> HttpDaemonClient | None:
+    """A client of the running daemon, with its own token or another `token`; None if no daemon runs.
 
     A daemon that has just started gets `timeout` seconds to write its address. Raises ClickException if it does not.
     """
     deadline = time.monotonic() + timeout
     while up := daemon_files.find_running_daemon(files):
-        found = HttpDaemonClient.connect_if_listening(files, up)
-        if found or time.monotonic() >= deadline:
-            return found or _raise_unreachable(files, up)
+        if (url := _listening_at(files)) is not None:
+            return HttpDaemonClient(files, url, token or _read_token(files))
+        if time.monotonic() >= deadline:
+            who = f"pid {up.pid}" if up.pid else "another process"
+            raise click.ClickException(
+                f"{who} holds {files.lock_file} and cannot be reached at the address in {files.address_file};"
+                " it may be starting or stopping"
+            )
         time.sleep(POLL_INTERVAL)
     return None
 
 
-def _raise_unreachable(files: DaemonFiles, up: DaemonProcess) -> HttpDaemonClient:
-    who = f"pid {up.pid}" if up.pid else "another process"
-    raise click.ClickException(
-        f"{who} holds {files.lock_file} and cannot be reached at the address in {files.address_file};"
-        " it may be starting or stopping"
-    )
-
-
-class HttpDaemonClient:
-    """Sends requests to the daemon at one address.
-
-    Raises Refused if the daemon rejects a request, and ClickException if it does not answer.
-    """
-
-    def __init__(self, files: DaemonFiles, host: str, port: int, token: str) -> None:
-        self._files = files
-        self._host, self._port, self._token = host, port, token
-
-    @classmethod
-    def connect_if_listening(cls, files: DaemonFiles, up: DaemonProcess) -> Self | None:
-        """A client of this daemon; None if it does not listen yet, or no longer listens.
-
-        An address that another process has written is ignored: a different program may use that port by now.
-        """
-        try:
-            address = json.loads(files.address_file.read_text("utf-8"))
-            url = urlsplit(address["url"])
-            host, port = url.hostname or "", url.port or 80
-            if address["pid"] != up.pid:
-                return None
-            socket.create_connection((host, port), CONNECT_TIMEOUT).close()
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return cls(files, host, port, _read_token(files))
-
-    def list_entries(self) -> Collection[Key]:
-        with open_for_reading(self._files) as db:
-            return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
-
-    def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
-        endpoint = _endpoint_of(verb, subject)
-        status, answer = self.call(endpoint, subject[1] if isinstance(subject, tuple) else subject, verb.as_json())
-        return self._read_answer(verb, status, answer)
-
-    def _read_answer(self, verb: Verb[Answer], status: int, answer: dict[str, Any]) -> Answer:
-        if status >= 300:
-            raise _error_from_answer(status, answer)
-        try:
-            return verb.read_answer(json.dumps(answer).encode())
-        except ValueError:
-            raise click.ClickException(
-                f"the answer of the daemon at {self._host}:{self._port} is unknown; restart the daemon after an upgrade"
-            ) from None
-
-    def reload_config(self, verb: Reload, path: Path) -> Reloaded:
-        """Reload the config. Raises ConfigError with the errors in the file at `path`."""
-        status, answer = self.call(_endpoint_of(verb, None), None, verb.as_json())
-        if status == 422 and "errors" in answer:
-            notes = ([Diagnostic(**each, source=str(path)) for each in answer[word]] for word in ("errors", "warnings"))
-            raise ConfigError(*notes)
-        return self._read_answer(verb, status, answer)
-
-    def with_token(self, token: str) -> HttpDaemonClient:
-        """A client of the same daemon that sends another token."""
-        return HttpDaemonClient(self._files, self._host, self._port, token)
-
-    def call(self, endpoint: Endpoint, subject: str | int | None, sent: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Send a request of the API with these keys. Returns the status and the answer; empty if that is no JSON object."""
-        path = endpoint.path_for(subject)
-        if endpoint.method == "GET":
-            path += f"?{urlencode(query_of(sent))}" if sent else ""
-        status, content = self.send(endpoint.method, path, None if endpoint.method == "GET" else json.dumps(sent), {})
-        return status, _parse_json_object(content)
-
-    def send(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Send a request of the API, with a JSON body or none. Returns the status and the content of the answer."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_TIMEOUT)
-        try:
-            connection.request(method, path, body, {**self._request_headers(), **headers})
-            response = connection.getresponse()
-            content = response.read(MAX_DAEMON_ANSWER + 1)
-        except (OSError, http.client.HTTPException) as error:
-            raise click.ClickException(f"the daemon at {self._host}:{self._port} does not answer: {error}") from error
-        finally:
-            connection.close()
-        if len(content) > MAX_DAEMON_ANSWER:
-            limit = f"{MAX_DAEMON_ANSWER // 1024**2} MiB"
-            raise click.ClickException(f"the answer of the daemon at {self._host}:{self._port} is larger than {limit}")
-        return response.status, content
-
-    def _request_headers(self) -> dict[str, str]:
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "X-Heartbeatd-Source": "cli"}
-        run = os.environ.get(RUN_ID_VARIABLE)
-        return headers | {"X-Heartbeatd-Run": run} if run else headers
+def _listening_at(files: DaemonFiles) -> str | None:
+    """The URL at which the running daemon listens; None if it does not listen yet, or no longer."""
+    try:
+        found = find_url(files.database)
+        address = urlsplit(found)
+        socket.create_connection((address.hostname, address.port or 80), CONNECT_TIMEOUT).close()
+    except (HeartbeatdError, OSError):
+        return None
+    return found
 
 
 def _read_token(files: DaemonFiles) -> str:
@@ -183,6 +102,45 @@ def _read_token(files: DaemonFiles) -> str:
         ) from error
 
 
+class HttpDaemonClient:
+    """Sends requests to the daemon at one address.
+
+    Raises Refused if the daemon rejects a request, and ClickException if it does not answer.
+    """
+
+    def __init__(self, files: DaemonFiles, url: str, token: str) -> None:
+        self._files, self._url, self._token = files, url, token
+
+    def list_entries(self) -> Collection[Key]:
+        with open_for_reading(self._files) as db:
+            return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
+
+    def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
+        named = subject[1] if isinstance(subject, tuple) else subject
+        return cast("Answer", self.call(_endpoint_of(verb, subject), named, verb.as_json()))
+
+    def call(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody:
+        """Send a request of the API with these keys. Raises HeartbeatdError with the errors of a config that is rejected."""
+        try:
+            with Client(self._url, self._token, headers={"X-Heartbeatd-Source": "cli"}) as daemon:
+                answer: ResponseBody = getattr(daemon, endpoint.name)(*filter(None, [subject]), **keys)
+                return answer
+        except HeartbeatdError as error:
+            if error.problems:
+                raise
+            raise (click.ClickException(error.message) if error.status is None else Refused(error.code, error.message)) from None
+
+    def reload_config(self, verb: Reload, path: Path) -> Reloaded:
+        """Reload the config. Raises ConfigError with the errors in the file at `path`."""
+        try:
+            return self.perform(verb)
+        except HeartbeatdError as error:
+            errors, warnings = (
+                [Diagnostic(**each.as_data(), source=str(path)) for each in found] for found in (error.problems, error.warnings)
+            )
+            raise ConfigError(errors, warnings) from None
+
+
 def _endpoint_of(verb: Verb, subject: Key | int | None) -> Endpoint:
     """The request of the API that carries out a verb for such a subject."""
     endpoints = [each for each in VERB_ENDPOINTS.values() if each.operation is type(verb)]
@@ -190,21 +148,6 @@ def _endpoint_of(verb: Verb, subject: Key | int | None) -> Endpoint:
         return next(each for each in endpoints if ("{id}" in each.path) == (subject is not None) and "{name}" not in each.path)
     concern = Concern.AGENT if subject[0] is Kind.HEARTBEAT else Concern.JOB
     return next(each for each in endpoints if each.concern is concern)
-
-
-def _parse_json_object(text: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _error_from_answer(status: int, answer: Mapping[str, Any]) -> Exception:
-    error = answer.get("error")
-    if not isinstance(error, dict):
-        return click.ClickException(f"the daemon answered with HTTP status {status} and without a reason")
-    return Refused(str(error.get("code")), str(error.get("message")))
 
 
 class OfflineDaemonClient:

@@ -25,7 +25,6 @@ from heartbeatd import AsyncClient, Client, HeartbeatdError
 from heartbeatd.secret import Secret
 from heartbeatd.state_folder import MAX_DAEMON_ANSWER
 from scheduler.channels import apprise, discord, telegram, webhook
-from scheduler.cli import daemon_client, daemon_files
 from scheduler.engine.deadman_switch import Ping, send_ping
 from scheduler.model.settings import Deadman
 from scheduler.net import http_client
@@ -93,11 +92,6 @@ def ping_switch(url: str) -> object:
     return asyncio.run(with_http(lambda http: send_ping(ping, http)))
 
 
-def ask_daemon(url: str) -> object:
-    files = daemon_files.DaemonFiles(Path("state/heartbeatd.db"))
-    return daemon_client.HttpDaemonClient(files, "127.0.0.1", int(url.rpartition(":")[2]), "token").send("GET", "/", None, {})
-
-
 def use_client(url: str) -> object:
     with Client(url, "token") as daemon:
         return daemon.get_status()
@@ -127,7 +121,6 @@ READERS: list[tuple[str, Callable[[str], object], int, Collection[str]]] = [
     ("Discord", send_to(discord, "discord://1/a"), START, ENDLESS),
     ("Apprise", send_to(apprise, "json://{address}"), WHOLE, ENDLESS),
     ("the dead man's switch", ping_switch, START, ENDLESS),
-    ("a command that asks the daemon", ask_daemon, DAEMON, ["a body without a length", "one header", "headers"]),
     ("the Python client", use_client, DAEMON, ["a body without a length", "one header", "headers"]),
     ("the Python client with asyncio", use_async_client, DAEMON, ["a body without a length", "one header", "headers"]),
     ("a reader of events", follow_events, DAEMON, ["an error without a length", "an event", "one header", "headers"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from mcp.server.stdio import stdio_server
 
+from heartbeatd.errors import HeartbeatdError
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
 from scheduler.extras.mcp.mcp_server import ToolFailed, build_server
@@ -52,19 +53,16 @@ class _DaemonApi:
         self, endpoint: str, subject: str | None = None, sent: Mapping[str, object] | None = None
     ) -> dict[str, object]:
         try:
-            status, answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], subject, sent or {}))
-        except (ValueError, ExpectedError, click.ClickException) as error:
+            answer = await asyncio.to_thread(lambda: self._client().call(ENDPOINTS[endpoint], subject, sent or {}))
+        except HeartbeatdError as error:
+            lines = (f"{each.line}:{each.column}: {each.path}: {each.message}" for each in error.problems)
+            raise ToolFailed("\n".join(lines)) from None
+        except (ExpectedError, click.ClickException) as error:
             raise ToolFailed(error.format_message() if isinstance(error, click.ClickException) else str(error)) from None
-        if status < 300:
-            return answer
-        if found := answer.get("errors"):
-            lines = (f"{each.get('line')}:{each.get('column')}: {each.get('path')}: {each.get('message')}" for each in found)
-            raise ToolFailed("\n".join(lines))
-        rejected = answer.get("error")
-        raise ToolFailed(str(rejected["message"]) if rejected else f"the daemon answered with HTTP status {status}")
+        return answer.as_data()
 
     def _client(self) -> HttpDaemonClient:
-        found = connect_to_daemon(daemon_files.locate_files(self.config, None))
+        found = connect_to_daemon(daemon_files.locate_files(self.config, None), token=self.token)
         if found is None:
             raise click.ClickException("the daemon is not running; start it with `heartbeatd run`")
-        return found if self.token is None else found.with_token(self.token)
+        return found
