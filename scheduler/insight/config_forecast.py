@@ -12,7 +12,6 @@ from scheduler.insight import forecast
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.forecast import EntryForecast
 from scheduler.model.entry import Key
-from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.model.outcome import Kind
 from scheduler.work import plan
 from scheduler.work.plan import Plan
@@ -28,13 +27,13 @@ def foresee_changes(
     before, after = (_forecasts(db, each, now) for each in plans)
     moved = [key for key in sorted({*before, *after}) if only in (None, key) and _is_moved(plans, key)]
     seen = [[(key, each) for key, each in side.items() if only in (None, key)] for side in (before, after)]
-    weeks = [{key: _count_runs(each, now, A_WEEK) for key, each in side} for side in seen]
-    spans = [{key: _count_runs(each, now, span) for key, each in side} for side in seen] if span != A_WEEK else weeks
+    counts = {length: [{key: each.count(now, now + length) for key, each in side} for side in seen] for length in {A_WEEK, span}}
+    weeks, spans = counts[A_WEEK], counts[span]
     costs = [_maximum(compute_daily_maximum(settings, now), only) for settings in (found.old, found.new)]
     changes = []
     for key in moved:
         change = ScheduleChange(
-            name=_label(key),
+            name=Kind(key[0]).label_of(key[1]),
             before=_next_run(before.get(key), now),
             after=_next_run(after.get(key), now),
             runs_a_week=RunsChange(before=weeks[0].get(key, 0), after=weeks[1].get(key, 0)),
@@ -83,19 +82,8 @@ def _is_moved(plans: tuple[Plan, Plan], key: Key) -> bool:
 
 
 def _next_run(foreseen: EntryForecast | None, now: datetime) -> datetime | None:
-    if foreseen is None or not foreseen.will_fire:
-        return None
-    return next(due_times(foreseen.course, now - MICROSECOND, now + forecast.MAX_SPAN), None)
-
-
-def _count_runs(foreseen: EntryForecast, now: datetime, span: timedelta) -> int:
-    return sum(day.count for day in due_times_by_day(foreseen.course, now, now + span)) if foreseen.will_fire else 0
+    return next(foreseen.times(now, now + forecast.MAX_SPAN), None) if foreseen else None
 
 
 def _sum_of_kind(counts: Mapping[Key, int], kind: Kind) -> int:
     return sum(count for (other, _), count in counts.items() if other is kind)
-
-
-def _label(key: Key) -> str:
-    kind, name = key
-    return Kind(kind).label_of(name)

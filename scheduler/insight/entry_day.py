@@ -475,8 +475,7 @@ class _EntryDay(ExplainedEntry):
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = not self._schedule_change_text() and row.kind is Kind.CRON
             return self._overview("silent", "no_schedule", says, self._effective_command(), is_expected=is_expected)
-        done = entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
-        if done:
+        if done := row.done_at(is_open=False):
             return self._overview("normal", "done", f"done at {self.times.at(done)}", is_expected=True)
         is_ahead = row.due_at is not None and self.records.now <= row.due_at < self.records.period.end
         when = "no slot yet" if is_ahead else "no slot on this day"

@@ -6,15 +6,13 @@ from datetime import datetime
 
 from heartbeatd.answers import ActiveMute, EntryState
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.model import entry_schedule
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.mute import parse_mute
 
 
 def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryState:
     """Whether an entry may run; `is_open`: it has a run that has not ended."""
-    is_paused = row.state == "active" and row.paused
-    done = None if is_paused or is_open or row.state != "active" else finished_slot(row)
+    is_paused, done = row.present_state == "paused", row.done_at(is_open=is_open)
     says = {"disabled": "disabled in the config", "removed": "not in the config"}.get(row.state, "active")
     if is_paused:
         begin = f" since {times.at(row.paused_at)}" if row.paused_at else ""
@@ -23,18 +21,13 @@ def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryStat
     return EntryState(
         kind=row.kind.value,
         name=row.name,
-        state="paused" if is_paused else "done" if done else row.state,
+        state="done" if done else row.present_state,
         says=f"done at {times.at(done)}" if done else says,
         paused_until=row.pause_ends if is_paused else None,
         paused_at=row.paused_at if is_paused else None,
         paused_by=row.paused_by if is_paused else None,
         done_at=done,
     )
-
-
-def finished_slot(row: EntryRow) -> datetime | None:
-    """The one slot of an entry that runs once and is done; None for any other entry."""
-    return entry_schedule.finished_single_slot(row.schedule_text, row.settled_until)
 
 
 def active_mute(row: EntryRow, now: datetime, times: TimeFormat) -> ActiveMute | None:

@@ -25,7 +25,7 @@ ANSWER_LENGTH = 280  # characters of the latest answer on a card
 
 
 class Group(StrEnum):
-    """What a user looks for among many agents. An agent may be in several groups."""
+    """What a user looks for among many agents or jobs. One may be in several groups."""
 
     PROBLEMS = "problems"
     ALERTS = "alerts"
@@ -35,8 +35,8 @@ class Group(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentState:
-    """The state of an agent in one word. `rank` orders the agents: 0 is the worst. `groups` are those that it belongs to."""
+class EntryHealth:
+    """How an agent or a job is, in one word. `rank` orders the agents: 0 is the worst. `groups` are those that it belongs to."""
 
     name: str
     label: str
@@ -58,7 +58,7 @@ class AgentCard:
     first run of the day.
     """
 
-    state: AgentState
+    state: EntryHealth
     why: EntryOverview
     model: str
     channels: tuple[str, ...]
@@ -76,12 +76,12 @@ class AgentCard:
         return [(level, counts[level]) for level in Level if counts[level]]
 
 
-def read_states(entries: Iterable[EntryStatus]) -> list[AgentState]:
-    """The state of each agent, the worst first. `entries` are the agents as the status has them."""
+def read_states(entries: Iterable[EntryStatus]) -> list[EntryHealth]:
+    """How each agent or job is, the worst first. `entries` are those of the status."""
     return sorted(map(_state_of, entries), key=lambda state: state.order)
 
 
-def read_card(records: Records, state: AgentState) -> AgentCard:
+def read_card(records: Records, state: EntryHealth) -> AgentCard:
     """The card of an agent, from records of today."""
     explained = find_entry(records, (Kind.HEARTBEAT, state.name))
     assert explained is not None  # it has a state
@@ -120,7 +120,7 @@ def _model_of(heartbeat: Heartbeat | None) -> str:
     return "not in the config" if heartbeat is None else model_or_runner(heartbeat)
 
 
-def _state_of(entry: EntryStatus) -> AgentState:
+def _state_of(entry: EntryStatus) -> EntryHealth:
     last, trouble = entry.last_run, entry.failing
     level = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery).level if last else None
     failing = entry.consecutive_failures > 0 or (trouble is not None and trouble_word(trouble.reason) == "failing")
@@ -139,7 +139,7 @@ def _state_of(entry: EntryStatus) -> AgentState:
         wrong = "undelivered" if entry.undelivered and trouble is None else "stopped" if is_problem else ""
         label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
     rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
-    return AgentState(entry.name, label, rank, found or frozenset({Group.QUIET}), entry)
+    return EntryHealth(entry.name, label, rank, found or frozenset({Group.QUIET}), entry)
 
 
 def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:

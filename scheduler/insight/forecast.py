@@ -49,20 +49,32 @@ class EntryForecast:
     """The future of an entry: its slots from now on, or from the end of its pause.
 
     `source` says where its schedule comes from: its row, its row after a reload of the changed config, or the config alone.
-    `waking_jobs` are the slots of the jobs that may wake it, within `limits`.
+    `waking_jobs` are the jobs that will run and may wake it, within `limits`.
     """
 
     course: ScheduledEntry
     state: str
     paused_until: datetime | None
     source: ScheduleSource
-    waking_jobs: tuple[ScheduledEntry, ...] = ()
+    waking_jobs: tuple[EntryForecast, ...] = ()
     limits: Limits | None = None
 
     @property
     def will_fire(self) -> bool:
         """Whether the entry will run by itself."""
         return self.state == "active" or (self.state == "paused" and self.paused_until is not None)
+
+    def times(self, begin: datetime, end: datetime) -> Iterator[datetime]:
+        """When it will run in [begin, end)."""
+        return due_times(self.course, begin - MICROSECOND, end - MICROSECOND) if self.will_fire else iter(())
+
+    def days(self, begin: datetime, end: datetime) -> Iterator[RunsOnDay]:
+        """Its runs in [begin, end) by local day, counted."""
+        return due_times_by_day(self.course, begin, end) if self.will_fire else iter(())
+
+    def count(self, begin: datetime, end: datetime) -> int:
+        """How often it will run in [begin, end)."""
+        return sum(day.count for day in self.days(begin, end))
 
 
 def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> list[EntryForecast]:
@@ -80,6 +92,7 @@ def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -
     anchor, settled = plan_sync.planned_anchor(entry, entry_row, now)
     same = entry_row is not None and (entry_row.state, entry_row.schedule_text) == ("active", entry.schedule_text)
     paused = entry.enabled and entry_row is not None and entry_row.paused
+    state = "disabled" if not entry.enabled else "paused" if paused else "active"
     course = ScheduledEntry(
         entry.kind,
         entry.name,
@@ -87,20 +100,17 @@ def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -
         entry.zone,
         _no_slot_until(settled, entry_row),
     )
-    over = entry_schedule.finished_single_slot(entry.schedule_text, settled)
-    state = "disabled" if not entry.enabled else "paused" if paused else "done" if over else "active"
+    is_done = entry_schedule.done_at(state, entry.schedule_text, settled) is not None
     source: ScheduleSource = "fresh start" if entry_row is None else "database" if same or not entry.enabled else "reload"
-    return EntryForecast(course, state, entry_row.pause_ends if entry_row and paused else None, source)
+    paused_until = entry_row.pause_ends if entry_row and paused else None
+    return EntryForecast(course, "done" if is_done else state, paused_until, source)
 
 
 def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
-    names = (
-        plan.jobs_by_woken_agent.get(foreseen.course.name, ())
-        if foreseen.course.kind is Kind.HEARTBEAT and foreseen.will_fire
-        else ()
-    )
-    jobs = [planned[Kind.CRON, name] for name in sorted(names)]
-    return replace(foreseen, waking_jobs=tuple(job.course for job in jobs if job.will_fire), limits=plan.settings.limits)
+    is_woken = foreseen.course.kind is Kind.HEARTBEAT and foreseen.will_fire
+    names = plan.jobs_by_woken_agent.get(foreseen.course.name, ()) if is_woken else ()
+    jobs = (planned[Kind.CRON, name] for name in sorted(names))
+    return replace(foreseen, waking_jobs=tuple(job for job in jobs if job.will_fire), limits=plan.settings.limits)
 
 
 def _forecast_recorded(entry_row: EntryRow) -> EntryForecast:
@@ -108,8 +118,7 @@ def _forecast_recorded(entry_row: EntryRow) -> EntryForecast:
     course = ScheduledEntry(
         entry_row.kind, entry_row.name, entry_row.schedule, zone, _no_slot_until(entry_row.settled_until, entry_row)
     )
-    over = entry_row.state == "active" and entry_schedule.finished_single_slot(entry_row.schedule_text, entry_row.settled_until)
-    state = "paused" if entry_row.state == "active" and entry_row.paused else "done" if over else entry_row.state
+    state = "done" if entry_row.done_at(is_open=False) else entry_row.present_state
     return EntryForecast(course, state, entry_row.pause_ends, "database")
 
 
@@ -128,8 +137,8 @@ def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     `runs` those of all jobs. `wakes_known` False: without a config it is unknown which jobs wake an agent.
     """
     seen = tuple(seen)
-    wakers = {job.name: job for foreseen in seen for job in foreseen.waking_jobs}
-    fired = {name: sum(day.count for day in due_times_by_day(job, begin, end)) for name, job in wakers.items()}
+    wakers = {job.course.name: job for foreseen in seen for job in foreseen.waking_jobs}
+    fired = {name: job.count(begin, end) for name, job in wakers.items()}
     entries = [_plan_entry(foreseen, begin, end, fired, each=each) for foreseen in seen]
     zones = {ZoneInfo(entry.zone) for entry in entries if entry.total}
     return PlanForecast(
@@ -144,7 +153,7 @@ def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
 
 def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: Mapping[str, int], *, each: bool) -> PlannedEntry:
     course = foreseen.course
-    days = list(due_times_by_day(course, begin, end)) if foreseen.will_fire else []
+    days = list(foreseen.days(begin, end))
     return PlannedEntry(
         kind=course.kind.value,
         name=course.name,
@@ -160,7 +169,7 @@ def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: 
 
 def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> WokenRuns | None:
     """The maximum number of runs that jobs may add by waking the agent, and the names of these jobs; None if there are none."""
-    by = [job.name for job in foreseen.waking_jobs if fired[job.name]]
+    by = [job.course.name for job in foreseen.waking_jobs if fired[job.course.name]]
     if not by or foreseen.limits is None:
         return None
     return WokenRuns(at_most=min(sum(fired[name] for name in by), _max_allowed_wakes(foreseen.limits, span)), by=by)

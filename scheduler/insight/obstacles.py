@@ -20,7 +20,7 @@ from scheduler.engine import claims, planning
 from scheduler.engine.reported_problems import interval_of
 from scheduler.engine.tick import Tick
 from scheduler.insight import schedule_texts
-from scheduler.insight.entry_states import active_mute, finished_slot
+from scheduler.insight.entry_states import active_mute
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import entry_schedule
@@ -49,7 +49,7 @@ def check_preconditions(
     """
     entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
-    is_done = entry_row.state == "active" and not entry_row.paused and not open_run and finished_slot(entry_row) is not None
+    is_done = entry_row.done_at(is_open=open_run is not None) is not None
     if plan is None or entry is None:
         lane = entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
         held = _lane_hold_detail(db, lanes, lane, entry_schedule.schedule_zone(entry_row.schedule_text), now)

@@ -120,6 +120,15 @@ class EntryRow(_Columns):
         return self.muted_until is not None and self.muted_until > now
 
     @property
+    def present_state(self) -> Literal["active", "paused", "disabled", "removed"]:
+        """Its state in the config, or `paused`."""
+        return "paused" if self.state == "active" and self.paused else self.state
+
+    def done_at(self, *, is_open: bool) -> datetime | None:
+        """Its slot if it ran once and is done; None for any other entry. `is_open`: it has a run that has not ended."""
+        return entry_schedule.done_at(self.present_state, self.schedule_text, self.settled_until, is_open=is_open)
+
+    @property
     def runs_when_first_seen(self) -> bool:
         """Whether its first slot was set to the time when it was first seen, and has not run yet."""
         return self.last_slot is None and self.slot == self.first_seen_at

@@ -87,9 +87,12 @@ def single_slot(text: str) -> datetime | None:
     return _parse_once(text).instant if "at" in _parse_text(text) else None
 
 
-def finished_single_slot(text: str, settled_until: datetime) -> datetime | None:
-    """The slot of a one-time schedule that is over, because it is not after `settled_until`; None for any other schedule."""
-    moment = single_slot(text)
+def done_at(state: str, text: str, settled_until: datetime, *, is_open: bool = False) -> datetime | None:
+    """The slot of an entry that ran once and is done; None for any other entry.
+
+    It is not done while it is paused, disabled or removed (`state`), or while its run is open.
+    """
+    moment = single_slot(text) if state == "active" and not is_open else None
     return moment if moment and moment <= settled_until else None
 
 

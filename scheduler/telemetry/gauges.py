@@ -47,11 +47,13 @@ def read_entries(
     specs = entries_by_key(settings)
     for row in overviews.entry_gauges(db, wanted):
         key = (row["kind"], row["name"])
-        labels, present = wanted[key], _shown_state(row)
+        labels, state = wanted[key], row["state"]
+        is_done = entry_schedule.done_at(state, row["pace"], from_millis(row["settled_until"]), is_open=row["goes_on"])
+        present = DONE_STATE if is_done else state
         reading["heartbeatd_entry_state"].add_series(f'{labels},state="{present}"', 1)
         reading["heartbeatd_slots_total"].add_series(f'{labels},result="good"', row["good_slots"])
         reading["heartbeatd_slots_total"].add_series(f'{labels},result="bad"', row["bad_slots"])
-        expected_by = _expected_by(row, specs[key], is_done=present == DONE_STATE, now=now)
+        expected_by = _expected_by(row, specs[key], is_done=is_done is not None, now=now)
         if expected_by is not None:
             reading["heartbeatd_expected_by_timestamp_seconds"].add_series(labels, expected_by)
         for column, name in NUMBER_GAUGES.items():
@@ -84,15 +86,6 @@ def _expected_by(row: sqlite3.Row, spec: Heartbeat | Job, *, is_done: bool, now:
     if row["awaits"]:
         ends += spec.async_timeout.total_seconds()
     return None if is_done and now.timestamp() > ends + ONE_DAY.total_seconds() else ends
-
-
-def _shown_state(row: sqlite3.Row) -> str:
-    is_done = (
-        row["state"] == "active"
-        and not row["goes_on"]
-        and entry_schedule.finished_single_slot(row["pace"], from_millis(row["settled_until"]))
-    )
-    return DONE_STATE if is_done else row["state"]
 
 
 def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[str], now: datetime) -> None:

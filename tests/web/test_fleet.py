@@ -11,7 +11,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 from heartbeatd.verbs import Mute
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import fleet, status_data
-from scheduler.insight.fleet import AgentCard, AgentState, Group
+from scheduler.insight.fleet import AgentCard, EntryHealth, Group
 from scheduler.model.outcome import Kind
 
 YAML = """
@@ -23,7 +23,7 @@ agents:
 """
 
 
-def states(world: World) -> dict[str, AgentState]:
+def states(world: World) -> dict[str, EntryHealth]:
     entries = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.HEARTBEAT)
     return {state.name: state for state in fleet.read_states(entries)}
 

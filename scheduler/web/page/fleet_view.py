@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from heartbeatd.questions import ListAgents, ListProblems
 from scheduler.insight import fleet, status_data
-from scheduler.insight.fleet import AgentCard, AgentState, Group
+from scheduler.insight.fleet import AgentCard, EntryHealth, Group
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -111,7 +111,7 @@ CARD_HELPERS = {
 }
 
 
-def _search(states: Sequence[AgentState], settings: Settings, search: str) -> list[AgentState]:
+def _search(states: Sequence[EntryHealth], settings: Settings, search: str) -> list[EntryHealth]:
     """The agents in whose name, state, model or channels every word of the search occurs."""
     words = search.casefold().split()
     return [state for state in states if _has_words(_searched_text(state, settings), words)] if words else list(states)
@@ -121,7 +121,7 @@ def _has_words(text: str, words: Iterable[str]) -> bool:
     return all(word in text for word in words)
 
 
-def _searched_text(state: AgentState, settings: Settings) -> str:
+def _searched_text(state: EntryHealth, settings: Settings) -> str:
     heartbeat = settings.heartbeats.get(state.name)
     more: Iterable[str] = () if heartbeat is None else (fleet.model_or_runner(heartbeat), *heartbeat.deliver)
     last = state.entry.last_run

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 
 from heartbeatd.answers import ConfigValue, EntryStatus
 from heartbeatd.questions import GetEntryConfig, ListJobs
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.insight import explanation, forecast, schedule_texts, status_data
+from scheduler.insight import explanation, fleet, forecast, schedule_texts, status_data
+from scheduler.insight.fleet import Group
 from scheduler.model import entry_schedule
-from scheduler.model.entry_schedule import MICROSECOND, due_times
 from scheduler.model.outcome import Kind
 from scheduler.store import entries, run_history
 from scheduler.store.run_history import RunFilter
@@ -32,15 +31,11 @@ FILTERS = {"all": "all", "problems": "with problems", "paused": "paused or muted
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job in the list. `entry` is its status; `schedule` is in words."""
+    """One job in the list. `entry` is its status; `schedule` is in words. `has_problem`: as for the cards of agents."""
 
     entry: EntryStatus
     schedule: str
-
-    @property
-    def has_problem(self) -> bool:
-        """Whether its last runs failed, or its messages do not arrive."""
-        return bool(self.entry.failing or self.entry.consecutive_failures or self.entry.undelivered)
+    has_problem: bool
 
     def is_in(self, chosen: str) -> bool:
         """Whether one of `FILTERS` shows it."""
@@ -56,12 +51,15 @@ def list_jobs(request: PageRequest) -> Page:
     chosen, wanted = request.choose("show", FILTERS, "all"), request.query.get("q", "")
     schedules = entries.states_and_schedules(request.db)
     found = [
-        JobRow(each, _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]))
-        for each in ask(request.api, "list_jobs", ListJobs()).cron
-        if each.state != "removed"
+        JobRow(
+            each.entry,
+            _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]),
+            Group.PROBLEMS in each.groups,
+        )
+        for each in fleet.read_states(ask(request.api, "list_jobs", ListJobs()).cron)
     ]
     matching = [row for row in found if wanted.casefold() in row.entry.name.casefold() and row.is_in(chosen)]
-    matching.sort(key=lambda row: not row.has_problem)
+    matching.sort(key=lambda row: (not row.has_problem, row.entry.name))
     rows, numbers = request.numbered_page(matching, PAGE_SIZE)
     context = {"rows": rows, "total": len(found), "matching": len(matching), **numbers}
     return Page("jobs.html", {"chosen": chosen, "filters": FILTERS, "wanted": wanted, **context})
@@ -87,7 +85,7 @@ def show_job(request: PageRequest) -> Page:
         "schedule": _describe_schedule(request, name, row.schedule_text),
         "expression": entry_schedule.schedule_parts(row.schedule_text).get("schedule"),
         "job_zone": zone,
-        "next_runs": _next_runs(request, foreseen),
+        "next_runs": list(islice(foreseen.times(request.now, request.now + forecast.MAX_SPAN), NEXT_SHOWN)) if foreseen else [],
         "runs": runs[:RUNS_SHOWN],
         "older": runs[RUNS_SHOWN - 1].id if len(runs) > RUNS_SHOWN else None,
         "is_latest": before is None,
@@ -111,12 +109,6 @@ def _has_calendars(text: str) -> bool:
 def _forecast_job(request: PageRequest, name: str) -> forecast.EntryForecast | None:
     seen = forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
     return next((each for each in seen if (each.course.kind, each.course.name) == (Kind.CRON, name)), None)
-
-
-def _next_runs(request: PageRequest, foreseen: forecast.EntryForecast | None) -> list[datetime]:
-    if foreseen is None or not foreseen.will_fire:
-        return []
-    return list(islice(due_times(foreseen.course, request.now - MICROSECOND, request.now + forecast.MAX_SPAN), NEXT_SHOWN))
 
 
 def _effective_config(request: PageRequest) -> list[ConfigValue] | None:

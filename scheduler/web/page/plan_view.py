@@ -11,7 +11,6 @@ from heartbeatd import answers
 from heartbeatd.answers import PlannedDay, PlannedEntry, WokenRuns
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
-from scheduler.model.entry_schedule import MICROSECOND, due_times, due_times_by_day
 from scheduler.web.access import cut
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
@@ -151,11 +150,11 @@ def _draw_runs(foreseen: EntryForecast, total: int, begin: datetime, end: dateti
     if not total:
         return
     if total > MAX_SINGLE_RUNS:
-        for day in due_times_by_day(foreseen.course, begin, end):
+        for day in foreseen.days(begin, end):
             yield _mark(day.first, day.latest, begin)
         return
     first = last = None
-    for instant in due_times(foreseen.course, begin - MICROSECOND, end - MICROSECOND):
+    for instant in foreseen.times(begin, end):
         if first is not None and last is not None and instant - last > SHARED_MARK:
             yield _mark(first, last, begin)
             first = None
