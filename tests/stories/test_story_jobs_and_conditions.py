@@ -310,6 +310,17 @@ def test_two_agents_that_do_not_report_release_the_notification_after_the_second
     assert sent(world) == [f"03-02 10:00 {FAILURE}"]
 
 
+def test_an_agent_reports_a_failure_although_the_job_wakes_another_agent_since(make_world: MakeWorld) -> None:
+    other = ProcessResult(2, b"", b"no route to host", truncated=False, timed_out=False, problem=None, ended_by=None)
+    scripts = {"nightly-backup": in_turn(FAILED, other), "ops": by_wake(REPORT, REPORT)}
+    world = make_world(config(agent=OTHER_AGENT), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 04:00")
+    world.reload(config(agent=OTHER_AGENT).replace("wake_heartbeat: ops", "wake_heartbeat: web"))
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 14:00")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+
+
 def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorld) -> None:
     text = config().replace("on_failure: {deliver: phone}", "on_failure: {deliver: [phone, room]}")
     channels: list[tuple[str, str]] = []
