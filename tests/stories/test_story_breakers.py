@@ -16,8 +16,10 @@ from test_story_explain import explained_entry
 from test_story_models import config, decides
 from world import MakeWorld, World
 
-from heartbeatd.verbs import Cancel, Mute, ReportResult
+from heartbeatd.verbs import Cancel, Mute, NoteActivity, ReportResult
+from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
@@ -93,6 +95,29 @@ def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(
         world = make_world(fleet(server.url, "a", "b", b="stagger: 5m", model_a="one", model_b="two"), environ={"KEY": KEY})
         world.run(minutes=29)
     assert (count_outcomes(world, "a"), count_outcomes(world, "b")) == (Counter({reason: 1}), Counter(breaker_open=1))
+
+
+def test_each_conversation_that_got_the_failure_of_a_provider_gets_its_end(make_world: MakeWorld) -> None:
+    answer, messages = [NO_KEY], list[tuple[str, str]]()
+    to_last = "deliver: last, on_failure: {after: 1, deliver: last}"
+    with Models(lambda request: answer[0]) as server:
+        yaml = fleet(server.url, "a", "b", a=to_last, b=f"stagger: 5m, {to_last}").replace(
+            "127.0.0.1:1/x", "127.0.0.1:1/{target}"
+        )
+        world = make_world(yaml, environ={"KEY": KEY})
+
+        def send(delivery: Delivery) -> DeliveryResult:
+            assert delivery.channel.url is not None
+            messages.append((delivery.channel.url.reveal()[-1], delivery.message.text.split()[0]))
+            return DeliveryResult("delivered")
+
+        world.send = send
+        for name, chat in (("a", "7"), ("b", "8")):
+            world.request(VerbRequest(NoteActivity.of(channel="hook", target=chat), (Kind.HEARTBEAT, name)))
+        world.run(minutes=20)
+        answer[0] = OK
+        world.run(hours=1)
+    assert messages == [("7", "CRITICAL"), ("8", "CRITICAL"), ("7", "over"), ("8", "over")]
 
 
 def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(make_world: MakeWorld) -> None:
