@@ -358,6 +358,9 @@ def test_silence_without_the_wake_that_brought_a_condition_does_not_end_it(make_
     world.run(minutes=5)
     world.wake("ops", "the site is down", sender="monitor")
     world.run(hours=6)
+    for _ in range(2):
+        world.wake("ops", "a release is out", sender="deployer")
+        world.run(minutes=5)
     assert sent(world) == ["[site] down"]
     for _ in range(2):
         world.wake("ops", "the site is up", sender="monitor")
