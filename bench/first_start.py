@@ -15,7 +15,7 @@ from servers.postgres import PostgresServer
 from world import World
 
 from scheduler.engine.inbox import Inbox
-from scheduler.engine.loop import Engine, Executors
+from scheduler.engine.tick import Engine, Executors
 from scheduler.store.boots import Boot
 
 

@@ -39,10 +39,10 @@ from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
-from scheduler.engine.loop import Engine, Executors
 from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
+from scheduler.engine.tick import Engine, Executors
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import (
     ALL_ENTRIES,
     NO_USAGE,

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from heartbeat.runners import Tokens
 from scheduler.engine import budget_reservations, provider_problems, wake_starts
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import Price, call_cost
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim

@@ -8,7 +8,7 @@ from datetime import timedelta
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
 from scheduler.engine.problems import REMIND_CRITICAL, News, after_end, after_finding, news_of
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import Finding, Subject

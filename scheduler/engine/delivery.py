@@ -13,8 +13,7 @@ from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import Button, DeliveryResult, Message
 from scheduler.engine import message_buttons
-from scheduler.engine.savepoints import run_for_message
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick, run_for_message
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, OnUncertain
 from scheduler.net.http_client import HttpClient

@@ -33,7 +33,7 @@ from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import mutes, pending_runs, planning, problem_notices, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import after_close
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.events import PauseChanged, ProblemChanged

@@ -12,7 +12,7 @@ from scheduler.engine import job_failures, mutes, notices, provider_problems
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, remind_interval, times_in_a_row
 from scheduler.engine.provider_problems import FailedCircuit
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Outcome, Reason, Skip, Trigger

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick, run_isolated
+from scheduler.model.daemon_health import TickPart
 from scheduler.model.expected_error import ExpectedError
+from scheduler.system.log import log_event
 
 
 class Refused(ExpectedError):
@@ -41,16 +44,23 @@ class PendingRequest:
         self._refusal: Refused | None = None
 
     def apply(self, tick: Tick) -> None:
-        """Carry the request out. The answer is kept back until the tick is committed."""
-        self._answer, self._refusal = None, None
-        try:
-            self._answer = self.request.apply(tick)
-        except Refused as refusal:
-            self._refusal = refusal
+        """Carry the request out. The answer is kept back until the tick is committed.
 
-    def refuse_with(self, refusal: Refused) -> None:
-        """Answer with this refusal instead, once the tick is committed."""
-        self._answer, self._refusal = None, refusal
+        If it raises an unexpected exception, its changes are undone, and its sender gets a refusal.
+        """
+        self._answer, self._refusal = None, None
+
+        def refuse(error: Exception) -> None:
+            log_event(logging.ERROR, "request_broken", error=error)
+            self._refusal = Refused("broken", "the daemon failed to do this; see its log")
+
+        def answer() -> None:
+            try:
+                self._answer = self.request.apply(tick)
+            except Refused as refusal:
+                self._refusal = refusal
+
+        run_isolated(tick, TickPart.REQUEST, answer, refuse)
 
     def send_reply(self) -> None:
         """Complete the future with the answer."""

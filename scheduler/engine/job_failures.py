@@ -15,7 +15,7 @@ from heartbeat.spec import Heartbeat
 from scheduler.engine import budget_reservations, notices, planning, problem_notices
 from scheduler.engine.problems import Change, News, after_end
 from scheduler.engine.reported_problems import failing_jobs, is_about_job
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from scheduler.engine import message_buttons, planning, wake_starts
-from scheduler.engine.savepoints import run_for_entry
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
 from scheduler.store import (
@@ -22,7 +21,6 @@ from scheduler.store import (
     retention,
     runs,
 )
-from scheduler.store.transaction import Transaction
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
 MAX_ROWS_REMOVED = 500  # rows per tick
@@ -46,8 +44,9 @@ class GrownHistories:
         self._rows: Counter[Key] = Counter()
         self.to_trim: list[Key] = []  # to be trimmed in the next tick
 
-    def count_rows(self, events: Iterable[Event], kept: int) -> None:
-        """Count the runs that were closed in a committed tick. `kept` is `history.runs`."""
+    def follow(self, events: Iterable[Event], kept: int) -> None:
+        """Follow a committed tick: it has trimmed `to_trim`, and closed runs. `kept` is `history.runs`."""
+        self.to_trim = []
         for happened in events:
             if isinstance(happened, RunClosed):
                 key = (happened.kind, happened.name)
@@ -56,24 +55,16 @@ class GrownHistories:
                     del self._rows[key]
                     self.to_trim.append(key)
 
-    def forget_trimmed(self) -> None:
-        """Forget the entries of `to_trim`: they were trimmed in a committed tick."""
-        self.to_trim = []
 
-
-def trim_grown_histories(tx: Transaction, grown: GrownHistories, kept: int) -> None:
-    """Delete the surplus runs of the entries in `grown.to_trim`. `kept` is `history.runs`."""
+def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories) -> MaintenanceState:
+    """Trim the histories that have grown. Once a minute, delete old rows; if there are many, continue in the next tick."""
+    kept = tick.plan.settings.history
     for key in grown.to_trim:
-        entry_row = entries.current_entry(tx, *key)
+        entry_row = entries.current_entry(tick.tx, *key)
         if entry_row is not None:
-            runs.delete_surplus_runs(tx, entry_row, kept, MAX_ROWS_REMOVED)
-
-
-def maintain_database(tick: Tick, state: MaintenanceState) -> MaintenanceState:
-    """Once a minute, delete old rows; if there are many, continue in the next tick."""
+            runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, MAX_ROWS_REMOVED)
     if state.done_at is not None and timedelta() <= tick.now - state.done_at < MAINTENANCE_INTERVAL:
         return state
-    kept = tick.plan.settings.history
     room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
     trimmed = state.last_trimmed_id
     some = entries.entries_after(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)

@@ -10,7 +10,7 @@ from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, format_count, format_duration, list_names, squeeze
 from scheduler.channels import target_urls
 from scheduler.engine.problems import Change, News
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip

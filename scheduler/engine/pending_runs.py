@@ -8,10 +8,9 @@ from functools import partial
 from heartbeat.findings import Report
 from heartbeat.runners import MAX_ANSWER, Answer
 from heartbeat.runners.agent_json import answer_from_report
-from scheduler.engine import run_ends
+from scheduler.engine import settle
 from scheduler.engine.inbox import Refused
-from scheduler.engine.savepoints import run_for_entry
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.store import clock_changes, entries, run_history, runs
@@ -51,7 +50,7 @@ def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:
     message = f"{awaited.name} failed: {error}" if awaited.kind is Kind.CRON else None
     result = AttemptResult(Outcome.FAILED, Reason.NO_RESULT, error=error, message=message)
     if entry is not None:
-        run_ends.record_late_result(tick, entry, awaited.slot, result)
+        settle.record_late_result(tick, entry, awaited.slot, result)
         return
     run = runs.open_result_run(tick.tx, awaited.kind, awaited.name, awaited.slot)
     if run is not None:
@@ -80,7 +79,7 @@ def record_result(tick: Tick, run_id: int, text: str | None, error: str | None, 
         result = _judge_answer(entry, text, truncated)
     else:
         result = AttemptResult(Outcome.FAILED, Failure.EXIT, error=error)
-    recorded = run_ends.record_late_result(tick, entry, found.slot, storable_result(result)) if found.due_at else None
+    recorded = settle.record_late_result(tick, entry, found.slot, storable_result(result)) if found.due_at else None
     if recorded is None:
         raise Refused("already_reported", f"run {run_id} already has its result")
     return recorded
@@ -102,7 +101,7 @@ def cancel_run(tick: Tick, run_id: int) -> bool:
         tick.cancelled.append(run_id)
         return False
     entry_row = entries.get_entry(tick.tx, kind, name)
-    run_ends.close_abandoned(
+    settle.close_abandoned(
         tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next attempt")
     )
     return True
@@ -115,7 +114,7 @@ def _cancel_awaited_result(tick: Tick, run_id: int) -> None:
     if found is None or entry is None or found.given_up:
         raise Refused(*_explain_no_cancel(tick.tx, run_id))
     result = _cancelled_result("was cancelled before its result was reported")
-    if not found.due_at or run_ends.record_late_result(tick, entry, found.slot, result) is None:
+    if not found.due_at or settle.record_late_result(tick, entry, found.slot, result) is None:
         raise Refused("closed", f"run {run_id} already has its result")
 
 

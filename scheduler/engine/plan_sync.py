@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.interval_slots import first_anchor
-from scheduler.engine import job_failures, planning, run_ends, wake_starts
-from scheduler.engine.tick import Tick
+from scheduler.engine import job_failures, planning, settle, wake_starts
+from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
@@ -148,7 +148,7 @@ def _retire_entry(
     planning.save_with_next_due(tick.tx, entry_row, retired)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":
-        run_ends.give_up_waiting(tick, entry, retired, run)
+        settle.give_up_waiting(tick, entry, retired, run)
     wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
     problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
     if entry_row.kind is Kind.CRON:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from heartbeat.schedule_slots import AnySlotRange
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
@@ -289,20 +289,27 @@ def expect_slot_after(entry_row: EntryRow, slot: datetime) -> EntryRow:
     return _expect_slot(entry_row, following)
 
 
-def note_result(tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, result: AttemptResult) -> EntryRow:
-    """The row after a run, with the slot that is to be answered next. Slots are counted as answered or lost.
+def count_slots(entry_row: EntryRow, slot: datetime, trigger: Trigger, result: AttemptResult) -> tuple[int, int]:
+    """How many slots this result of a run answers and loses. Neither, if a wake has started the run.
 
-    An asynchronous run counts when its result arrives. A run that a person cancelled is neither. A failed run counts as lost,
-    but after it only the next slot is expected, because failures have metrics of their own. An answer that was cut is treated in
-    the same way: what it leaves out is lost. A result that never arrived is still expected.
+    An asynchronous run counts when its result arrives. A run that a person cancelled is neither. An answer that was cut counts as
+    lost, because of what it leaves out.
     """
     is_good = result.outcome in ANSWERED and not result.truncated
     is_cut = result.outcome in ANSWERED and result.truncated
     is_worrying = is_cut or result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in WORRYING_SKIPS)
     is_bad = is_worrying and result.reason is not Reason.CANCELLED
-    if (is_good or is_bad) and _is_slot(entry_row, slot, trigger):
-        tx.db.count_slots(entry_row.id, good=int(is_good), bad=int(is_bad))
-    has_ended = is_good or is_cut or (result.outcome in FAILURES and result.reason is not Reason.NO_RESULT)
+    is_counted = (is_good or is_bad) and _is_slot(entry_row, slot, trigger)
+    return (int(is_good), int(is_bad)) if is_counted else (0, 0)
+
+
+def expect_slot_after_result(entry_row: EntryRow, slot: datetime, result: AttemptResult) -> EntryRow:
+    """The row after a run, with the slot that is to be answered next.
+
+    After a failure only the next slot is expected, because failures have metrics of their own, and so after an answer that was
+    cut. A result that never arrived is still expected.
+    """
+    has_ended = result.outcome in ANSWERED or (result.outcome in FAILURES and result.reason is not Reason.NO_RESULT)
     if has_ended or (result.outcome is Outcome.SKIPPED and result.reason in EXCUSED_SKIPS):
         return expect_slot_after(entry_row, slot)
     return entry_row

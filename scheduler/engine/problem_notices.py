@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from scheduler.engine import notices
 from scheduler.engine.problems import Change, News, news_of
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.problem import Problem
 from scheduler.model.settings import Target
 from scheduler.store import outbox, problems

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
 from scheduler.engine.problems import Change, News, after_end, after_finding, news_of, remind_interval
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import FAILURES, AttemptResult, Call, Failure, Kind, Skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.engine import budget_reservations, plan_sync, wake_starts
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Claim
 from scheduler.model.events import SettingsApplied

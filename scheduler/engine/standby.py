@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from heartbeat.runners import StartProcess
-from scheduler.engine.loop import Engine
+from scheduler.engine.tick import Engine
 from scheduler.model.settings import Settings
 from scheduler.store.database import Store
 from scheduler.system import extras

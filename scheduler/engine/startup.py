@@ -7,21 +7,34 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from scheduler.engine import call_usage, planning, run_ends, wake_starts
-from scheduler.engine.tick import Tick
+from scheduler.engine import (
+    budget_reservations,
+    call_usage,
+    channel_problems,
+    clock_adjustment,
+    delivery,
+    plan_sync,
+    planning,
+    settle,
+    wake_starts,
+)
+from scheduler.engine.tick_items import Tick
+from scheduler.model.config_changes import ConfigEvent
+from scheduler.model.daemon_health import TickPart
 from scheduler.model.entry import Claim, Entry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import Settings
 from scheduler.model.wake import Wake
-from scheduler.store import boots, breakers, entries, outbox, runs, slot_records
+from scheduler.store import boots, breakers, config_history, entries, outbox, runs, slot_records
 from scheduler.store.database import Store, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.locations import open_for_writing
@@ -42,6 +55,8 @@ LOCK_RETRY_SECONDS = 0.3  # seconds
 MAX_LOCK_RETRIES = 60  # while a command that writes holds the lock, for example with a large config on a slow machine
 
 LOST_COMMITS = "the database lost its last commits, so it may have been carried out more than once"
+
+LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
 
 MAX_CRASHES = 3  # a run that was interrupted more often probably crashes the daemon, so it is not run again
 
@@ -131,20 +146,62 @@ def _interrupted_work(store: Store, *, runs_here: bool) -> dict[str, dict[str, A
     }
 
 
-def recover_runs(tick: Tick, survivors: SurvivorsByRun, seen: datetime | None, adopted: Mapping[int, Claim]) -> None:
-    """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery.
+@dataclass(frozen=True, slots=True)
+class LeftRuns:
+    """What is known of the runs that the last boot has left open.
 
-    `seen` is the last tick of that boot, which counts as the time of the interruption. The attempts `adopted` from that boot, by
-    run, were not interrupted, because workers execute them.
+    `survivors` are those with processes that could not be ended. The attempts `adopted` from that boot, by run, were not
+    interrupted, because workers execute them.
     """
+
+    survivors: SurvivorsByRun
+    adopted: Mapping[int, Claim]
+
+
+def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, changed: ConfigEvent | None) -> None:
+    """Recover from the last boot, in the first transaction of this one.
+
+    1. The boot is recorded. A clock change while the daemon was down is followed.
+    2. Interrupted runs and deliveries are retried or closed.
+    3. Entry rows are added, changed and removed by the plan. With `at_once` new entries are due now.
+    4. Waiting wakes are reconsidered, and `@reboot` jobs are started.
+    """
+    tx, plan = tick.tx, tick.plan
+    last = boots.latest_boot(tx.db)
+    seen = last.last_tick_at if last else None
+    slots_may_differ = boots.record_boot(tx, boot)
+    if plan.stored_config:
+        config_history.record_config_in_force(tx, plan.stored_config)
+    if changed:
+        config_history.record_config_event(tx, changed)
+    if last is not None and last.config_hash != plan.settings.hash:
+        budget_reservations.adopt_budgets(tx, plan.settings)
+    budget_reservations.record_budgets(tx, plan.settings)
+    clock_adjustment.follow_clock_while_down(tx, seen)
+    if last is not None and last.clean and seen and tick.now - seen <= LONGEST_RESTART:
+        planning.excuse_slots(tx, seen, tick.now)
+    _recover_runs(tick, left, min(seen, tick.now) if seen else tick.now)
+    delivery.recover_deliveries(tick)
+    tick.parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
+    breakers.allow_probes_now(tx)  # a new key may be the reason for the restart
+    plan_sync.sync_entries(tick, {}, at_once=at_once)
+    wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
+    _wake_boot_jobs(tick)
+    if slots_may_differ:
+        for entry_row in entries.all_entries(tx.db):
+            planning.save_with_next_due(tx, entry_row, entry_row)
+
+
+def _recover_runs(tick: Tick, left: LeftRuns, interrupted_at: datetime) -> None:
+    """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery."""
     for kind, name, run in runs.all_open_runs(tick.tx.db):
         entry_row = entries.get_entry(tick.tx, kind, name)
         entry = tick.plan.entries.get((kind, name))
-        if run.state == "running" and entry is not None and _is_adopted(run, adopted):
+        if run.state == "running" and entry is not None and _is_adopted(run, left.adopted):
             log_event(logging.INFO, "run_adopted", run=run.id, kind=kind, name=name)
         elif run.state == "running":
-            runs.record_interruption(tick.tx, run, min(seen, tick.now) if seen else tick.now)
-            _recover_run(tick, entry_row, entry, run, survivors)
+            runs.record_interruption(tick.tx, run, interrupted_at)
+            _recover_run(tick, entry_row, entry, run, left.survivors)
 
 
 def _is_adopted(run: OpenRun, adopted: Mapping[int, Claim]) -> bool:
@@ -162,7 +219,7 @@ def _recover_run(tick: Tick, entry_row: EntryRow, entry: Entry | None, run: Open
         result = _interrupted_result(entry_row.kind, entry_row.name, run, survivors)
         if tick.lost_commits is not None:
             result = replace(result, error=f"{result.error}; {LOST_COMMITS}")
-        run_ends.close_abandoned(tick, entry, entry_row, run, result)
+        settle.close_abandoned(tick, entry, entry_row, run, result)
 
 
 def _may_run_again(tx: Transaction, entry: Entry, entry_row: EntryRow, run: OpenRun, survivors: SurvivorsByRun) -> bool:
@@ -193,7 +250,7 @@ def _why_not_run_again(run: OpenRun, survivors: SurvivorsByRun) -> tuple[Failure
     return Failure.EXIT, "the daemon stopped during this run; its remaining processes on this machine were ended"
 
 
-def wake_boot_jobs(tick: Tick) -> None:
+def _wake_boot_jobs(tick: Tick) -> None:
     """Start the jobs with `schedule: "@reboot"`, except those with an open run, which was recovered."""
     for (kind, name), entry in tick.plan.entries.items():
         entry_row = entries.current_entry(tick.tx, kind, name) if entry.starts_at_boot and entry.enabled else None
@@ -238,7 +295,7 @@ def _recover_interrupted_run(tick: Tick, kind: Kind, name: str, run: OpenRun, in
     reason, error = _why_lost_run_ends(run, interruption)
     message = f"{name} was interrupted: {error}" if kind is Kind.CRON else None
     result = AttemptResult(Outcome.ABANDONED, reason, error=error, message=message)
-    run_ends.close_abandoned(tick, entry, entry_row, run, result)
+    settle.close_abandoned(tick, entry, entry_row, run, result)
 
 
 def _why_lost_run_ends(run: OpenRun, interruption: Interrupted) -> tuple[Failure | Reason, str]:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from scheduler.engine import budget_reservations, entry_problems, planning
 from scheduler.engine.inbox import Refused
 from scheduler.engine.planning import NEAR_SLOT
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow

@@ -16,9 +16,10 @@ from heartbeat.findings import Severity
 from heartbeat.spec import Heartbeat
 from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
-from scheduler.engine import claims, planning
+from scheduler.engine import planning
+from scheduler.engine.claim import hypothetical_claim
 from scheduler.engine.reported_problems import interval_of
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.insight import schedule_texts
 from scheduler.insight.entry_states import active_mute
 from scheduler.insight.reason_texts import SlotCause
@@ -57,7 +58,7 @@ def check_preconditions(
         found |= _check_open_run(open_run)
         return _conclude(found, held | _worker_detail(open_run), is_done=is_done, is_complete=False)
     tick = Tick(Transaction.for_reading(db, now), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
-    claim = claims.hypothetical_claim(tick, entry, entry_row)
+    claim = hypothetical_claim(tick, entry, entry_row)
     if entry.lane is not None and lanes.is_locked(entry.lane):
         claim = claim.blocked_by(Skip.BUSY, None)
     answers = dict(preconditions(claim))

@@ -12,7 +12,7 @@ from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeatd.answers import KnownTarget
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import AttemptResult, Kind, Outcome
+from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome
 from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
@@ -26,11 +26,26 @@ def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, 
     return tuple((row["role"], row["text"]) for row in reversed(rows))
 
 
-def save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
+def last_checked_slots(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
+    """The slot at which each item was last checked, by the item's hash."""
+    if entry.kind is not Kind.HEARTBEAT:
+        return {}
+    return {row[0]: from_millis(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
+
+
+def remember_run(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
+    """Save what the next runs of an agent need of this one: the checked items, and the text of an alert."""
+    if result.outcome in ANSWERED:
+        _save_checked_items(tx, claim, result)
+    if result.outcome is Outcome.ASYNC:
+        _save_pending_items(tx, claim, result)
+    if result.outcome is Outcome.ALERT and result.text and claim.entry.session_keep:
+        _save_alert(tx, claim, result)
+
+
+def _save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Save the prompt and the text of an alert, and delete older messages than the session keeps."""
     entry = claim.entry
-    if entry.session_keep == 0 or result.outcome is not Outcome.ALERT or not result.text:
-        return
     prompt = f"Heartbeat of {claim.run.slot:%Y-%m-%d %H:%M} UTC."
     for role, text in (("user", prompt), ("assistant", entry.answer_text(result))):
         tx.db.execute(
@@ -42,14 +57,7 @@ def save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     )
 
 
-def last_checked_slots(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
-    """The slot at which each item was last checked, by the item's hash."""
-    if entry.kind is not Kind.HEARTBEAT:
-        return {}
-    return {row[0]: from_millis(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
-
-
-def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
+def _save_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Record the items that a run has checked, and delete those that are no longer on the checklist."""
     selection = result.prompt.selection
     last_checked = claim.facts.memory.last_checked
@@ -64,7 +72,7 @@ def record_checked_items(tx: Transaction, claim: Claim, result: AttemptResult) -
     )
 
 
-def save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
+def _save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     """Save the items of a run whose answer comes later. They count as checked only when the answer has come."""
     selection = result.prompt.selection or Selection("", has_work=False)
     prompted = {

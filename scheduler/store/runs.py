@@ -33,21 +33,21 @@ UNFINISHED = "select run_id from outbox where state in ('pending', 'sending', 'u
 
 def open_run(
     tx: Transaction, entry_row: EntryRow, slot: datetime, trigger: Trigger, model: str | None, woken_by: str | None = None
-) -> tuple[int, int] | None:
-    """Insert the run of a first attempt; returns its id and fence, None if that slot has a run already.
+) -> OpenRun | None:
+    """Insert the run of a first attempt. None if that slot has a run already.
 
     `woken_by` is the sender of the wake that starts the run.
     """
     row = tx.db.execute(
         "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash,"
         " woken_by) values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?, ?)"
-        " on conflict (kind, name, trigger, slot) do nothing returning id, fence",
+        " on conflict (kind, name, trigger, slot) do nothing returning id",
         (
             entry_row.kind, entry_row.name, to_millis(slot), trigger, tx.owner, to_millis(tx.now), model, tx.config_hash,
             woken_by,
         ),
     ).fetchone()  # fmt: skip
-    return (row["id"], row["fence"]) if row else None
+    return OpenRun(row["id"], "running", slot, trigger, 1, 0, 1, tx.owner, tx.now) if row else None
 
 
 def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> OpenRun | None:

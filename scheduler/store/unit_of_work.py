@@ -99,7 +99,7 @@ class UnitOfWork(Connection):
             after = EntryRow._make(value if now == was else now for value, was, now in zip(current, before, after, strict=True))
         self._changed[key] = (first, after)
 
-    def count_slots(self, entry_id: int, *, good: int = 0, bad: int = 0) -> None:
+    def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
         good_before, bad_before = self._slot_counts.get(entry_id, (0, 0))
         self._slot_counts[entry_id] = good_before + good, bad_before + bad

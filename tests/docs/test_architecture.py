@@ -57,7 +57,7 @@ def test_the_table_of_modules_is_the_order_of_the_layers() -> None:
 
 @pytest.mark.extras
 def test_each_file_that_the_page_names_exists() -> None:
-    """A name without a package, such as `engine/run_ends`, is a module of the scheduler."""
+    """A name without a package, such as `engine/settle`, is a module of the scheduler."""
     named = re.findall(r"`((?:[\w]+/)+[\w]*(?:\.py)?)`", PAGE)
     assert len(named) > 60
     roots = (HOME, HOME / "scheduler", HOME / "scheduler" / "config", HOME / "heartbeat")

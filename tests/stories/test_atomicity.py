@@ -15,8 +15,8 @@ from test_story_slots import agent
 from world import DatabaseOf, World, add_entry_row, run_until_crash, utc
 
 from scheduler.config.settings.load import load_config
-from scheduler.engine import run_starts
-from scheduler.engine.tick import Tick
+from scheduler.engine.claim import claim_due
+from scheduler.engine.tick_items import Tick
 from scheduler.model.outcome import Kind
 from scheduler.store import entries
 from scheduler.store.database import Store
@@ -95,7 +95,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
             tick = Tick(Transaction(db, now, owner), plan.make_plan(settings), now, random.Random(1))
             due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
             for entry_row in due:
-                claim = run_starts.start_due(tick, tick.plan.entries[(entry_row.kind, entry_row.name)], entry_row)
+                claim = claim_due(tick, entry_row, None)
                 claimed += [claim.entry.name] if claim else []
         if not due:
             store.close()

@@ -18,7 +18,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 from scheduler.channels.message import DeliveryResult
 from scheduler.config.keys.value_types import parse_positive_duration
 from scheduler.engine import plan_sync
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.model.events import RunClosed, SkipsRevoked
 from scheduler.model.outcome import Kind
 from scheduler.store import boots, entries, wakes

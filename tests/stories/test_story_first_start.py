@@ -8,10 +8,10 @@ import pytest
 from test_story_slots import agent
 from world import World
 
-from scheduler.engine import loop
+from scheduler.engine import tick
 from scheduler.store import entries
 
-MANY = 2 * loop.NEW_ENTRIES_PER_PART + 100
+MANY = 2 * tick.NEW_ENTRIES_PER_PART + 100
 AGENTS = "defaults: {heartbeat: {interval: 30m, deliver: log}}\nagents:\n" + "\n".join(
     f"  a{number}: {{}}" for number in range(MANY)
 )
@@ -38,9 +38,9 @@ def test_many_new_agents_are_added_in_parts_and_a_stop_is_obeyed_between_them(ma
         return len(seen) == 3
 
     assert not world.engine.add_new_entries(world.clock.read(), is_over)
-    assert seen == [1, 1 + loop.NEW_ENTRIES_PER_PART, 1 + 2 * loop.NEW_ENTRIES_PER_PART]
+    assert seen == [1, 1 + tick.NEW_ENTRIES_PER_PART, 1 + 2 * tick.NEW_ENTRIES_PER_PART]
     assert world.engine.add_new_entries(world.clock.read(), lambda: False)  # the last few are left to the boot
-    assert rows_of(world) == 1 + 2 * loop.NEW_ENTRIES_PER_PART
+    assert rows_of(world) == 1 + 2 * tick.NEW_ENTRIES_PER_PART
     world.kill()
     world.boot()
     rows = entries.all_entries(world.store.connection)

@@ -21,8 +21,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import AdoptPlan
-from scheduler.engine.savepoints import TickParts
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick, TickParts
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import Kind, Trigger

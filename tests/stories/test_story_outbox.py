@@ -14,7 +14,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import MAX_ENTRIES_PER_TICK
+from scheduler.engine.tick import MAX_ENTRIES_PER_TICK
 from scheduler.model.timestamps import to_millis
 from scheduler.store import outbox
 

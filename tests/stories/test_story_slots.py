@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from world import Delayed, MakeWorld, World, utc
 
-from scheduler.engine.loop import MAX_ENTRIES_PER_TICK, MAX_RESULTS_PER_TICK
+from scheduler.engine.tick import MAX_ENTRIES_PER_TICK, MAX_RESULTS_PER_TICK
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis

@@ -12,7 +12,7 @@ from world import Delayed, MakeWorld, World, utc
 from heartbeatd.verbs import Cancel, HoldLane, Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.loop import MAX_REQUESTS_PER_TICK
+from scheduler.engine.tick import MAX_REQUESTS_PER_TICK
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import run_history, wakes

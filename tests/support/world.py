@@ -30,8 +30,8 @@ from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Inbox, Request
-from scheduler.engine.loop import Engine, Executors
 from scheduler.engine.requests import AdoptPlan
+from scheduler.engine.tick import Engine, Executors
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event

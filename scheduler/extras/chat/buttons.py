@@ -22,7 +22,7 @@ from scheduler.channels import target_urls, telegram
 from scheduler.channels.message import Button
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.tick import Tick
+from scheduler.engine.tick_items import Tick
 from scheduler.extras.chat.telegram_buttons import Press
 from scheduler.model.events import ButtonPressed
 from scheduler.model.outcome import Kind, Trigger

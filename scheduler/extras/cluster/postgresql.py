@@ -1,6 +1,6 @@
 """Keeps the same tables in PostgreSQL, and runs the statements of the store there. Imported only if `state` names a server.
 
-After a failure, engine/loop.py tries the next transaction after DATABASE_RETRY. The connection is made again then.
+After a failure, engine/tick.py tries the next transaction after DATABASE_RETRY. The connection is made again then.
 """
 
 from __future__ import annotations

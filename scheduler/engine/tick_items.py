@@ -1,20 +1,24 @@
-"""Runs the parts of a tick in savepoints, so that an exception in one entry, request or message does not affect the others."""
+"""The values of one tick, and its parts: an exception in one entry, request or message does not affect the others."""
 
 from __future__ import annotations
 
 import logging
+import random
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from scheduler.engine.inbox import PendingRequest, Refused
-from scheduler.engine.tick import Tick
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome
+from scheduler.model.settings import Limits
 from scheduler.store import entries, outbox, runs
 from scheduler.store.outbox import OutboxMessage
+from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
+from scheduler.work.plan import Plan
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +27,46 @@ POSTPONEMENT = timedelta(hours=1)
 PART_PAUSE = timedelta(minutes=5)
 
 
-def _run_isolated(tick: Tick, part: TickPart, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
+@dataclass(frozen=True, slots=True)
+class LostCommits:
+    """The database may have lost its last commits: which slots and wakes may already have been executed."""
+
+    slots_until: datetime
+    wakes_until: int
+
+
+@dataclass(slots=True)
+class Tick:
+    """One iteration of the main loop: its transaction, the active plan, and the runs to cancel after the commit.
+
+    `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
+    `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
+    spreads retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks.
+    `cancelled` are the ids of the runs to end after the commit. `now` does not advance.
+    """
+
+    tx: Transaction
+    plan: Plan
+    awake_since: datetime
+    chance: random.Random
+    no_capacity_since: datetime | None = None
+    no_capacity_why: str | None = None
+    lost_commits: LostCommits | None = None
+    parts: TickParts = field(default_factory=lambda: TickParts(Counter()))
+    cancelled: list[int] = field(default_factory=list)
+    now: datetime = field(init=False)
+    limits: Limits = field(init=False)  # those of the plan
+
+    def __post_init__(self) -> None:
+        self.now, self.limits = self.tx.now, self.plan.settings.limits
+
+    def adopt_plan(self, plan: Plan) -> None:
+        """Use another plan from here on. Rows that are written afterwards have its hash."""
+        self.plan, self.limits = plan, plan.settings.limits
+        self.tx.config_hash = plan.settings.hash
+
+
+def run_isolated(tick: Tick, part: TickPart, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
     """Run a part of a tick. If it raises, its rows, its events and a change of the plan are undone, and `on_error` answers.
 
     Errors of SQLite concern the whole transaction, so they are raised. A savepoint takes 2 µs, and a beat about 100.
@@ -37,7 +80,7 @@ def _run_isolated(tick: Tick, part: TickPart, act: Callable[[], T], on_error: Ca
         raise
     except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
         tick.adopt_plan(plan)
-        tick.internal_errors[part] += 1
+        tick.parts.errors[part] += 1
         return on_error(error)
 
 
@@ -68,7 +111,7 @@ def run_for_entry(
         if entry_row is not None:
             entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=again_at))
 
-    return _run_isolated(tick, TickPart.ENTRY, act, on_error)
+    return run_isolated(tick, TickPart.ENTRY, act, on_error)
 
 
 def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error: Exception) -> None:
@@ -78,16 +121,6 @@ def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error:
         runs.close_undeclared_run(tick.tx, kind, name, run, result)
 
 
-def apply_request(tick: Tick, request: PendingRequest) -> None:
-    """Carry out a request. If it raises an unexpected exception, its changes are undone, and its sender gets a refusal."""
-
-    def refuse(error: Exception) -> None:
-        log_event(logging.ERROR, "request_broken", error=error)
-        request.refuse_with(Refused("broken", "the daemon failed to do this; see its log"))
-
-    _run_isolated(tick, TickPart.REQUEST, lambda: request.apply(tick), refuse)
-
-
 def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) -> T | None:
     """Run the part of a tick that concerns one message. If it raises, the message is given up."""
 
@@ -95,13 +128,14 @@ def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) ->
         log_event(logging.ERROR, "message_broken", message=message.id, error=error)
         outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
 
-    return _run_isolated(tick, TickPart.MESSAGE, act, give_up)
+    return run_isolated(tick, TickPart.MESSAGE, act, give_up)
 
 
 class TickParts:
     """Runs the parts of a tick that concern no single entry, request or message. One that raises is left out for 5 minutes."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors: Counter[TickPart]) -> None:
+        self.errors = errors  # the number of unexpected exceptions, by part
         self._paused: dict[TickPart, datetime] = {}  # until when each part is left out
 
     def run(self, tick: Tick, name: TickPart, act: Callable[[], T], otherwise: T) -> T:
@@ -114,7 +148,7 @@ class TickParts:
             self._paused[name] = tick.now + PART_PAUSE
             return otherwise
 
-        return _run_isolated(tick, name, act, leave_out)
+        return run_isolated(tick, name, act, leave_out)
 
     def is_paused(self, name: TickPart, now: datetime) -> bool:
         """Whether a part is left out now."""

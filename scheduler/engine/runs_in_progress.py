@@ -1,11 +1,13 @@
-"""Cancels runs that exceed their timeout, gives up those that do not end, and says how an attempt has ended."""
+"""Watches the runs in progress: their timeouts, the places that they hold, and how their attempts have ended."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
+from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
 from scheduler.system.file_limits import is_scarcity
@@ -13,6 +15,8 @@ from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Executor, Interrupted, NeverBegun, NotTaken
 
 STUCK_SECONDS = 10.0  # from the cancellation of a run until it is given up
+MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
+MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
 
 RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
     "timeout": (Outcome.TIMEOUT, Failure.TIMEOUT, "did not end within its timeout"),
@@ -74,6 +78,46 @@ class Deadlines:
 
     def _next_deadline(self, run_id: int) -> float:
         return self._cancelled[run_id][1] + STUCK_SECONDS if run_id in self._cancelled else self._timeout_at[run_id]
+
+
+class HeldPlaces:
+    """Which runs have held places since `limits.concurrency` was reached, and for how long.
+
+    `full_since` is the time since which it has been reached, None if another run may start.
+    """
+
+    def __init__(self) -> None:
+        self.full_since: datetime | None = None
+        self._held: dict[int, tuple[Claim, float, float]] = {}  # each run with its first and last time, by the monotonic clock
+        self._limit = 0
+
+    def note(self, running: Mapping[int, Claim], reading: ClockReading, *, full: bool) -> None:
+        """Note the runs in progress. `full` False: another run may start, so that all is forgotten."""
+        if not full:
+            self._held, self.full_since = {}, None
+            return
+        self.full_since = self.full_since or reading.now
+        self._limit = len(running)
+        for run_id, claim in running.items():
+            first = self._held[run_id][1] if run_id in self._held else reading.monotonic
+            self._held[run_id] = (claim, first, reading.monotonic)
+        if len(self._held) > MAX_NOTED_RUNS:
+            kept = sorted(self._held, key=self._time_held, reverse=True)[: MAX_NOTED_RUNS // 2]
+            self._held = {run_id: each for run_id, each in self._held.items() if run_id in kept or run_id in running}
+
+    def describe(self) -> str | None:
+        """The limit, and the runs that have held a place for the longest time; None if another run may start."""
+        if not self._held:
+            return None
+        longest = sorted(self._held, key=self._time_held, reverse=True)[: min(MAX_NAMED_RUNS, self._limit)]
+        entries_by_run = {run_id: self._held[run_id][0].entry for run_id in longest}
+        names = [f"{each.kind.label_of(each.name)} (run {run_id})" for run_id, each in entries_by_run.items()]
+        more = f" and {self._limit - len(names)} more" if self._limit > len(names) else ""
+        return f"limits.concurrency ({self._limit}) was reached by {', '.join(names)}{more}"
+
+    def _time_held(self, run_id: int) -> tuple[float, int]:
+        _, first, last = self._held[run_id]
+        return last - first, -run_id
 
 
 def _result_of_stuck_run() -> AttemptResult:

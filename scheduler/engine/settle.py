@@ -1,9 +1,12 @@
-"""Finishes attempts: defers, retries or closes the run, with all effects on its entry, messages and wakes."""
+"""Settles an attempt with its result: the run waits, is tried again, or is closed, with all that follows from it.
+
+What a result changes is planned first (`_plan_retry`, `_plan_closing`), and written then in one place (`_write_closing`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -13,7 +16,6 @@ from heartbeat.verdict import with_cut_note
 from scheduler.engine import (
     budget_reservations,
     call_usage,
-    claims,
     entry_problems,
     job_failures,
     mutes,
@@ -25,8 +27,8 @@ from scheduler.engine import (
 )
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
-from scheduler.engine.tick import Tick
-from scheduler.model.entry import Claim, Entry, OpenRun
+from scheduler.engine.tick_items import Tick
+from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import ChecklistRemarked, LaneBusy, RetryPlanned, StaleResultDropped, TargetUnknown
 from scheduler.model.outcome import (
@@ -56,7 +58,7 @@ MAX_LEFT_OUT = 400  # lines that the agent has left out on purpose, and about wh
 BUDGET_SPENT_TEXT = "its budget does not allow another attempt"
 
 
-def finish_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Record the result of an attempt.
 
     1. The usage of its calls is recorded, and circuit breakers open and close by it.
@@ -149,89 +151,117 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
 
 
 def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
-    """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
+    """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim."""
+    return _write_closing(tick, claim, _plan_closing(tick, before, claim, result))
 
-    1. Its message is dropped if a failure notification replaces it. Its findings are compared with the open problems. What
-       all targets know already is suppressed. If the entry is muted, messages are suppressed (`_plan_messages`).
-    2. The run record gets its outcome.
-    3. The message is queued for each target that it is news for, and the problems that it reports are saved.
-    4. Checklist items and the session are updated.
-    5. The entry row gets the outcome: failures in a row, the last success.
-    6. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
-       for this run are dropped if it has reported the failure.
-    7. The agents that this result wakes are woken. What they report about a job is over if it works again.
-    8. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
-       report the failure.
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What the end of a run changes. Nothing of it is written yet.
+
+    `result` is that of the run, with the reason if nothing is sent, and `row` the entry's row after it. `slots` are how many were
+    answered and lost. `update` has what becomes of the problems that the agent reports. `text_targets` are the targets to which
+    the text of the answer is new. `repeats` are the runs whose messages have the content of a duplicate. `ends_mute`: a mute
+    ends by this run.
+    """
+
+    result: AttemptResult
+    row: EntryRow
+    slots: tuple[int, int]
+    update: ReportUpdate | None
+    text_targets: Sequence[Target]
+    repeats: Sequence[int]
+    ends_mute: bool
+
+
+def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> Closing:
+    """What the end of a run changes. The database is only read.
+
+    1. The message is dropped if a failure notification replaces it.
+    2. The findings are compared with the open problems, and the text with what its targets got before.
+    3. What all targets know already is suppressed. While the entry is muted, all is, unless something has changed.
+    4. The entry row gets what the run has seen, and its outcome: failures in a row, the last success.
     """
     entry = claim.entry
     if result.outcome in FAILURES and (entry.on_failure.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    plan = _plan_messages(tick, before, claim, result)
-    result = plan.result
-    if not runs.close_run(tick.tx, claim, result, plan.repeats):
-        tick.tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
-        return None
-    after = _queue_messages(tick, before, claim, plan)
-    if result.outcome in ANSWERED:
-        after = _record_look(after, claim, result, plan.update, tick.now)
-    if result.prompt.selection and result.prompt.selection.remarks:
-        tick.tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
-    agent_memory.save_alert(tick.tx, claim, result)
-    if result.outcome in ANSWERED:
-        agent_memory.record_checked_items(tick.tx, claim, result)
-    if result.outcome is Outcome.ASYNC:
-        agent_memory.save_pending_items(tick.tx, claim, result)
-    after = _record_outcome(tick.tx, after, claim, result, sent=bool(plan.recipients))
-    _settle_wakes(tick, after, claim, result)
-    if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or after.reported):
-        job_failures.settle_after_run(tick.tx, claim, result, plan.text_targets)
-        after = job_failures.end_reports_about_recovered_jobs(tick, claim, after)
-    woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
-    wake_starts.release_held_wakes(tick, entry)
-    works = entry.kind is Kind.CRON and result.outcome in ANSWERED
-    covered = job_failures.end_reports_about(tick, entry.name, claim) if works else frozenset[Target]()
-    return entry_problems.update_problems(tick, claim, result, after, woken, covered)
-
-
-@dataclass(frozen=True, slots=True)
-class _MessagePlan:
-    """What a run sends to its `recipients`, and the `update` of the problems that it reports.
-
-    `text_targets` are the targets to which the text of the answer is new. `result` is the result of the run, with the reason if
-    nothing is sent. A mute ends by this run (`ends_mute`), or holds its messages back (`is_held`). `repeats` are the runs
-    whose messages have the content of a duplicate.
-    """
-
-    result: AttemptResult
-    recipients: Collection[Target]
-    text_targets: Sequence[Target]
-    update: ReportUpdate | None
-    ends_mute: bool
-    is_held: bool
-    repeats: Sequence[int]
-
-
-def _plan_messages(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> _MessagePlan:
-    """Compare the result with what its targets know already. Nothing is written."""
-    entry = claim.entry
     may_send = bool(result.message or result.report or (before.reported and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
     update = reported_problems.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
-    is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now)
     ends_mute = known is not None and (
         mutes.has_news(claim, result, update, known)
         or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing.split())
     )
-    is_held = is_muted and not ends_mute and bool(recipients)
-    if is_muted and not ends_mute:
+    row, is_held = before, False
+    if before.is_muted(tick.now) and not ends_mute:
+        is_held = bool(recipients)
+        row = mutes.count_held(before) if is_held else before
         update = update.for_muted_agent() if update else None
         recipients, text_targets = set(), ()
     result = _with_suppression(result, update, is_sent=bool(recipients), is_held=is_held, has_targets=bool(targets))
     repeats = _runs_with_content(tick.tx, claim, result, targets, update) if result.suppression is Suppression.DUPLICATE else ()
-    return _MessagePlan(result, recipients, text_targets, update, ends_mute, is_held, repeats)
+    if update:
+        row = row._replace(reported=update.unsettled)
+    if result.outcome in ANSWERED:
+        row = _record_look(row, claim, result, update, tick.now)
+    slots = planning.count_slots(row, claim.run.slot, claim.run.trigger, result)
+    row = planning.expect_slot_after_result(row, claim.run.slot, result)
+    row = _record_outcome(tick.tx, row, claim, result, sent=bool(recipients))
+    return Closing(result, row, slots, update, text_targets, repeats, ends_mute)
+
+
+def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | None:
+    """Write what the end of a run changes. Returns the updated entry row; None if the run no longer belongs to the claim.
+
+    1. The run record gets its outcome.
+    2. The problems that the agent reports are saved, and a message is queued for each target that it is news for.
+    3. The checklist items, the session and the awaited result are saved.
+    4. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
+       for this run are dropped if it has reported the failure.
+    5. The agents that this result wakes are woken. What they report about a job is over if it works again.
+    6. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
+       report the failure.
+
+    Steps 4 to 6 query what the steps before them have written, so they are no part of the plan.
+    """
+    tx, entry, result, row = tick.tx, claim.entry, closing.result, closing.row
+    if not runs.close_run(tx, claim, result, closing.repeats):
+        tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
+        return None
+    if any(closing.slots):
+        tx.db.count_slots(row.id, *closing.slots)
+    if closing.ends_mute:
+        row = mutes.end_mute(tx, row, "change")
+    _queue_messages(tick, claim, closing)
+    if result.prompt.selection and result.prompt.selection.remarks:
+        tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
+    agent_memory.remember_run(tx, claim, result)
+    _settle_wakes(tick, row, claim, result)
+    if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or row.reported):
+        job_failures.settle_after_run(tx, claim, result, closing.text_targets)
+        row = job_failures.end_reports_about_recovered_jobs(tick, claim, row)
+    woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
+    wake_starts.release_held_wakes(tick, entry)
+    works = entry.kind is Kind.CRON and result.outcome in ANSWERED
+    covered = job_failures.end_reports_about(tick, entry.name, claim) if works else frozenset[Target]()
+    return entry_problems.update_problems(tick, claim, result, row, woken, covered)
+
+
+def _queue_messages(tick: Tick, claim: Claim, closing: Closing) -> None:
+    """Save the problems that the agent reports, queue the messages of a run, and save what its targets are notified of."""
+    tx, message = tick.tx, closing.result.message
+    news = reported_problems.save_update(tx, closing.update) if closing.update else ()
+    texts = _text_by_target(tick, closing.result, closing.text_targets, news)
+    queued = outbox.queue_run_messages(tx, tick.plan.settings.channels, claim, texts)
+    if message:
+        known = {target: queued[target] for target in closing.text_targets if target in queued}
+        outbox.record_run_text(tx, claim, message, known)
+    if (message or texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
+        tx.report(TargetUnknown(claim.run.id, claim.entry.kind, claim.entry.name))
+    problem_notices.record_news(tx, news, queued)
 
 
 def _runs_with_content(
@@ -243,25 +273,6 @@ def _runs_with_content(
     mentioned = [each for each in known if each.is_open and each.evidence.last_run_id == claim.run.id]
     sent = {each.notices[target].message_id for each in mentioned for target in targets if target in each.notices}
     return outbox.runs_of_messages(tx.db, {message_id for message_id in texts | sent if message_id is not None})
-
-
-def _queue_messages(tick: Tick, before: EntryRow, claim: Claim, plan: _MessagePlan) -> EntryRow:
-    """Queue the messages of a run, and save what its targets are notified of. Returns the updated entry row."""
-    after, message = before, plan.result.message
-    if plan.ends_mute:
-        after = mutes.end_mute(tick.tx, before, "change")
-    elif plan.is_held:
-        after = mutes.count_held(before)
-    news = reported_problems.save_update(tick.tx, plan.update) if plan.update else ()
-    texts = _text_by_target(tick, plan.result, plan.text_targets, news)
-    queued = outbox.queue_run_messages(tick.tx, tick.plan.settings.channels, claim, texts)
-    if message:
-        known = {target: queued[target] for target in plan.text_targets if target in queued}
-        outbox.record_run_text(tick.tx, claim, message, known)
-    if (message or texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
-        tick.tx.report(TargetUnknown(claim.run.id, claim.entry.kind, claim.entry.name))
-    problem_notices.record_news(tick.tx, news, queued)
-    return after._replace(reported=plan.update.unsettled) if plan.update else after
 
 
 def _text_by_target(tick: Tick, result: AttemptResult, new_targets: Iterable[Target], news: Iterable[News]) -> dict[Target, str]:
@@ -303,13 +314,12 @@ QUIET = frozenset({Suppression.HEARTBEAT_OK, Suppression.SHORT_REMAINDER, Suppre
 
 
 def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, *, sent: bool) -> EntryRow:
-    """The entry row after a run. A skipped slot changes only what is known of the precheck, and which slot is expected next.
-
-    `sent`: a message was queued.
-    """
-    entry_row = planning.note_result(tx, entry_row, claim.run.slot, claim.run.trigger, result)
+    """The entry row after a run. A skipped slot changes only what is known of the precheck. `sent`: a message is queued."""
     if result.outcome is Outcome.SKIPPED:
-        return _forget_last_look(entry_row) if result.reason is Skip.PRECHECK else entry_row
+        if result.reason is not Skip.PRECHECK:
+            return entry_row
+        # After a precheck without work, its next output is work again, also if it is the same as before that.
+        return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0)
     woken_at = tx.now if claim.run.trigger in WOKEN else entry_row.last_woken_at
     noted = entry_row._replace(last_ended_at=tx.now, last_woken_at=woken_at)
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
@@ -350,11 +360,6 @@ def _record_look(
     )
 
 
-def _forget_last_look(entry_row: EntryRow) -> EntryRow:
-    """The entry row after a precheck without work. If its next output is the same as before that, there is work again."""
-    return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0)
-
-
 def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptResult) -> None:
     """End the wakes that a successful run has delivered to its agent. After a skip or a failure they wait for another run."""
     if claim.facts.wakes and result.reason is Skip.DISABLED:
@@ -393,7 +398,8 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         wakes.return_wakes(tick.tx, run.id)
         _drop_wakes_if_inactive(tick.tx, entry_row)
     else:
-        after = _close_run(tick, entry_row, claims.take_over_claim(tick, entry, entry_row, run), result)
+        taken = Facts(wakes=wakes.wakes_taken_by(tick.tx.db, run.id))
+        after = _close_run(tick, entry_row, Claim(entry, runs.take_over_run(tick.tx, run), taken), result)
     entries.change_entry(tick.tx, entry_row, planning.with_next_due(tick.tx, after or entry_row))
 
 
@@ -438,9 +444,8 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
         return None
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
     late_result = agent_memory.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
-    claim = claims.claim_of_run(tick, entry, entry_row, run)
     woken_by = wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
-    claim = replace(claim, facts=replace(claim.facts, wakes=woken_by))
-    after = _close_run(tick, entry_row, claim, late_result)
+    checked = Memory(last_checked=agent_memory.last_checked_slots(tick.tx, entry))
+    after = _close_run(tick, entry_row, Claim(entry, run, Facts(wakes=woken_by, memory=checked)), late_result)
     planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
     return run.id
