@@ -15,7 +15,7 @@ _DURATION = re.compile(r"(?=.)(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\
 
 def one_line(text: str) -> str:
     """The text as one line: each character that is not printable, such as a control or bidi character, becomes a space."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def squeeze(text: str, most: int | None = None) -> str:

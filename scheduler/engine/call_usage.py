@@ -37,8 +37,8 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     for call in result.calls:
         _report_call(tick.tx, claim, call)
     # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
-    is_current = tick.plan.entries.get((claim.entry.kind, claim.entry.name)) == claim.entry
-    relevant = [call for call in result.calls if is_current and not _was_cancelled_by_us(call)]
+    is_current = tick.plan.entries.get(claim.entry.key) == claim.entry
+    relevant = [call for call in result.calls if call.provider and is_current and not _was_cancelled_by_us(call)]
     closed = [
         circuit
         for call in relevant
@@ -60,8 +60,8 @@ def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
     if call.provider is not None and not _was_cancelled_by_us(call):
         problem = call.failure or (Failure.TOOL_USE if call.tools_ignored else None)
         tx.report(ProviderCalled(claim.run.id, call.provider, call.model or "", problem or "ok", call.took))
-    if call.provider is not None and call.failure is not None and not _was_cancelled_by_us(call):
-        tx.report(ProviderFailed(call.provider, call.failure))
+        if call.failure is not None:
+            tx.report(ProviderFailed(call.provider, call.failure))
     if call.provider is not None and call.tools_ignored:
         tx.report(ProviderFailed(call.provider, Failure.TOOL_USE))
     if call.model and call.model_used and not _is_requested_model(call.model, call.model_used):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 from heartbeat.result import AttemptResult
 from heartbeat.verdict import with_cut_note
@@ -190,13 +191,14 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
     update = reported_problems.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
-    known = mutes.known_state(before, tick.now)
+    is_muted = before.is_muted(tick.now)
+    known = mutes.known_state(before, tick.now) if is_muted else None
     ends_mute = known is not None and (
         mutes.has_news(claim, result, update, known)
         or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing.split())
     )
     row, is_held = before, False
-    if before.is_muted(tick.now) and not ends_mute:
+    if is_muted and not ends_mute:
         is_held = bool(recipients)
         row = mutes.count_held(before) if is_held else before
         update = update.for_muted_agent() if update else None
@@ -221,7 +223,7 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     3. The checklist items, the session and the awaited result are saved.
     4. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
        for this run are dropped if it has reported the failure.
-    5. The agents that this result wakes are woken. What they report about a job is over if it works again.
+    5. The agents that the result of a job wakes are woken. What they report about the job is over if it works again.
     6. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
        report the failure.
 
@@ -243,10 +245,12 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or row.reported):
         job_failures.settle_after_run(tx, claim, result, closing.text_targets)
         row = job_failures.end_reports_about_recovered_jobs(tick, claim, row)
+    if entry.kind is Kind.HEARTBEAT:
+        return entry_problems.update_problems(tick, claim, result, row)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
-    works = entry.kind is Kind.CRON and result.outcome in ANSWERED
-    covered = job_failures.end_reports_about(tick, entry.name, claim) if works else frozenset[Target]()
+    has_worked = result.outcome in ANSWERED
+    covered = job_failures.end_reports_about(tick, entry.name, claim) if has_worked else frozenset[Target]()
     return entry_problems.update_problems(tick, claim, result, row, woken, covered)
 
 
@@ -321,15 +325,15 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
         # After a precheck without work, its next output is work again, also if it is the same as before that.
         return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0)
     woken_at = tx.now if claim.run.trigger in WOKEN else entry_row.last_woken_at
-    noted = entry_row._replace(last_ended_at=tx.now, last_woken_at=woken_at)
+    ended: dict[str, Any] = {"last_ended_at": tx.now, "last_woken_at": woken_at}
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
-        return noted  # its late result counts; a cancelled run is no failure of the agent
+        return entry_row._replace(**ended)  # its late result counts; a cancelled run is no failure of the agent
     if result.outcome not in SUCCESSES and claim.run.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
-        return noted  # the latest run decides whether the entry fails
+        return entry_row._replace(**ended)  # the latest run decides whether the entry fails
     if result.outcome not in SUCCESSES:
-        return noted._replace(failures=entry_row.failures + 1)
-    alerting = int(result.outcome is Outcome.ALERT)
-    return noted._replace(failures=0, last_success_at=tx.now, quiet=0 if sent else entry_row.quiet + 1, alerting=alerting)
+        return entry_row._replace(**ended, failures=entry_row.failures + 1)
+    alerting, quiet = int(result.outcome is Outcome.ALERT), 0 if sent else entry_row.quiet + 1
+    return entry_row._replace(**ended, failures=0, last_success_at=tx.now, quiet=quiet, alerting=alerting)
 
 
 def _record_look(

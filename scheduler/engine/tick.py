@@ -47,8 +47,7 @@ from scheduler.model.outcome import WOKEN, AttemptResult, Outcome
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import boots, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
-from scheduler.store.transaction import Transaction
-from scheduler.store.unit_of_work import UnitOfWork
+from scheduler.store.transaction import Transaction, UnitOfWork
 from scheduler.system.log import log_event
 from scheduler.work.executor import Done, Executor, Interrupted, NotTaken
 from scheduler.work.plan import Plan

@@ -52,7 +52,7 @@ class Tick:
     no_capacity_since: datetime | None = None
     no_capacity_why: str | None = None
     lost_commits: LostCommits | None = None
-    parts: TickParts = field(default_factory=lambda: TickParts(Counter()))
+    parts: TickParts = field(default_factory=lambda: TickParts())
     cancelled: list[int] = field(default_factory=list)
     now: datetime = field(init=False)
     limits: Limits = field(init=False)  # those of the plan
@@ -70,7 +70,7 @@ def run_isolated(tick: Tick, part: TickPart, act: Callable[[], T], on_error: Cal
     """Run a part of a tick. If it raises, its rows, its events and a change of the plan are undone, and `on_error` answers.
 
     Errors of SQLite concern the whole transaction, so they are raised. A savepoint takes 2 µs, and a beat about 100.
-    Without a write it takes no statement at all (`store/unit_of_work`), so that idle ticks do not pay for it either.
+    Without a write it takes no statement at all (`store/transaction`), so that idle ticks do not pay for it either.
     """
     plan = tick.plan
     try:
@@ -134,13 +134,13 @@ def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) ->
 class TickParts:
     """Runs the parts of a tick that concern no single entry, request or message. One that raises is left out for 5 minutes."""
 
-    def __init__(self, errors: Counter[TickPart]) -> None:
-        self.errors = errors  # the number of unexpected exceptions, by part
+    def __init__(self, errors: Counter[TickPart] | None = None) -> None:
+        self.errors = Counter() if errors is None else errors  # the number of unexpected exceptions, by part
         self._paused: dict[TickPart, datetime] = {}  # until when each part is left out
 
     def run(self, tick: Tick, name: TickPart, act: Callable[[], T], otherwise: T) -> T:
         """Run a part of a tick. While it is left out, `otherwise` is its answer."""
-        if self.is_paused(name, tick.now):
+        if self._paused and self.is_paused(name, tick.now):
             return otherwise
 
         def leave_out(error: Exception) -> T:
@@ -157,6 +157,8 @@ class TickParts:
 
     def next_end_of_pause(self, now: datetime) -> datetime | None:
         """When the next part is no longer left out. Called once per tick; forgets the pauses that are over."""
+        if not self._paused:
+            return None
         self._paused = {name: until for name, until in self._paused.items() if self.is_paused(name, now)}
         return min(self._paused.values(), default=None)
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import read_row
-from scheduler.store.transaction import Transaction
-from scheduler.store.unit_of_work import is_file
+from scheduler.store.transaction import Transaction, is_file
 
 TICK_EVERY = timedelta(seconds=5)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between the clocks of this host and of the server

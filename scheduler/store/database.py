@@ -15,7 +15,7 @@ from pathlib import Path
 from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.migrations import migrations
-from scheduler.store.unit_of_work import UnitOfWork
+from scheduler.store.transaction import UnitOfWork
 from scheduler.system.files import sync_to_disk
 from scheduler.system.log import log_event
 

@@ -19,11 +19,15 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, to_mil
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
 from scheduler.store.rows import read_row, time_places
+from scheduler.store.transaction import COLUMNS as COLUMNS
 from scheduler.store.transaction import Transaction
-from scheduler.store.unit_of_work import COLUMNS as COLUMNS
 
 TIMES = time_places(EntryRow)
 SELECT_ENTRY = f"select {', '.join(COLUMNS)} from entry"  # noqa: S608 (names of ours)
+SELECT_ENTRIES = (
+    f"select {', '.join(f'entry.{column}' for column in COLUMNS)} from json_each(?) as wanted cross join entry"  # noqa: S608
+    " where entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1"
+)
 
 
 def entry_from_row(row: Sequence[Any]) -> EntryRow:
@@ -104,7 +108,7 @@ def add_entries(tx: Transaction, rows: Sequence[EntryRow]) -> None:
 
 
 def change_entry(tx: Transaction, before: EntryRow, after: EntryRow) -> None:
-    """Change an entry's row by the fields in which `after` differs from `before`. It is written later (`store/unit_of_work`).
+    """Change an entry's row by the fields in which `after` differs from `before`. It is written later (`store/transaction`).
 
     An entry's state, schedule and anchor change seldom, and their former values are kept.
     """
@@ -129,13 +133,7 @@ def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:
 
 def read_entries(tx: Transaction, keys: Iterable[tuple[Kind, str]]) -> None:
     """Read the rows of several entries by one query. `current_entry` then finds them without another."""
-    wanted = json.dumps(list(keys))
-    rows = tx.db.execute(
-        f"select {', '.join(f'entry.{column}' for column in COLUMNS)} from json_each(?) as wanted cross join entry"  # noqa: S608 (names of ours)
-        " where entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1",
-        (wanted,),
-    )
-    for row in rows:
+    for row in tx.db.execute(SELECT_ENTRIES, (json.dumps(list(keys)),)):
         tx.db.know_entry(entry_from_row(row))
 
 

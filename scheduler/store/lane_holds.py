@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import LaneHolder
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store.transaction import Transaction
-from scheduler.store.unit_of_work import is_file
+from scheduler.store.transaction import Transaction, is_file
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
 MAX_HOLD = timedelta(hours=24)

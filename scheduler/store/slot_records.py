@@ -40,7 +40,7 @@ def record_skip(
         lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
         tx.db.count_slots(entry_row.id, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
-    tx.report(runs.closed_event(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, count))
+    runs.report_closed(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, slots=count)
     return int(row["id"])
 
 

@@ -1,17 +1,24 @@
-"""One write transaction on the database: its connection, its time, its owner, and the events to publish after the commit."""
+"""One write transaction on the database: its connection, its time, its owner, and the events to publish after the commit.
+
+The connection writes each changed row of an entry once, before the next query that can see it.
+"""
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from scheduler.model.budget import Amount
 from scheduler.model.circuit import Breaker, Circuit
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
-from scheduler.store.unit_of_work import UnitOfWork
+from scheduler.model.timestamps import to_millis
 
 
 @dataclass(slots=True)
@@ -60,3 +67,167 @@ class Transaction:
             self.held_lanes = self.entries_with_wakes = self.open_breakers = None  # their rows may have changed back
             raise
         self.db.close_savepoint()
+
+
+# Some columns have older names than their fields. Columns are read by position: names would take three times as long.
+FORMER_NAMES = {"schedule_text": "pace", "reported": "conditions"}
+COLUMNS = tuple(FORMER_NAMES.get(field, field) for field in EntryRow._fields)
+
+SLOT_COUNTS = ("good_slots", "bad_slots")  # only the metrics show these columns, so they are no fields of a row
+
+_READS = 0
+_WRITES = 1
+_NAMES_ENTRIES = 2
+
+Key = tuple[str, str]
+Pending = tuple[dict[Key, tuple[EntryRow, EntryRow]], dict[int, tuple[int, int]]]
+
+
+if TYPE_CHECKING:  # functions that only read take this, or a connection outside of any transaction
+    Connection = sqlite3.Connection
+else:
+    Connection = object
+
+
+class UnitOfWork(Connection):
+    """Executes statements like the connection that it is made of.
+
+    A run reads and changes its entry's row in several steps of one transaction, and a tick changes hundreds of rows in the same
+    columns. So a changed row stays here until a statement names the table `entry`, or the transaction ends. Then all changed rows
+    are written, those with the same columns by one `executemany`.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._changes_before = connection.total_changes
+        self._known: dict[Key, EntryRow] = {}  # as stored, of the rows that were read in this transaction
+        self._changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
+        self._slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
+        self._savepoints = 0  # that are open
+        self._begun = 0  # of these, the outermost ones, those that the database knows
+
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        """Execute a statement. It sees every changed row."""
+        if effect := _effect_of(statement):
+            self._prepare_for(effect)
+        return self._connection.execute(statement, values)
+
+    def executemany(self, statement: str, values: Iterable[Any]) -> sqlite3.Cursor:
+        """Execute a statement once for each of these values."""
+        self._prepare_for(_effect_of(statement))
+        return self._connection.executemany(statement, values)
+
+    def _prepare_for(self, effect: int) -> None:
+        if effect & _NAMES_ENTRIES:
+            self.write_changes()
+        if effect & _WRITES:
+            self._begin_savepoints()
+            if effect & _NAMES_ENTRIES:
+                self._known.clear()
+
+    @property
+    def total_changes(self) -> int:
+        """How many rows this connection has written since it was opened."""
+        self.write_changes()
+        return self._connection.total_changes
+
+    @property
+    def has_written(self) -> bool:
+        """Whether this transaction has changed anything."""
+        return self.total_changes > self._changes_before
+
+    def know_entry(self, row: EntryRow) -> None:
+        """Keep a row that was just read, so that it is read once."""
+        self._known[row.kind, row.name] = row
+
+    def known_entry(self, key: Key) -> EntryRow | None:
+        """The row of an entry with its changes, if this transaction has read or changed it."""
+        changed = self._changed.get(key)
+        return changed[1] if changed else self._known.get(key)
+
+    def change_entry(self, before: EntryRow, after: EntryRow) -> None:
+        """Change a row, by the fields in which `after` differs from `before`. Other changes since `before` are kept."""
+        key = (before.kind, before.name)
+        if (pending := self._changed.get(key)) is None:
+            self._changed[key] = (before, after)
+            return
+        first, current = pending
+        if current is not before:
+            after = EntryRow._make(value if now == was else now for value, was, now in zip(current, before, after, strict=True))
+        self._changed[key] = (first, after)
+
+    def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
+        """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
+        good_before, bad_before = self._slot_counts.get(entry_id, (0, 0))
+        self._slot_counts[entry_id] = good_before + good, bad_before + bad
+
+    def write_changes(self) -> None:
+        """Write all changed rows."""
+        if not self._changed and not self._slot_counts:
+            return
+        self._begin_savepoints()
+        alike: dict[tuple[str, ...], list[list[Any]]] = {}
+        for key, (before, after) in self._changed.items():
+            changed = {
+                column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now is not was and now != was
+            }
+            values = [to_millis(value) if isinstance(value, datetime) else value for value in changed.values()]
+            columns = tuple(changed)
+            if counts := self._slot_counts.pop(before.id, None):
+                columns, values = columns + SLOT_COUNTS, [*values, *counts]
+            if columns:
+                alike.setdefault(columns, []).append([*values, before.id])
+            self._known[key] = after
+        for entry_id, counts in self._slot_counts.items():
+            alike.setdefault(SLOT_COUNTS, []).append([*counts, entry_id])
+        self._changed, self._slot_counts = {}, {}
+        for columns, rows in alike.items():
+            self._connection.executemany(_update_statement(columns), rows)
+
+    def open_savepoint(self) -> Pending:
+        """Begin a part of the transaction that can be undone. The database knows of it from its first write on.
+
+        Returns what `undo_savepoint` needs: a rollback also undoes the writing of rows that were changed before.
+        """
+        self._savepoints += 1
+        return self._changed.copy(), self._slot_counts.copy()
+
+    def close_savepoint(self) -> None:
+        """End the part. Its changes belong to what is around it."""
+        if self._begun == self._savepoints:
+            self._connection.execute("release part")
+            self._begun -= 1
+        self._savepoints -= 1
+
+    def undo_savepoint(self, pending: Pending) -> None:
+        """End the part, and undo its changes."""
+        if self._begun == self._savepoints:
+            self._connection.execute("rollback to part")
+        self.close_savepoint()
+        self._changed, self._slot_counts = pending
+        self._known.clear()
+
+    def _begin_savepoints(self) -> None:
+        while self._begun < self._savepoints:
+            self._connection.execute("savepoint part")
+            self._begun += 1
+
+
+def is_file(db: sqlite3.Connection) -> bool:
+    """Whether the database is an SQLite file, and not on a server."""
+    connection = db._connection if isinstance(db, UnitOfWork) else db
+    return isinstance(connection, sqlite3.Connection)
+
+
+@lru_cache(maxsize=1024)
+def _effect_of(statement: str) -> int:
+    reads = statement.lstrip().startswith(("select", "with"))
+    names_entries = re.search(r"\bentry\b", statement) is not None
+    return (_READS if reads else _WRITES) | (_NAMES_ENTRIES if names_entries else 0)
+
+
+@lru_cache(maxsize=256)  # runs nearly always change the same sets of columns
+def _update_statement(columns: tuple[str, ...]) -> str:
+    """The statement for these columns. Their names come from EntryRow, never from a user."""
+    assignments = ", ".join(f"{column} = {column} + ?" if column in SLOT_COUNTS else f"{column} = ?" for column in columns)
+    return f"update entry set {assignments} where id = ?"  # noqa: S608

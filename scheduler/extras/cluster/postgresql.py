@@ -30,7 +30,7 @@ from scheduler.store.database import (
     Store,
     StoreError,
 )
-from scheduler.store.unit_of_work import UnitOfWork
+from scheduler.store.transaction import UnitOfWork
 
 LARGEST = 2**63
 OLDEST_SERVER = 130_000  # as PostgreSQL numbers its versions

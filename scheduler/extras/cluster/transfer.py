@@ -19,7 +19,7 @@ from scheduler.extras.cluster.postgresql import has_tables
 from scheduler.model.state_address import address_problem, describe_server, schema_of
 from scheduler.store.database import Store, StoreError, open_empty_database
 from scheduler.store.locations import open_for_writing, open_read_only_any_version
-from scheduler.store.unit_of_work import is_file
+from scheduler.store.transaction import is_file
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.state_lock import StateLock, make_state_folder
 
