@@ -34,7 +34,7 @@ def run_while_locked(agent: str, command: tuple[str, ...], path: Path) -> int:
     files = daemon_files.locate_files(path)
     with daemon_files.open_for_reading(files) as db:
         _check_known(name, db, path)
-        own = lanes.lanes_beside(files.database).is_inherited(name) or (db is not None and _is_own_run(db, name))
+        own = lanes.lanes_beside(files.database).is_inherited(name) or _is_own_run(db, name)
     cluster = None if own else _lane_in_cluster(name, path, files)
     if not own and not (cluster and cluster.is_own_run()):  # a run that calls this command would wait for itself
         fd = _take_lane(name, files.database)
@@ -44,12 +44,12 @@ def run_while_locked(agent: str, command: tuple[str, ...], path: Path) -> int:
     _replace_process(command)
 
 
-def _check_known(name: str, db: sqlite3.Connection | None, path: Path) -> None:
+def _check_known(name: str, db: sqlite3.Connection, path: Path) -> None:
     """Raise InputError if there is no such agent.
 
     The config is read only if the agent is not in the database, so that an invalid config does no harm.
     """
-    found = entries.find_entry(db, Kind.HEARTBEAT, name) if db else None
+    found = entries.find_entry(db, Kind.HEARTBEAT, name)
     if found is not None and found.state != "removed":
         return
     from scheduler.config.settings.load import load_config

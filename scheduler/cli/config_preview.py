@@ -58,9 +58,9 @@ def preview_file(source: Source) -> Preview:
     path, files = source.config, daemon_files.locate_files(source.config, source.state)
     running = daemon_files.find_running_daemon(files) is not None
     with daemon_files.open_for_reading(files) as db:
-        last = config_history.config_in_force(db) if db else None
+        last = config_history.config_in_force(db)
         if last is None:
-            raise InputError(_nothing_in_force(source, files, exists=db is not None))
+            raise InputError(_nothing_in_force(source, files, exists=files.may_exist))
         in_force, since = last
         environ = daemon_files.replace_overrides(stored_overrides(in_force)) if running else os.environ
         times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
@@ -125,7 +125,7 @@ def _nothing_in_force(source: Source, files: DaemonFiles, *, exists: bool) -> st
 
 
 def _preview(
-    db: sqlite3.Connection | None,
+    db: sqlite3.Connection,
     found: ConfigComparison,
     head: str,
     against: Mapping[str, object],

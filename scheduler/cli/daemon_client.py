@@ -113,7 +113,7 @@ class HttpDaemonClient:
 
     def list_entries(self) -> Collection[Key]:
         with open_for_reading(self._files) as db:
-            return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"] if db else []
+            return [key for key, (state, _) in entries.states_and_schedules(db).items() if state != "removed"]
 
     def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
         named = subject[1] if isinstance(subject, tuple) else subject

@@ -18,7 +18,7 @@ from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
 from scheduler.model.expected_error import InputError
 from scheduler.model.state_address import address_problem, describe_server, server_of_path
 from scheduler.store import config_history
-from scheduler.store.database import StoreError, check_file, check_links
+from scheduler.store.database import StoreError, check_file, check_links, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
 from scheduler.system.orphans import is_process_stopped
@@ -77,7 +77,7 @@ class Source:
         """The files of the daemon, with a warning on stderr if there is neither a config nor a database."""
         return locate_files_or_warn(self.config, self.state)
 
-    def open(self) -> AbstractContextManager[sqlite3.Connection | None]:
+    def open(self) -> AbstractContextManager[sqlite3.Connection]:
         """The database, as `open_for_reading` opens it."""
         return open_for_reading(self.files)
 
@@ -157,30 +157,21 @@ def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> Dae
 
 
 @contextmanager
-def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection | None]:
-    """A read-only connection, closed at the end; None if there is no database yet.
+def open_for_reading(files: DaemonFiles) -> Iterator[sqlite3.Connection]:
+    """A read-only connection, closed at the end. If there is no database yet, it is to an empty one.
 
     Raises StoreError if the file is not a database. It is also raised for a database with several hard links, unless
     the daemon runs with this path: under another path SQLite does not find the write-ahead log, and would read old data.
     """
-    if files.server:
-        with closing(open_read_only_any_version(files.server)) as connection:
-            yield connection
-        return
-    check_file(files.database)
-    if find_running_daemon(files) is None:
-        check_links(files.database)
-    if not files.database.exists():
-        yield None
-        return
-    if not os.access(files.database, os.R_OK):
-        owner = files.database.stat().st_uid
-        raise StoreError(f"{files.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
-    connection = open_read_only_any_version(files.database)
-    try:
+    if files.server is None:
+        check_file(files.database)
+        if find_running_daemon(files) is None:
+            check_links(files.database)
+        if files.may_exist and not os.access(files.database, os.R_OK):
+            owner = files.database.stat().st_uid
+            raise StoreError(f"{files.database} belongs to user id {owner} and cannot be read as user id {os.geteuid()}")
+    with closing(open_read_only_any_version(files.store) if files.may_exist else open_empty_database()) as connection:
         yield connection
-    finally:
-        connection.close()
 
 
 def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
@@ -190,7 +181,7 @@ def _daemon_environ(files: DaemonFiles) -> Mapping[str, str]:
     if find_running_daemon(files) is None:
         return os.environ
     with open_for_reading(files) as db:
-        found = config_history.config_in_force(db) if db and config_history.overrides_in_force(db) else None
+        found = config_history.config_in_force(db) if config_history.overrides_in_force(db) else None
     return replace_overrides(stored_overrides(found[0]) if found else {})
 
 

@@ -78,7 +78,7 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
         if files.server is None:
             database.check_database(files.database)
         with daemon_files.open_for_reading(files) as db:
-            if db is None:
+            if not files.may_exist:
                 yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
                 yield Finding("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")

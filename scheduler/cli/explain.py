@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
 from datetime import datetime, time, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -42,7 +41,7 @@ from scheduler.insight.schedule_texts import parts_text
 from scheduler.model import local_days
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level, level_of
-from scheduler.store import database, entries
+from scheduler.store import entries
 from scheduler.system import lanes
 
 
@@ -55,10 +54,7 @@ def print_explanation(make: Make[Explain], name: str | None, source: Source) -> 
         raise InputError("--at needs the name of an agent or a job")
     files, now = daemon_files.locate_files(source.config, source.state), utc_now()
     plan = load_declared_plan(source, files)
-    with (
-        daemon_files.open_for_reading(files) as found,
-        nullcontext(found) if found else closing(database.open_empty_database()) as db,
-    ):
+    with daemon_files.open_for_reading(files) as db:
         zone = display_zone() or host_zone()
         period = _parse_period(times, zone, now, may_be_ahead=False) if name is None else None
         daemon, held = daemon_files.read_state(db, files, now), lanes.lanes_beside(files.database)

@@ -55,9 +55,9 @@ def print_runs(make: Make[ListRuns], name: str | None, limit: int, source: Sourc
     """Print the runs that match."""
     asked = make()
     with source.open() as db:
-        kind, wanted = options.resolve_recorded(name, db) if db and name else (None, None)
+        kind, wanted = options.resolve_recorded(name, db) if name else (None, None)
         filtered = RunFilter(kind, wanted, asked.since, asked.until, asked.outcome, asked.reason)
-        found = run_history.list_runs(db, filtered, limit, asked.sort) if db else []
+        found = run_history.list_runs(db, filtered, limit, asked.sort)
     empty = "nothing has run yet" if name is None and asked.model_fields_set <= {"sort"} else "no run matches"
     print_list(found, source.form, _run_columns(found, asked.sort, utc_now()), empty=empty, level=_planned_level)
 
@@ -65,7 +65,7 @@ def print_runs(make: Make[ListRuns], name: str | None, limit: int, source: Sourc
 def print_run(run: int, source: Source) -> None:
     """Print one run. Raises InputError if there is no such run."""
     with source.open() as db:
-        found = run_history.get_run_with_wakes(db, run) if db else None
+        found = run_history.get_run_with_wakes(db, run)
     if found is None:
         raise InputError(f"no run {run}; `heartbeatd runs` lists them")
     print_answer(found.as_data(), source.form, _run_lines(found))
@@ -207,7 +207,7 @@ def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
     now = utc_now()
     with source.open() as db:
-        everything, known = (problem_list.list_problems(db, now), states_and_schedules(db)) if db else ([], {})
+        everything, known = problem_list.list_problems(db, now), states_and_schedules(db)
     try:
         found = problem_list.choose_problems(everything, name, known, also_over=also_over)
     except LookupError as error:
@@ -244,7 +244,7 @@ def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
 def print_messages(limit: int, source: Source) -> None:
     """Print the messages that are not delivered."""
     with source.open() as db:
-        found = list(list_messages(db)) if db else []
+        found = list(list_messages(db))
     more = max(0, len(found) - limit)
     empty = "there are no undelivered messages"
     print_list(found[:limit], source.form, _message_columns(utc_now()), empty=empty, more=more, details=_message_details)

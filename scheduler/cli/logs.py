@@ -64,18 +64,12 @@ def _follow(source: Source, key: Key | None, seen: set[tuple[object, ...]]) -> N
         return
 
 
-def _read_events(
-    db: sqlite3.Connection | None, source: Source, key: Key | None, since: datetime, limit: int
-) -> list[LoggedEvent]:
-    running = daemon_files.find_running_daemon(source.files) is not None
-    return _list_events(db, key, since, limit, running=running) if db else []
-
-
-def _list_events(db: sqlite3.Connection, key: Key | None, since: datetime, limit: int, *, running: bool) -> list[LoggedEvent]:
+def _read_events(db: sqlite3.Connection, source: Source, key: Key | None, since: datetime, limit: int) -> list[LoggedEvent]:
     """The last `limit` events since a time, the oldest first.
 
     Starts and ends of the daemon are always among them. With `key`, all others concern this entry.
     """
+    running = daemon_files.find_running_daemon(source.files) is not None
     found, now = overviews.list_activity(db, key, since, limit), utc_now()
     found += [event for event in _daemon_events(db, running=running) if event.at >= since]
     if key is None:

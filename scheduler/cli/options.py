@@ -312,11 +312,11 @@ def resolve_entry(text: str, known: Collection[Key]) -> Key:
     return found[0]
 
 
-def resolve_recorded(text: str, db: sqlite3.Connection | None) -> Key:
+def resolve_recorded(text: str, db: sqlite3.Connection) -> Key:
     """As `resolve_entry`, of the entries in a database."""
     from scheduler.store.entries import states_and_schedules
 
-    return resolve_entry(text, states_and_schedules(db) if db else ())
+    return resolve_entry(text, states_and_schedules(db))
 
 
 def suggest_entry(name: str, known: Collection[str]) -> str:

@@ -292,9 +292,10 @@ def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
     from scheduler.store import config_history
 
     try:
-        with daemon_files.open_for_reading(daemon_files.locate_files(path, state)) as db:
-            if db is None:
-                return None, False
+        files = daemon_files.locate_files(path, state)
+        if not files.may_exist:
+            return None, False
+        with daemon_files.open_for_reading(files) as db:
             is_fixed = any(each.key == "timezone" for each in config_history.overrides_in_force(db))
             return config_history.zone_in_force(db), is_fixed
     except ExpectedError:

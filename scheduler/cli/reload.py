@@ -66,5 +66,5 @@ def _show_changes(source: Source) -> int:
 def _config_of_daemon(path: Path, files: DaemonFiles) -> Path | None:
     """The file that the running daemon reads, if it is not the one at `path`."""
     with daemon_files.open_for_reading(files) as db:
-        found = config_history.config_in_force(db) if db else None
+        found = config_history.config_in_force(db)
     return found[0].path if found and os.path.realpath(found[0].path) != os.path.realpath(path) else None

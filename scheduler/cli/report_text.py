@@ -53,7 +53,7 @@ def print_report(span: timedelta, by: Literal["entry", "model"], out: Path | Non
     with source.open() as db:
         running = daemon_files.find_running_daemon(source.files) is not None
         zone = display_zone() or host_zone()
-        report = build_report(db, until - span, until, running=running, zone=zone) if db else None
+        report = build_report(db, until - span, until, running=running, zone=zone) if source.files.may_exist else None
     if source.form == "json":
         text = json.dumps(report.as_data() if report else None, indent=2)
     elif report:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -51,7 +50,7 @@ from scheduler.model.budget import describe_unknown
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import boots, database, disk_reserve
+from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import read_refused_starts
 
@@ -78,13 +77,10 @@ def _status_lines(source: Source) -> Iterator[str]:
     files, now = source.files, utc_now()
     up = daemon_files.find_running_daemon(files)
     reserved = 0 if files.server else disk_reserve.reserved_bytes(files.database)
-    with (
-        source.open() as found,
-        nullcontext(found) if found else closing(database.open_empty_database()) as db,
-    ):
+    with source.open() as db:
         data = read_status(db, now, display_zone() or host_zone(), reserved)
-        runs_elsewhere = found is not None and boots.is_leader_running(db)
-        leader = boots.find_leader(db) if found else None
+        runs_elsewhere = boots.is_leader_running(db)
+        leader = boots.find_leader(db)
         problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
     standby = daemon_files.describe_standby(files, up, leader) if up else None
     if source.form == "json":
@@ -96,10 +92,10 @@ def _status_lines(source: Source) -> Iterator[str]:
         *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
         *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),
-        *(_fact_lines(data) if found else ()),
+        *(_fact_lines(data) if files.may_exist else ()),
     ):
         yield from _wrap_fact(fact)
-    for text in _entry_lines(data, now) if found else ():
+    for text in _entry_lines(data, now) if files.may_exist else ():
         yield from text.split("\n")
 
 

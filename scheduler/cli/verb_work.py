@@ -87,9 +87,9 @@ def cancel(make: Callable[..., Verb[CancelledRun]], run: int, path: Path) -> Non
 def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
     """Print what wakes still wait for: the cancelled run did not deliver them to the agent."""
     with daemon_files.open_for_reading(files) as db:
-        run = run_history.get_run(db, run_id) if db else None
+        run = run_history.get_run(db, run_id)
         key = (Kind(run.kind), run.name) if run else None
-        if db and key and (number := wakes.count_waiting_wakes(db, *key)):
+        if key and (number := wakes.count_waiting_wakes(db, *key)):
             click.echo(f"{key[0].label_of(key[1])}: {explain_waiting(db, key, number, utc_now(), format_time).says}")
 
 
@@ -107,7 +107,7 @@ def send_for_problem(make: Make, problem: str, key: str | None, path: Path) -> N
 def _number_of_problem(name: str, key: str, path: Path) -> str:
     """The number of the problem of an entry with this key, which is not over. Case and blanks in the key are ignored."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-        everything, known = (problem_list.list_problems(db, utc_now()), states_and_schedules(db)) if db else ([], {})
+        everything, known = problem_list.list_problems(db, utc_now()), states_and_schedules(db)
     try:
         own = problem_list.choose_problems(everything, name, known, also_over=False)
     except LookupError as error:
@@ -127,7 +127,7 @@ def send_for_messages(make: Make, ids: tuple[int, ...], everything: bool, path: 
         raise InputError("name messages by their ID, or use --all; `heartbeatd outbox` lists them")
     if everything:
         with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-            ids = tuple(each.id for each in list_messages(db) if each.state in MOVABLE) if db else ()
+            ids = tuple(each.id for each in list_messages(db) if each.state in MOVABLE)
     client, code = open_client(path), 0
     for message_id in ids:
         try:

@@ -24,7 +24,7 @@ SUCCESSFUL_OUTCOMES = ("ok", "alert", "async")
 def newest_run_id(path: Path) -> int:
     """The newest run before a request. The run that the request starts has a higher ID."""
     with daemon_files.open_for_reading(daemon_files.locate_files(path)) as db:
-        newest = run_history.list_runs(db, limit=1) if db else []
+        newest = run_history.list_runs(db, limit=1)
     return newest[0].id if newest else 0
 
 
@@ -67,7 +67,7 @@ def find_obstacle(path: Path, wake_id: int) -> WakeWait | None:
 
 def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:
     with daemon_files.open_for_reading(files) as db:
-        return wake_waits.wait_of_wake(db, wakes.find_wake(db, wake_id), utc_now()) if db else None
+        return wake_waits.wait_of_wake(db, wakes.find_wake(db, wake_id), utc_now())
 
 
 def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
@@ -75,7 +75,7 @@ def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with daemon_files.open_for_reading(files) as db:
-            run = run_history.get_run(db, run_id) if db else None
+            run = run_history.get_run(db, run_id)
         if run is None or run.state == "closed":
             return True
         time.sleep(POLL_INTERVAL)
@@ -85,7 +85,6 @@ def wait_until_closed(seconds: float, files: DaemonFiles, run_id: int) -> bool:
 def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord | None, bool]:
     """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
     with daemon_files.open_for_reading(files) as db:
-        assert db is not None
         wake = wakes.find_wake(db, wake_id)
         run_id = wake.run_id or 0 if wake else 0
         run = run_history.get_run(db, run_id) if run_id > before else None

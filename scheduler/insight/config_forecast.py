@@ -20,7 +20,7 @@ A_WEEK = timedelta(days=7)
 
 
 def foresee_changes(
-    db: sqlite3.Connection | None, found: ConfigComparison, now: datetime, only: Key | None = None, span: timedelta = A_WEEK
+    db: sqlite3.Connection, found: ConfigComparison, now: datetime, only: Key | None = None, span: timedelta = A_WEEK
 ) -> ConfigForecast:
     """What the new settings of a comparison would change. `only`: for this entry. Another `span` than a week is counted too."""
     plans = plan.make_plan(found.old), plan.make_plan(found.new)
@@ -69,7 +69,7 @@ def _maximum(found: DailyMaximum, only: Key | None) -> tuple[float | None, bool]
     return (None if None in costs else sum(cost or 0 for cost in costs)), bool(costs)
 
 
-def _forecasts(db: sqlite3.Connection | None, of: Plan, now: datetime) -> dict[Key, EntryForecast]:
+def _forecasts(db: sqlite3.Connection, of: Plan, now: datetime) -> dict[Key, EntryForecast]:
     return {(each.course.kind, each.course.name): each for each in forecast.forecast_entries(db, of, now)}
 
 

@@ -77,9 +77,9 @@ class EntryForecast:
         return sum(day.count for day in self.days(begin, end))
 
 
-def forecast_entries(db: sqlite3.Connection | None, plan: Plan | None, now: datetime) -> list[EntryForecast]:
+def forecast_entries(db: sqlite3.Connection, plan: Plan | None, now: datetime) -> list[EntryForecast]:
     """Every entry of the plan, combined with its row; without a plan, every entry of the database. Agents first."""
-    known = {(each.kind, each.name): each for each in entries.all_entries(db)} if db else {}
+    known = {(each.kind, each.name): each for each in entries.all_entries(db)}
     if plan is None:
         seen = [_forecast_recorded(entry_row) for entry_row in known.values() if entry_row.state != "removed"]
     else:
