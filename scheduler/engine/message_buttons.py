@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from scheduler.channels.message import Button
 from scheduler.engine.inbox import Request
 from scheduler.model.settings import Channel
-from scheduler.net.http_client import HttpClient
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system import extras
 from scheduler.work.executor import WorkerLoop
+
+if TYPE_CHECKING:
+    from scheduler.net.http_client import HttpClient  # takes a fifth of a second, which `plan` and `explain` need not wait for
 
 
 class Poller(Protocol):
