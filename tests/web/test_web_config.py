@@ -336,6 +336,15 @@ def test_an_agent_whose_name_begins_with_that_of_another_stays_hidden_from_its_t
         assert [error["path"] for error in errors] == ["agents.ops.heartbeat.interval"]
 
 
+def test_a_token_for_an_agent_gets_the_errors_at_its_agent_and_one_line_for_those_of_others(daemon: WebDaemon) -> None:
+    daemon.config.write_text(CONFIG.replace("30m   ", "dawn  ").replace("30m, ", "dusk, "))
+    reply = daemon.get(OPS, TOKENS["self"])
+    own, others = reply.data["errors"]
+    assert (reply.status, own["path"], others["path"]) == (422, "agents.ops.heartbeat.interval", "")
+    assert "errors in parts that this token may not see" in others["message"]
+    assert b"dusk" in daemon.get(OPS, TOKENS["reader"]).body
+
+
 CHECKLIST_CONFIG = """\
 server: {listen: "127.0.0.1:0", tokens: {editor: {value: "editor-token-with-enough-bits-in-it", may: [read, edit]}}}
 agents:
