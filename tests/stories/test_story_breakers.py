@@ -120,6 +120,17 @@ def test_each_conversation_that_got_the_failure_of_a_provider_gets_its_end(make_
     assert messages == [("7", "CRITICAL"), ("8", "CRITICAL"), ("7", "over"), ("8", "over")]
 
 
+def test_the_failure_of_a_model_for_one_agent_is_not_over_because_it_answers_another(make_world: MakeWorld) -> None:
+    with Models(lambda request: BUSY if "look at b" in str(request.json) else OK) as server:
+        yaml = fleet(server.url, "a", "b", b="stagger: 5m, prompt: look at b, on_failure: {after: 1}")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(hours=3, minutes=10)
+    assert count_outcomes(world, "a") == Counter(ok=7)
+    assert [said.partition(" (")[0] for _, _, said in world.delivered] == [
+        "warning  provider anthropic unreachable: is overloaded: HTTP 529: busy"
+    ]
+
+
 def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(make_world: MakeWorld) -> None:
     answers = iter([OK, OK])
     with Models(lambda request: next(answers, NO_KEY)) as server:
