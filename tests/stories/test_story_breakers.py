@@ -131,6 +131,24 @@ def test_the_failure_of_a_model_for_one_agent_is_not_over_because_it_answers_ano
     ]
 
 
+def test_an_agent_that_works_with_another_provider_does_not_end_the_failure_of_the_first_for_others(
+    make_world: MakeWorld,
+) -> None:
+    once = "on_failure: {after: 1}"
+    with Models(lambda request: BUSY) as busy, Models(lambda request: OK) as works:
+        yaml = fleet(busy.url, "a", "b", a=once, b=f"stagger: 5m, {once}").replace(
+            "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{works.url}"}}, '
+        )
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=20)
+        world.reload(yaml.replace("  a: {", "  a: {runner: {kind: anthropic, provider: spare}, "))
+        world.run(minutes=50)
+    assert world.records("a")[-1]["outcome"] == "ok"
+    assert [said.partition(" (")[0] for _, _, said in world.delivered] == [
+        "warning  provider anthropic unreachable: is overloaded: HTTP 529: busy"
+    ]
+
+
 def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(make_world: MakeWorld) -> None:
     answers = iter([OK, OK])
     with Models(lambda request: next(answers, NO_KEY)) as server:
