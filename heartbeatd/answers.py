@@ -310,12 +310,6 @@ class BudgetStatus(EntryBody):
     shares: Shared[list[BudgetShare]]
 
 
-class RefusedConfig(ResponseBody):
-    at: Time | None
-    by: str | None
-    problems: list[str]
-
-
 class ReloadEvent(ResponseBody):
     """A reload, a rejected reload, or a start with another config. `says` is what it was, and by whom."""
 
@@ -437,11 +431,9 @@ class Status(ResponseBody):
     downs: Shared[list[Downtime]]
     frozen: Shared[list[FrozenTime]]
     config_hash: Shared[str | None]
-    config_refused: RefusedConfig | None
     overrides: list[Override]
     reload: Shared[ReloadStatus]
     deadman_problem: str | None
-    workers_problem: str | None
     breakers: Shared[list[BreakerStatus]]
     spend: SpendToday | None
     budgets: Shared[list[BudgetStatus]]
@@ -607,9 +599,11 @@ class WakeStatus(EntryName):
     until: Time | None
 
 
-class QueuedMessage(EntryName):
-    """A message that is neither delivered nor dropped. `doubted`: it may have arrived."""
+class QueuedMessage(EntryBody):
+    """A message that is neither delivered nor dropped. `doubted`: it may have arrived. One about the daemon itself has no run."""
 
+    kind: EntryKind | Literal["daemon"]
+    name: str
     id: int
     run: int | None
     channel: str

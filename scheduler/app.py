@@ -33,14 +33,14 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import config_reload, deadman_switch, delivery, message_buttons, startup
+from scheduler.engine import config_reload, daemon_problems, deadman_switch, delivery, message_buttons, startup
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.deadman_switch import Ping, Pinger
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.message_buttons import Poller
-from scheduler.engine.requests import NoteDeadmanProblem, NoteWorkersOfRuns, NoteWorkersProblem
+from scheduler.engine.requests import NoteDaemonProblem, NoteDeadmanProblem, NoteWorkersOfRuns
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
 from scheduler.engine.tick import Engine, Executors
 from scheduler.model.config_changes import StoredConfig
@@ -195,7 +195,11 @@ class Daemon:
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
         if after is not None and loaded is after.reloader.loaded:
             self.reloader.reload_state = after.reloader.reload_state
-        if rejected is not None:
+        if self._remote is None:
+            inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, None))  # an earlier boot may have had workers
+        if rejected is None:
+            inbox.submit(NoteDaemonProblem(daemon_problems.CONFIG, None))
+        else:
             self.reloader.report_rejection(rejected, "standby")
         self._server = self._make_server() if listen else None
         self._standby = make_standby(
@@ -235,7 +239,7 @@ class Daemon:
         """Called by the executor in its own thread."""
         before, self.engine.health.queue = self.engine.health.queue, state
         if before is None or before.why_no_run_starts != state.why_no_run_starts:
-            self.engine.inbox.submit(NoteWorkersProblem(state.why_no_run_starts))
+            self.engine.inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, state.why_no_run_starts))
 
     def _note_workers(self, workers: Sequence[tuple[Claim, str]]) -> None:
         """Called by the executor in its own thread."""

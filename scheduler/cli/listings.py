@@ -259,7 +259,7 @@ def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
         Column("STATE", lambda each: each.state),
         Column("TRIES", lambda each: str(each.attempts)),
         Column("NEXT TRY", lambda each: format_short_time(each.next_try_at, now)),
-        Column("RUN", lambda each: str(each.run)),
+        Column("RUN", lambda each: str(each.run or "-")),
     ]
 
 

@@ -24,7 +24,7 @@ from heartbeat.words import abbreviate_duration, format_count, format_usd, one_l
 from scheduler.cli.colours import paint, paint_label, style_of
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
-from scheduler.model.outcome import Kind
+from scheduler.model.problem import Subject
 
 if TYPE_CHECKING:
     from heartbeatd.answers import ProblemNotice, ResponseBody
@@ -378,8 +378,8 @@ def format_reason(reason: str | None, suppression: str | None, delivery: str) ->
 
 
 def entry_label(kind: str, name: str) -> str:
-    """The name of an entry with its kind: agent/NAME or cron/NAME."""
-    return Kind(kind).label_of(name)
+    """The name of an entry with its kind: agent/NAME or cron/NAME. For the daemon itself it is `daemon`."""
+    return Subject(kind, name).label
 
 
 def format_target(sent: ProblemNotice) -> str:

@@ -106,12 +106,7 @@ def _wrap_fact(fact: str | Fact) -> list[str]:
 
 
 def _problem_lines(data: Status) -> Iterator[str | Fact]:
-    """A rejected config, reloads and overrides, failing pings, missing workers, and open circuit breakers."""
-    refused = data.config_refused
-    if refused:
-        by = f" by {refused.by}" if refused.by else ""
-        yield Fact(f"config: rejected {format_time(refused.at)}{by}, the previous one stays active", Level.BAD)
-        yield from (f"  {problem}" for problem in refused.problems)
+    """The last reload, overrides, failing pings, and open circuit breakers."""
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:
         yield f"override: {each.says}"
@@ -119,8 +114,6 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
         yield f"  and {format_count(len(more), 'more override')}"
     if data.deadman_problem:
         yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
-    if data.workers_problem:
-        yield Fact(f"workers: {data.workers_problem}", Level.BAD)
     for breaker in data.breakers:
         yield Fact(_format_breaker(breaker), Level.BAD)
 
@@ -128,7 +121,7 @@ def _problem_lines(data: Status) -> Iterator[str | Fact]:
 def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | Fact]:
     """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
     for each in found[:MAX_PROBLEMS]:
-        first, *_ = (each.text or "").strip().splitlines() or [""]
+        first, *more = (each.text or "").strip().splitlines() or [""]
         since = f"since {format_short_time(each.since, now)}{', unstable' if each.unstable else ''}"
         states = [
             since,
@@ -137,17 +130,18 @@ def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | F
         ]
         what = f"{each.severity}: {each.subject} {each.key}: {first} ({', '.join(filter(None, states))})   {each.number}"
         yield Fact(what, level_of(each.severity))
-    if more := found[MAX_PROBLEMS:]:
-        yield f"  and {format_count(len(more), 'more problem')}: `heartbeatd problems`"
+        yield from (f"  {line}" for line in more if each.kind is None)
+    if left_out := found[MAX_PROBLEMS:]:
+        yield f"  and {format_count(len(left_out), 'more problem')}: `heartbeatd problems`"
 
 
 def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
-    """The last reload, and whether the file is watched. A refused reload has lines of its own."""
+    """The last reload, and whether the file is watched. The errors of a rejected one are a problem of the daemon."""
     if reload.mode == "manual":
         yield "reload: manual; a changed file is applied by `heartbeatd reload`"
     last = reload.last
-    if last and last.result != "refused":
-        lines = last.lines or ["nothing changed"]
+    if last:
+        lines = last.lines or ([] if last.problems else ["nothing changed"])
         yield f"{last.says}, {format_time(last.at)}"
         yield from (f"  {line}" for line in lines[:MAX_CHANGES])
         if len(lines) > MAX_CHANGES:

@@ -11,7 +11,7 @@ from scheduler.engine.problems import REMIND_CRITICAL, News, after_end, after_fi
 from scheduler.engine.tick_items import Tick
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
-from scheduler.model.problem import Finding, Subject
+from scheduler.model.problem import DAEMON, Finding, Subject
 from scheduler.model.settings import LOG_CHANNEL, Target
 from scheduler.store import clock_changes, outbox, problems
 from scheduler.store.outbox import OutboxMessage
@@ -64,7 +64,7 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, *, is_lost: 
     found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
     now = after_finding(problems.find_problem(tick.tx.db, subject), subject, found, tick.now, opens=True)
     now = replace(now, id=problems.save_problem(tick.tx, now))
-    entry = tick.plan.entries.get((Kind(message.kind), message.name))
+    entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
     wished, failing = entry.on_failure.deliver if entry else (), problems.failing_targets(tick.tx.db)
     recipient = notices.substitute_target(tick.plan.settings.channels, wished, failing | {Target(message.channel)})
 

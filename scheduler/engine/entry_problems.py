@@ -226,7 +226,7 @@ def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) ->
         entries.change_entry(tick.tx, entry_row, mutes.count_held(entry_row))
         return
     found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
-    run_id, trigger, slot = found or (0, Trigger(expired[0].source), tick.now)
+    run_id, trigger, slot = found or (outbox.NO_RUN, Trigger(expired[0].source), tick.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)
     text = notices.expired_wakes_text(expired, tick.limits.wake_keep)
     outbox.queue_notice(

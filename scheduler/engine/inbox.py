@@ -60,7 +60,7 @@ class PendingRequest:
             except Refused as refusal:
                 self._refusal = refusal
 
-        run_isolated(tick, TickPart.REQUEST, answer, refuse)
+        run_isolated(tick, TickPart.REQUEST, "a request", answer, refuse)
 
     def send_reply(self) -> None:
         """Complete the future with the answer."""

@@ -14,12 +14,12 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip
-from scheduler.model.problem import UNSTABLE_OPENINGS, EndedBy, Problem
+from scheduler.model.problem import DAEMON, UNSTABLE_OPENINGS, EndedBy, Problem
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, problems
 from scheduler.store.breakers import PROBE_EVERY
-from scheduler.store.outbox import OutboxMessage
+from scheduler.store.outbox import NO_RUN, OutboxMessage
 
 MAX_ERROR_LENGTH = 500  # characters of an error
 MAX_OUTPUT_LENGTH = 700  # characters of a job's output, counted from its end
@@ -178,9 +178,11 @@ def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
 
 def undelivered_details(message: OutboxMessage, *, is_lost: bool) -> Iterator[str]:
     """Which message a channel did not take. Its text is left out, because it was meant for other recipients."""
-    sender = f"A message from {Kind(message.kind).noun} {message.name}"
-    yield f"{sender} was given up." if is_lost else f"{sender} has waited for an hour. It is tried again for a day."
-    yield f"Its text: heartbeatd show {message.run_id}"
+    sender = "the daemon" if message.kind == DAEMON else f"{Kind(message.kind).noun} {message.name}"
+    happened = "was given up" if is_lost else "has waited for an hour. It is tried again for a day"
+    yield f"A message from {sender} {happened}."
+    if message.run_id != NO_RUN:
+        yield f"Its text: heartbeatd show {message.run_id}"
     yield f"All of them: heartbeatd outbox. Nothing more is sent until {message.channel} takes a message, except reminders."
 
 

@@ -11,7 +11,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.problem import Problem
 from scheduler.model.settings import Target
 from scheduler.store import outbox, problems
-from scheduler.store.outbox import Hold, Origin
+from scheduler.store.outbox import NO_RUN, Hold, Origin
 from scheduler.store.transaction import Transaction
 
 TextOfNews = Callable[[News], str]
@@ -28,7 +28,7 @@ def send_message(tick: Tick, news: News, about: Origin, text: str, *, title: str
     queued = None
     if text:
         target = notices.target_or_substitute(tick, news.target)
-        name = _name_of_notice(tick, news)
+        name = _name_of_notice(tick, news, about)
         sent = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (target,), title, hold)
         queued = sent.get(target)
         if queued is None and news.change is Change.OPENED:
@@ -36,9 +36,10 @@ def send_message(tick: Tick, news: News, about: Origin, text: str, *, title: str
     problems.save_notice(tick.tx, news.problem.id, news.target, news.known, queued)
 
 
-def _name_of_notice(tick: Tick, news: News) -> str:
+def _name_of_notice(tick: Tick, news: News, about: Origin) -> str:
     """The kind of the message, which a run has once: a message that waits for a day may cause several reminders."""
-    when = f" of {tick.now:%Y-%m-%d %H:%M}" if news.change is Change.REMINDER else ""
+    is_repeated = news.change is Change.REMINDER or about.run_id == NO_RUN
+    when = f" of {tick.now:%Y-%m-%d %H:%M}" if is_repeated else ""
     recipient = f" to {news.target.recipient}" if news.target.recipient else ""
     return f"{news.change} {news.problem.number}{when}{recipient}"
 

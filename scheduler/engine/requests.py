@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.engine import budget_reservations, plan_sync, wake_starts
+from scheduler.engine import budget_reservations, daemon_problems, plan_sync, wake_starts
 from scheduler.engine.tick_items import Tick
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Claim
@@ -29,6 +29,7 @@ class AdoptPlan:
         budget_reservations.adopt_budgets(tick.tx, self.plan.settings)
         budget_reservations.record_budgets(tick.tx, self.plan.settings)
         boots.record_config(tick.tx)
+        daemon_problems.note(tick, daemon_problems.CONFIG, None)
         if self.plan.stored_config:
             config_history.record_config_in_force(tick.tx, self.plan.stored_config)
         if self.event:
@@ -47,8 +48,8 @@ class NoteRejectedConfig:
     is_new: bool = True
 
     def apply(self, tick: Tick) -> None:
-        """Record it. Nothing else changes."""
-        boots.record_config_problem(tick.tx, self.problem)
+        """Record it, and notify the default channel if the last config was not rejected."""
+        daemon_problems.note(tick, daemon_problems.CONFIG, self.problem.replace(f"{tick.plan.settings.path.parent}/", ""))
         if self.is_new:
             config_history.record_config_event(tick.tx, ConfigEvent("refused", self.by, problem=self.problem))
 
@@ -77,11 +78,12 @@ class NoteDeadmanProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteWorkersProblem:
-    """Record why no worker executes a run, or (None) that at least one can, for status."""
+class NoteDaemonProblem:
+    """Record why a part of the daemon does not work, or (None) that it does."""
 
+    key: str
     problem: str | None
 
     def apply(self, tick: Tick) -> None:
-        """Record it. Nothing else changes."""
-        boots.record_workers_problem(tick.tx, self.problem)
+        """Record it, and notify the default channel if that is news."""
+        daemon_problems.note(tick, self.key, self.problem)

@@ -23,6 +23,7 @@ from scheduler.channels.message import DeliveryResult
 from scheduler.engine import (
     channel_problems,
     clock_adjustment,
+    daemon_problems,
     delivery,
     job_failures,
     maintenance,
@@ -32,6 +33,7 @@ from scheduler.engine import (
 )
 from scheduler.engine.claim import claim_due
 from scheduler.engine.clock_adjustment import ClockNews, ClockReading, ClockWatch
+from scheduler.engine.daemon_problems import FailedWrites
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
@@ -145,6 +147,7 @@ class Engine:
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
         self._parts = TickParts(self.health.internal_errors)
+        self._failed_writes: FailedWrites | None = None  # since the last tick that was committed
         self._lost_commits: LostCommits | None = None
         self.last_write_at: datetime | None = None  # the time of the last tick that has written something
         self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
@@ -189,7 +192,9 @@ class Engine:
                 parts.run(tick, TickPart.HELD_NOTICES, partial(job_failures.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, work.sending)
                 deliveries = parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
-                parts.run(tick, TickPart.DEAD_LETTERS, partial(channel_problems.follow_deliveries, tick), None)
+                parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
+                follow = partial(self._follow_daemon_problems, tick, is_minute_over=maintained.done_at == tick.now)
+                parts.run(tick, TickPart.DAEMON_PROBLEMS, follow, None)
                 again_at = tick.now if work.is_more_left else self._next_tick_time(tick, work, len(claims), deliveries)
                 has_written = db.has_written
                 if has_written:
@@ -199,6 +204,14 @@ class Engine:
             self._unknown_commit = ticked
             raise
         return ticked
+
+    def _follow_daemon_problems(self, tick: Tick, *, is_minute_over: bool) -> None:
+        if self._failed_writes is not None:
+            daemon_problems.note_failed_writes(tick, self._failed_writes, self.store.shortage())
+        if tick.broken:
+            daemon_problems.note_internal_errors(tick)
+        if is_minute_over:
+            daemon_problems.review(tick, self.store.shortage())
 
     def _take_work(self) -> Work:
         """The results and requests of the next tick.
@@ -245,6 +258,9 @@ class Engine:
         claim, result, why = done.task, runs_in_progress.result_of(done), self._deadlines.why_ended(done.task.run.id)
         if done.worker is not None:
             runs.record_worker(tick.tx, claim, done.worker)
+        if runs_in_progress.is_unexpected(done.exception):
+            what = f"run {claim.run.id} of {claim.entry.kind.noun} {claim.entry.name}"
+            tick.broken.append(f"{what}: {type(done.exception).__name__}")
         if isinstance(done.exception, Interrupted) and why != "cancelled":
             startup.recover_lost_attempt(tick, claim, done.exception)
             return
@@ -307,6 +323,7 @@ class Engine:
         in_progress = {claim.run.id: claim for claim in (*self._runs.inflight().values(), *ticked.claims)}
         self._places.note(in_progress, reading, full=ticked.is_full)
         self.report_available()
+        self._failed_writes = None
         for _, run in work.runs:
             if runs_in_progress.is_unexpected(run.exception):
                 log_event(logging.ERROR, "runner_broken", error=run.exception)
@@ -356,6 +373,7 @@ class Engine:
 
     def _retry_wait(self, now: datetime, error: DatabaseUnavailable) -> timedelta:
         """The wait after a tick that could not be committed: none if the disk reserve makes room."""
+        self._failed_writes = FailedWrites(self._failed_writes.since if self._failed_writes else now, str(error))
         if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
         self.health.failed_commits += 1

@@ -42,7 +42,8 @@ class Tick:
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
     `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
     spreads retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks.
-    `cancelled` are the ids of the runs to end after the commit. `now` does not advance.
+    `cancelled` are the ids of the runs to end after the commit. `broken` says where unexpected exceptions happened in this one.
+    `now` does not advance.
     """
 
     tx: Transaction
@@ -54,6 +55,7 @@ class Tick:
     lost_commits: LostCommits | None = None
     parts: TickParts = field(default_factory=lambda: TickParts())
     cancelled: list[int] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
     now: datetime = field(init=False)
     limits: Limits = field(init=False)  # those of the plan
 
@@ -66,8 +68,9 @@ class Tick:
         self.tx.config_hash = plan.settings.hash
 
 
-def run_isolated(tick: Tick, part: TickPart, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
-    """Run a part of a tick. If it raises, its rows, its events and a change of the plan are undone, and `on_error` answers.
+def run_isolated(tick: Tick, part: TickPart, about: str, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
+    """Run a part of a tick, which is `about` this. If it raises, its rows, its events and a change of the plan are undone, and
+    `on_error` answers.
 
     Errors of SQLite concern the whole transaction, so they are raised. A savepoint takes 2 µs, and a beat about 100.
     Without a write it takes no statement at all (`store/transaction`), so that idle ticks do not pay for it either.
@@ -81,6 +84,7 @@ def run_isolated(tick: Tick, part: TickPart, act: Callable[[], T], on_error: Cal
     except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
         tick.adopt_plan(plan)
         tick.parts.errors[part] += 1
+        tick.broken.append(f"{about}: {type(error).__name__}")
         return on_error(error)
 
 
@@ -111,7 +115,7 @@ def run_for_entry(
         if entry_row is not None:
             entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=again_at))
 
-    return run_isolated(tick, TickPart.ENTRY, act, on_error)
+    return run_isolated(tick, TickPart.ENTRY, f"{kind.noun} {name}", act, on_error)
 
 
 def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error: Exception) -> None:
@@ -128,7 +132,7 @@ def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) ->
         log_event(logging.ERROR, "message_broken", message=message.id, error=error)
         outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
 
-    return run_isolated(tick, TickPart.MESSAGE, act, give_up)
+    return run_isolated(tick, TickPart.MESSAGE, f"message {message.id}", act, give_up)
 
 
 class TickParts:
@@ -148,7 +152,7 @@ class TickParts:
             self._paused[name] = tick.now + PART_PAUSE
             return otherwise
 
-        return run_isolated(tick, name, act, leave_out)
+        return run_isolated(tick, name, name, act, leave_out)
 
     def is_paused(self, name: TickPart, now: datetime) -> bool:
         """Whether a part is left out now."""

@@ -17,7 +17,7 @@ from scheduler.insight.reason_texts import Clock
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
 from scheduler.model.entry_schedule import MICROSECOND
-from scheduler.store import boots, clock_changes, config_history
+from scheduler.store import boots, clock_changes
 from scheduler.system.state_lock import RefusedStart
 
 FROZEN_AFTER = timedelta(minutes=1)  # the main loop records a tick at least every 20 s
@@ -29,7 +29,6 @@ class DaemonState:
 
     `last_seen` is its last recorded tick, None if it never ran. `is_stopped`: the system has stopped the process, for example by
     SIGSTOP. `refused_starts` are daemons that did not start, because this one held the lock or because of an invalid config.
-    `refused` are the errors of a config that was changed and rejected, at `refused_at`; `refused_by` asked for the reload.
     """
 
     is_running: bool
@@ -38,9 +37,6 @@ class DaemonState:
     ended_cleanly: bool
     is_frozen: bool
     is_stopped: bool
-    refused: tuple[str, ...]
-    refused_at: datetime | None
-    refused_by: str | None = None
     refused_starts: tuple[RefusedStart, ...] = ()
 
     def problems(self, times: TimeFormat) -> list[tuple[str, str]]:
@@ -62,11 +58,6 @@ class DaemonState:
         if second and self.is_running:
             who = f"a second daemon ({shorten_path(second[-1].config)})"
             found.append(("second_daemon", f"{_count_starts(second, who, times)}: pid {self.pid} has locked the database"))
-        if self.refused and self.refused_at:
-            more = f" (and {len(self.refused) - 1} more)" if len(self.refused) > 1 else ""
-            by = f" (by {self.refused_by})" if self.refused_by else ""
-            says = f"the config of {times.at(self.refused_at)}{by} was rejected: {self.refused[0]}{more}"
-            found.append(("config_refused", says))
         return found
 
 
@@ -99,9 +90,6 @@ def read_daemon_state(
         ended_cleanly=bool(boot and boot.clean),
         is_frozen=running and last_seen is not None and now - last_seen > FROZEN_AFTER,
         is_stopped=is_stopped,
-        refused=tuple(boot.config_problem.splitlines()) if boot and boot.config_problem else (),
-        refused_at=boot.config_refused_at if boot else None,
-        refused_by=config_history.last_refused_by(db),
         refused_starts=tuple(refused_starts),
     )
 

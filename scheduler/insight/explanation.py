@@ -34,7 +34,7 @@ from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
-from scheduler.model.problem import Problem
+from scheduler.model.problem import DAEMON, Problem
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import outbox, problems, rejected_wakes, run_history, runs, wakes
 
@@ -56,19 +56,31 @@ def explain_all(records: Records) -> Overview:
     found = [explain_day(records, row) for row in records.rows if existed(records, row)]
     found.sort(key=lambda each: (each.expected, STATUSES.index(each.status), each.kind == "cron", each.name))
     period = records.period
-    problems = records.daemon.problems(records.times(period.zone)) if records.is_today else []
+    present = _present_problems(records) if records.is_today else []
     return Overview(
         from_=period.begin,
         until=period.end,
         asked_at=records.now,
         zone=period.zone.key,
         counts=StatusCounts(**{status: sum(each.status == status for each in found) for status in STATUSES}),
-        problems=[PresentProblem(what=what, says=says) for what, says in problems],
+        problems=present,
         entries=found,
         overrides=reload_history.describe_overrides(records.overrides),
         changes=reload_history.config_changes_between(records.db, period.begin, period.until),
         events=records.events(),
     )
+
+
+def _present_problems(records: Records) -> list[PresentProblem]:
+    """What is wrong with the daemon or its config now."""
+    times = records.times(records.period.zone)
+    found = [PresentProblem(what=what, says=says) for what, says in records.daemon.problems(times)]
+    for each in problems.unsettled_problems(records.db, DAEMON):
+        if each.is_open:
+            first, _, more = each.found.text.partition("\n")
+            says = f"{each.subject} {each.label} since {times.at(each.since)}: {first}{' (and more)' if more else ''}"
+            found.append(PresentProblem(what=each.key, says=f"{says}   {each.number}"))
+    return found
 
 
 def find_entry(records: Records, key: Key) -> ExplainedEntry | None:

@@ -75,7 +75,7 @@ class Records:
         return run_history.count_causes(self.db, self.period.begin, self.period.end, self.only)
 
     @cached_property
-    def messages(self) -> dict[Key, list[EntryMessages]]:
+    def messages(self) -> dict[tuple[str, str], list[EntryMessages]]:
         """The messages of the period, and older ones that are still to be delivered."""
         return outbox.messages_by_entry(self.db, self.period.begin, self.period.end, self.only)
 

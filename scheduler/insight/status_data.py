@@ -26,7 +26,6 @@ from heartbeatd.answers import (
     LastRun,
     ProblemCounts,
     QueueCounts,
-    RefusedConfig,
     SpendToday,
     Status,
     UndeliveredMessages,
@@ -100,9 +99,7 @@ def read_broken_parts(db: sqlite3.Connection) -> dict[str, Any]:
     """The fields of the status about what does not work, beside the list of problems."""
     boot = boots.latest_boot(db)
     return {
-        "config_refused": _refused_config(boot, config_history.last_refused_by(db)),
         "deadman_problem": boot.deadman_problem if boot else None,
-        "workers_problem": boot.workers_problem if boot else None,
         "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
         "outbox": [each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     }
@@ -134,13 +131,6 @@ def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
     found = [FrozenTime(since=each.since, until=each.until, cause=each.cause) for each in stalls]
     found += [FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
     return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_STALLS]
-
-
-def _refused_config(boot: BootRecord | None, by: str | None) -> RefusedConfig | None:
-    """The errors of a changed config that was rejected while the previous one stays active; None if there are none."""
-    if boot is None or boot.config_problem is None:
-        return None
-    return RefusedConfig(at=boot.config_refused_at, by=by, problems=boot.config_problem.splitlines())
 
 
 def read_entries(

@@ -102,11 +102,14 @@ class WakeMoved:
 
 @dataclass(frozen=True, slots=True)
 class MessageMoved:
-    """A message in the outbox changed its state. `retried`: another attempt is planned. `age`: how long ago it was written."""
+    """A message in the outbox changed its state. `retried`: another attempt is planned. `age`: how long ago it was written.
+
+    `kind` and `name` are those of the agent, the job or the daemon that it comes from.
+    """
 
     outbox_id: int
     run_id: int
-    kind: Kind
+    kind: str
     name: str
     channel: str
     state: DeliveryState

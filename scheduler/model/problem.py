@@ -1,4 +1,4 @@
-"""Defines a problem: something that is wrong with an agent, a job, a provider or a channel, until it is over.
+"""Defines a problem: something that is wrong with an agent, a job, a provider, a channel or the daemon, until it is over.
 
 An agent reports problems itself; all others are observed by the daemon. Only the end of a reported one needs evidence.
 """
@@ -19,6 +19,7 @@ from scheduler.model.settings import Target
 
 PROVIDER = "provider"  # the kind of subjects that are providers or models
 CHANNEL = "channel"  # the kind of subjects that are channels, or recipients on them
+DAEMON = "daemon"  # the kind of the subject that is the daemon itself
 REPORTED = "reported"  # the part of an agent whose problems it reports itself
 
 UNSTABLE_OPENINGS = 3  # a problem that opens so often within UNSTABLE_TIME is unstable
@@ -88,7 +89,7 @@ class ProblemNotice:
 
 
 class Subject(NamedTuple):
-    """What has a problem: its kind (heartbeat, cron, provider, channel), its name, and its part.
+    """What has a problem: its kind (heartbeat, cron, provider, channel, daemon), its name, and its part.
 
     The part is a model or a recipient. Of an agent it separates what it reports (`REPORTED`) from how its runs go.
     """
@@ -112,6 +113,11 @@ class Subject(NamedTuple):
         """A channel, or one recipient on it."""
         return cls(CHANNEL, target.channel, target.recipient)
 
+    @classmethod
+    def of_daemon(cls) -> Subject:
+        """The daemon itself."""
+        return cls(DAEMON, "heartbeatd")
+
     @property
     def circuit(self) -> Circuit:
         """The provider or model."""
@@ -124,12 +130,16 @@ class Subject(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As lists name it: `agent/ops`, `cron/backup`, `provider/anthropic`, `channel/phone`."""
+        """As lists name it: `agent/ops`, `cron/backup`, `provider/anthropic`, `channel/phone`, `daemon`."""
+        if self.kind == DAEMON:
+            return DAEMON
         if self.kind in (PROVIDER, CHANNEL):
             return "/".join((self.kind, *(part for part in self[1:] if part not in ("", EVERY_MODEL))))
         return Kind(self.kind).label_of(self.name)
 
     def __str__(self) -> str:
+        if self.kind == DAEMON:
+            return DAEMON
         if self.kind == PROVIDER:
             return str(self.circuit)
         if self.kind == CHANNEL:

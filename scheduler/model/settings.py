@@ -115,11 +115,13 @@ class Channel:
     def prefix_for(self, kind: str, name: str, title: str) -> str:
         """The prefix of messages from this agent or job; empty if the channel has none, or if it would leave too little room.
 
-        A message about a provider (its title is `provider NAME`) names the provider, not the agent that found the failure.
+        A message about a provider (its title is `provider NAME`) names the provider, not the agent that found the failure. One
+        about the daemon itself has the title `daemon`.
         """
         noun, who = "agent" if kind == Kind.HEARTBEAT else "job", name
         if title != name:
             noun, _, who = title.partition(" ")
+            who = who or noun
         values = {"agent": who, "host": self.host, "kind": noun}
         prefix = PREFIX_PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), self.prefix)
         return "" if self.limit is not None and 2 * utf16_length(prefix) > self.limit else prefix

@@ -42,8 +42,7 @@ class Downtime:
 class BootRecord:
     """One recorded boot. `ended_at` is None unless it was stopped in order.
 
-    `config_problem` has the errors of a config that was refused and waits. The other problems are why pings to the dead man's
-    switch do not arrive, and why no worker on another machine executes a run.
+    `deadman_problem` says why pings to the dead man's switch do not arrive.
     """
 
     instance: str
@@ -54,10 +53,7 @@ class BootRecord:
     last_tick_at: datetime
     ended_at: datetime | None
     config_hash: str | None
-    config_problem: str | None
-    config_refused_at: datetime | None
     deadman_problem: str | None
-    workers_problem: str | None
     database_server: str | None
 
     @property
@@ -126,28 +122,13 @@ def may_lack_commits(db: sqlite3.Connection, server: str | None, last_write: tup
 
 
 def record_config(tx: Transaction) -> None:
-    """Record that this boot uses the config of the transaction, and that no changed config is refused."""
-    tx.db.execute(
-        "update boot set config_hash = ?, config_problem = null, config_refused_at = null where instance = ?",
-        (tx.config_hash, tx.owner),
-    )
-
-
-def record_config_problem(tx: Transaction, problem: str) -> None:
-    """Record that a changed config was rejected. The active config stays the same."""
-    tx.db.execute(
-        "update boot set config_problem = ?, config_refused_at = ? where instance = ?", (problem, to_millis(tx.now), tx.owner)
-    )
+    """Record that this boot uses the config of the transaction."""
+    tx.db.execute("update boot set config_hash = ? where instance = ?", (tx.config_hash, tx.owner))
 
 
 def record_deadman_problem(tx: Transaction, problem: str | None) -> None:
     """Record why pings to the dead man's switch fail; None: they arrive again."""
     tx.db.execute("update boot set deadman_problem = ? where instance = ?", (problem, tx.owner))
-
-
-def record_workers_problem(tx: Transaction, problem: str | None) -> None:
-    """Record why no worker on another machine executes a run; None: at least one can."""
-    tx.db.execute("update boot set workers_problem = ? where instance = ?", (problem, tx.owner))
 
 
 def record_clean_end(tx: Transaction) -> None:

@@ -90,12 +90,6 @@ def last_config_event(db: sqlite3.Connection) -> RecordedConfigEvent | None:
     return _event_from_row(row) if row else None
 
 
-def last_refused_by(db: sqlite3.Connection) -> str | None:
-    """Who requested the last reload that was rejected; None if there was none."""
-    row = db.execute("select actor from config_event where result = 'refused' order by id desc limit 1").fetchone()
-    return row["actor"] if row else None
-
-
 def _event_from_row(row: sqlite3.Row) -> RecordedConfigEvent:
     event = ConfigEvent(row["result"], row["actor"], diff_from_data(json.loads(row["diff"])), row["problem"])
     return RecordedConfigEvent(row["id"], from_millis(row["at"]), event, row["config_hash"])

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from scheduler.model.expected_error import ExpectedError
-from scheduler.store.disk_reserve import DiskReserve
+from scheduler.store.disk_reserve import DiskReserve, shortage_message
 from scheduler.store.migrations import migrations
 from scheduler.store.transaction import UnitOfWork
 from scheduler.system.files import sync_to_disk
@@ -121,6 +121,10 @@ class Store:
         with suppress(sqlite3.OperationalError):  # every commit tries this again
             self.connection.execute("pragma wal_checkpoint(passive)").fetchall()
         return True
+
+    def shortage(self) -> str | None:
+        """What is wrong if its disk is so full that there is no room for the reserve; None if all is well."""
+        return shortage_message(self.path)
 
     def close(self) -> None:
         """Close the connection. The last connection that closes folds the write-ahead log into the file."""

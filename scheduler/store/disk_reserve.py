@@ -86,7 +86,7 @@ def reserved_bytes(database: Path) -> int:
 
 
 def shortage_message(database: Path) -> str | None:
-    """What `status` shows while there is too little room for a reserve; None if all is well."""
+    """What is wrong while there is too little room for a reserve; None if all is well."""
     if reserved_bytes(database) or (room := free_bytes(reserve_path(database))) >= PLENTY:
         return None
     return (

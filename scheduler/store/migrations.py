@@ -770,3 +770,10 @@ def m027_severity_before(db: Any) -> None:
     db.conn.execute("alter table problem_notice add column severity_before text")
     db.conn.execute("update problem_notice set severity_before = severity where known = 1")
     db.conn.execute("alter table problem_notice drop column known")
+
+
+@migrations()
+def m028_daemon_problems(db: Any) -> None:
+    """What is wrong with the daemon itself is a problem too. A start finds out anew whether it still is."""
+    for column in ("config_problem", "config_refused_at", "workers_problem"):
+        db.conn.execute(f"alter table boot drop column {column}")

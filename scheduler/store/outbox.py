@@ -27,6 +27,7 @@ LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
 # A part waits until the earlier parts of the same message for the same channel are delivered or given up.
+NO_RUN = 0  # the run of a message that is about none
 ELSEWHERE = "channel not in (select value from json_each(?))"
 READY = (
     "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
@@ -37,7 +38,10 @@ READY = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The run that a message comes from, or that a notification is about."""
+    """The run that a message comes from, or that a notification is about. `kind` and `name` are those of its agent or job.
+
+    A message about the daemon itself has the kind and the name of this subject, and NO_RUN.
+    """
 
     run_id: int
     kind: str
@@ -582,15 +586,15 @@ UNDELIVERED_BY_ENTRY = BY_ENTRY.replace(
 
 def messages_by_entry(
     db: sqlite3.Connection, begin: datetime, end: datetime, only: tuple[Kind, str] | None = None
-) -> dict[tuple[Kind, str], list[EntryMessages]]:
+) -> dict[tuple[str, str], list[EntryMessages]]:
     """The messages that were queued in [begin, end), and all older ones that are still to be delivered, by entry.
 
     `only` limits them to one entry.
     """
-    found: dict[tuple[Kind, str], list[EntryMessages]] = {}
+    found: dict[tuple[str, str], list[EntryMessages]] = {}
     wanted = dict(zip(("kind", "name"), only or (None, None), strict=True))
     for row in db.execute(MESSAGES_BY_ENTRY, {"begin": to_millis(begin), "end": to_millis(end)} | wanted):
-        found.setdefault((Kind(row["kind"]), row["name"]), []).append(read_row(EntryMessages, row))
+        found.setdefault((row["kind"], row["name"]), []).append(read_row(EntryMessages, row))
     return found
 
 
@@ -625,8 +629,8 @@ def _report_move(
     error: str = "",
     age: timedelta | None = None,
 ) -> None:
-    entry = Kind(message.kind), message.name
-    tx.report(MessageMoved(message.id, message.run_id, *entry, message.channel, state, retried, error, age))
+    sender = message.kind, message.name
+    tx.report(MessageMoved(message.id, message.run_id, *sender, message.channel, state, retried, error, age))
 
 
 def _message_from_row(row: sqlite3.Row) -> OutboxMessage:
@@ -705,7 +709,7 @@ def _read_message(row: sqlite3.Row, kind: type[Listed], **given: object) -> List
     if row["awaits"]:
         given["held_back_for"] = json.loads(row["awaits"])
     next_try_at = from_millis(row["not_before"]) if row["state"] == "pending" else None
-    return read_row(kind, row, run=row["run_id"], next_try_at=next_try_at, doubted=row["doubted_at"] is not None, **given)
+    return read_row(kind, row, run=row["run_id"] or None, next_try_at=next_try_at, doubted=row["doubted_at"] is not None, **given)
 
 
 def targets_without_text(tx: Transaction, entry: Entry, message: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:

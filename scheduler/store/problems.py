@@ -131,6 +131,11 @@ def find_problem(db: sqlite3.Connection, subject: Subject) -> Problem | None:
     return found[0] if found else None
 
 
+def find_open_problem(db: sqlite3.Connection, subject: Subject, key: str) -> Problem | None:
+    """The problem of a subject with this key, if it is not over."""
+    return next((each for each in problems_of(db, subject) if each.key == key and each.over_at is None), None)
+
+
 def present_problem(found: Iterable[Problem]) -> Problem | None:
     """Of the problems of an agent or a job, the one that its latest runs have; None if it works."""
     going_on = (problem for problem in found if problem.over_at is None and not problem.is_reported)

@@ -58,7 +58,6 @@ IDENTITY = "it is part of the identity of a run"
 HISTORY = "it is shown as the clock showed it"
 CHOSEN = "a person chose this time by the clock on the wall"
 KEPT: Mapping[str, str] = {
-    "boot.config_refused_at": HISTORY,
     "entry.active_at": "a gateway sends the next one soon",
     "entry.anchor": PLANNED_ANEW,
     "entry.due_at": PLANNED_ANEW,

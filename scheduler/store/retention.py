@@ -18,6 +18,8 @@ NOT_NEEDED: Mapping[str, str] = {
     " and (at < :old or id <= (select max(id) from config_event) - :events)",
     "former": "delete from former where until_at < :old",
     "jump": "delete from jump where max(at, at - by_ms) < :old",  # by the later of its two ends
+    # The messages of a run are deleted together with it.
+    "outbox": "delete from outbox where run_id = 0 and finished_at < :old",
     "message": "delete from message where at < :old",
     "rejected_wake": "delete from rejected_wake where at < :old",
     "stall": "delete from stall where until < :old",

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from scheduler.model.entry import Key
 from scheduler.model.events import AttemptStarted, Event, MessageMoved, RunClosed, SettingsApplied
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome
 from scheduler.model.timestamps import iso_utc
@@ -28,7 +27,7 @@ class StreamEvent:
 
     number: int
     name: str
-    key: Key | None
+    key: tuple[str, str] | None
     data: str
 
 
@@ -131,7 +130,7 @@ class EventFeed:
             return list(islice(self._events, first, first + MAX_CHUNK)), number < oldest
 
 
-def _describe_event(happened: Event) -> Iterator[tuple[str, Key | None, dict[str, Any]]]:
+def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | None, dict[str, Any]]]:
     """The events for readers: name, agent or job, and JSON data. They contain no text of a prompt or an answer."""
     match happened:
         case AttemptStarted():
@@ -153,8 +152,8 @@ def _describe_event(happened: Event) -> Iterator[tuple[str, Key | None, dict[str
                 yield "said", key, {"run": happened.run_id, "kind": happened.kind.value, "name": happened.name}
         case MessageMoved(state=DeliveryState.DELIVERED):
             message = {"message": happened.outbox_id, "run": happened.run_id, "channel": happened.channel}
-            entry = {"kind": happened.kind.value, "name": happened.name}
-            yield "delivered", (happened.kind, happened.name), message | entry
+            sender = {"kind": str(happened.kind), "name": happened.name}
+            yield "delivered", (happened.kind, happened.name), message | sender
         case SettingsApplied(settings=settings):
             yield "reloaded", None, {"config_hash": settings.hash}
 

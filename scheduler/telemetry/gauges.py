@@ -16,7 +16,7 @@ from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Amount, Budget, Scope
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
-from scheduler.model.problem import CHANNEL, PROVIDER
+from scheduler.model.problem import CHANNEL, PROVIDER, Subject
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
 from scheduler.store import boots, breakers, disk_reserve, outbox, overviews, problems, spend, wakes
@@ -106,7 +106,12 @@ def read_problems(
     reading: Reading, db: sqlite3.Connection, wanted: Iterable[EntryLabels], circuits: Iterable[Circuit], channels: Iterable[str]
 ) -> None:
     """How many problems each of these subjects has, acknowledged or not, and since when the oldest lasts."""
-    shown = {*wanted, *((PROVIDER, each.provider) for each in circuits), *((CHANNEL, name) for name in channels)}
+    shown = {
+        *wanted,
+        Subject.of_daemon()[:2],
+        *((PROVIDER, each.provider) for each in circuits),
+        *((CHANNEL, name) for name in channels),
+    }
     counts: Counter[tuple[str, str, str]] = Counter()
     for (subject, severity, acknowledged), number in problems.count_open(db).items():
         if subject[:2] in shown:

@@ -43,7 +43,7 @@ def authorize(request: ApiRequest, may: Permission | None, concern: Concern) -> 
         )
 
 
-def check_access(caller: Caller, kind: Kind, name: str) -> None:
+def check_access(caller: Caller, kind: str, name: str) -> None:
     """Raises HttpError if the caller's token is not valid for this entry."""
     if not caller.may_access(kind, name):
         allowed = ", ".join(sorted(caller.agents or ()))
@@ -53,7 +53,7 @@ def check_access(caller: Caller, kind: Kind, name: str) -> None:
 def _find_entry(request: ApiRequest, concern: Concern) -> Key | None:
     """The entry that the request concerns. Raises HttpError if the run, wake, message or problem in the path does not exist.
 
-    None: it is a problem of a provider or a channel, which concerns the whole daemon.
+    None: it is a problem of a provider or a channel, or a problem or message of the daemon itself, which concern all of it.
     """
     if concern is Concern.AGENT:
         return Kind.HEARTBEAT, request.path["name"]
@@ -130,15 +130,15 @@ def _cut_part(value: object, caller: Caller) -> object:
 
 def _is_foreign(value: object, caller: Caller) -> bool:
     key = _name_of(value) if isinstance(value, ResponseBody) else None
-    if key is None and isinstance(value, Problem):  # of a provider or a channel
-        return not any(caller.may_access(Kind(each.kind), each.name) for each in value.affects)
+    if key is None and isinstance(value, Problem):  # of a provider, a channel or the daemon
+        return not any(caller.may_access(each.kind, each.name) for each in value.affects)
     return key is not None and not caller.may_access(*key)
 
 
-def _name_of(value: ResponseBody) -> Key | None:
+def _name_of(value: ResponseBody) -> tuple[str, str] | None:
     """The entry to which an object belongs; None if it is a part of something else, or concerns all entries."""
     name = getattr(value, value.named_by) if isinstance(value, EntryBody) else None
-    return None if name is None else (Kind(getattr(value, "kind", Kind.HEARTBEAT)), name)
+    return None if name is None else (getattr(value, "kind", Kind.HEARTBEAT), name)
 
 
 def cut_errors(error: ConfigError, caller: Caller) -> ConfigError:

@@ -28,9 +28,9 @@ class Caller:
     is_local: bool = False
     noun: str = "token"
 
-    def may_access(self, kind: Kind, name: str) -> bool:
+    def may_access(self, kind: str, name: str) -> bool:
         """Whether the token is valid for this entry."""
-        return self.agents is None or (kind is Kind.HEARTBEAT and name in self.agents)
+        return self.agents is None or (kind == Kind.HEARTBEAT and name in self.agents)
 
 
 def find_caller(authorization: list[bytes], local: Secret, tokens: Iterable[Token]) -> Caller | None:

@@ -181,7 +181,7 @@ def get_wake(request: ApiRequest, _: GetWake) -> answers.WakeStatus:
 
 
 def _may_access(request: ApiRequest, entry: answers.QueuedMessage) -> bool:
-    return request.caller.may_access(Kind(entry.kind), entry.name)
+    return request.caller.may_access(entry.kind, entry.name)
 
 
 def _kind_of(question: ListRuns | GetPlan | Explain) -> Kind | None:

@@ -334,18 +334,6 @@ def test_the_length_of_a_downtime_agrees_with_its_printed_times(
     assert lines[1] == "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped cleanly"
 
 
-def test_status_shows_a_rejected_config_within_eighty_columns(
-    store: Store, state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    live(store, "one", NOON, NOON + MINUTE)
-    problem = "config.yaml:9:17: agents.ops.heartbeat.interval: 'often' is not a duration; write 90s, 30m or 1h30m"
-    with store.transaction() as db:
-        boots.record_config_problem(_transaction(db, NOON, "one"), problem)
-    lines = printed(capsys, state, "status")
-    assert problem in " ".join(map(str.strip, lines))
-    assert max(map(len, lines)) <= 80
-
-
 def test_status_shows_the_daemon_as_running_while_it_holds_its_lock(
     store: Store, state: Path, in_kolkata: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

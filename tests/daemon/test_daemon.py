@@ -31,17 +31,20 @@ def test_a_saved_config_is_applied_and_affects_only_changed_entries(daemon: Begi
     assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
 
 
-def test_a_broken_config_is_rejected_with_its_position_and_runs_continue(daemon: Begin) -> None:
+def test_a_broken_config_is_rejected_with_its_position_reported_once_and_runs_continue(daemon: Begin) -> None:
     it = daemon(config(job="'true'"))
     it.config.write_text(config(interval="soon", job="'true'"))
     line = it.expect("reload_refused")
     assert "config.yaml:6:27: agents.ops.heartbeat.interval: 'soon' is not a duration; write 90s, 30m or 1h30m" in line
     assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
+    assert "CRITICAL daemon config: " in it.expect("said kind=daemon")
     before = len(it.runs("tick"))
     it.wait_until(lambda: len(it.runs("tick")) > before)
+    it.config.write_text(config(interval="often", job="'true'"))
+    it.expect("'often' is not a duration")
     it.config.write_text(config(interval="3h", job="'true'"))
-    it.expect("reload change=")
-    assert "heartbeatd_config_last_reload_successful 1" in it.metrics()
+    assert "over     daemon config: after " in it.expect("said kind=daemon")
+    it.wait_until(lambda: "heartbeatd_config_last_reload_successful 1" in it.metrics())
 
 
 @pytest.mark.parametrize("home", [None, "edited"], ids=["as it was", "edited"])
@@ -50,7 +53,7 @@ def test_a_missing_config_is_reported_until_it_is_back_and_runs_continue(daemon:
     it.config.rename(away := it.config.with_name("away.yaml"))
     assert f"{it.config}: cannot be read: No such file" in it.expect("reload_refused")
     assert "heartbeatd_config_last_reload_successful 0" in it.metrics()
-    assert "cannot be read" in it.run_command("status", "--state", "state/h.db").stdout
+    assert "critical: daemon config:" in it.run_command("status", "--state", "state/h.db").stdout
     before = len(it.runs("tick", "--state", "state/h.db"))
     it.wait_until(lambda: len(it.runs("tick", "--state", "state/h.db")) > before)
     if home:

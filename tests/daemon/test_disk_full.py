@@ -148,12 +148,14 @@ def test_a_disk_that_fills_up_is_reported_once_and_the_reserve_lets_runs_continu
     before = len(did(it))
     it.wait_until(lambda: len(did(it)) > before + 2)
     assert it.readiness()[0] == 200
+    assert "CRITICAL daemon database: " in it.expect("said kind=daemon")
     assert "heartbeatd_reserve_bytes 0\n" in it.metrics()
     assert it.json("status")["reserve_bytes"] == 0
-    assert "free and no reserve; make room in" in it.run_command("status").stdout
+    assert "critical: daemon database: " in it.run_command("status").stdout
     assert [found["level"] for found in it.json("doctor") if found["what"] == "disk"] == ["warn"]
     assert it.stop() == 0
     assert sum(" reserve_" in line for line in it.log) == 1
+    assert sum("said kind=daemon" in line for line in it.log) == 1
     assert not [line for line in it.log if "database_unavailable" in line]
     assert slots_without_a_row(it.runs("tick"), every=1) == 0
 

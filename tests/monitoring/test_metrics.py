@@ -258,7 +258,7 @@ def test_ten_thousand_different_errors_make_no_new_series(make_world: MakeWorld)
     assert count > 10
     assert {name.split("_timestamp")[0] for name in set(page.series()) - before} == {
         "last_run", "last_tick", "runs_total{heartbeat,ops,failed,interval}", "problems_open{false,warning,agent/ops}",
-        "problem_oldest",
+        "problems_open{false,critical,daemon}", "problem_oldest",
     }  # fmt: skip
 
 

@@ -37,6 +37,8 @@ def of_earlier_version(state: Path, *statements: str) -> None:
         for table in ("incident", "outage", "outage_notice", "change", "condition", "condition_report"):
             after.execute(before.execute("select sql from sqlite_master where name = ?", (table,)).fetchone()[0])
         after.execute("alter table entry add column flapping integer not null default 0")
+        for column in ("config_problem text", "config_refused_at integer", "workers_problem text"):
+            after.execute(f"alter table boot add column {column}")
         after.execute("delete from _sqlite_migrations where name >= 'm024_problems'")
         for statement in statements:
             after.execute(statement)

@@ -693,8 +693,8 @@ class Channel(ConfigPart):
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
         "The beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this"
-        " machine, `{kind}` is `agent`, `job` or `provider`. Apprise services with titles show it as the title, and Discord"
-        " as the sender.",
+        " machine, `{kind}` is `agent`, `job`, `provider` or `daemon`. Apprise services with titles show it as the title, and"
+        " Discord as the sender.",
         f'`"{types.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
     secret: OrUnset[types.Secret] = optional_key(

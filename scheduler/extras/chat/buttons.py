@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -39,9 +40,15 @@ PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the b
 CHAT_BUTTONS = {verb.in_chat.name[0]: verb.in_chat for verb in VERBS if issubclass(verb, Verb) and verb.in_chat}  # by letter
 
 
+CONCERNS: Mapping[str, Concern] = {Kind.HEARTBEAT: Concern.AGENT, Kind.CRON: Concern.JOB}
+
+
 def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
-    """The verb that each button sends for the agent or job of a message, or for its problems, by the letter of the button."""
-    concerns = (Concern.PROBLEM, Concern.AGENT if message.kind == Kind.HEARTBEAT else Concern.JOB)
+    """The verb that each button sends for the agent or job of a message, or for its problems, by the letter of the button.
+
+    A message about the daemon itself has only those for its problems.
+    """
+    concerns = (Concern.PROBLEM, CONCERNS.get(message.kind))
     listed = [each.operation for each in VERB_ENDPOINTS.values() if each.concern in concerns]
     return {verb.in_chat.name[0]: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 

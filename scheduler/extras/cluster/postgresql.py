@@ -398,6 +398,9 @@ class ServerStore(Store):
     def keep_reserve(self) -> None:
         """A server has no disk reserve of heartbeatd."""
 
+    def shortage(self) -> None:
+        """The disk of a server is not known."""
+
     def make_room(self) -> bool:
         """Whether room was made on a full disk: never, the disk is the server's."""
         return False

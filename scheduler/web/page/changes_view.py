@@ -6,8 +6,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 from heartbeatd.verbs import Reload
+from scheduler.engine.daemon_problems import CONFIG
 from scheduler.model.config_changes import RecordedConfigEvent
-from scheduler.store import boots, config_history
+from scheduler.model.problem import Subject
+from scheduler.store import config_history, problems
 from scheduler.store.database import parse_row_id
 from scheduler.web.http_errors import not_found
 from scheduler.web.page.rendering import Page
@@ -29,7 +31,7 @@ def list_changes(request: PageRequest) -> Page:
     found = [each for each in found if before is None or each.id < before]
     is_limited = request.caller.agents is not None
     in_force = None if is_limited else config_history.config_in_force(request.db)
-    boot = boots.latest_boot(request.db)
+    rejected = None if is_limited else problems.find_open_problem(request.db, Subject.of_daemon(), CONFIG)
     context = {
         "changes": found[:PAGE_SIZE],
         "older": found[PAGE_SIZE - 1].id if len(found) > PAGE_SIZE else None,
@@ -38,7 +40,7 @@ def list_changes(request: PageRequest) -> Page:
         "results": RESULTS,
         "in_force": in_force,
         "overrides": [] if is_limited else [asdict(each) for each in config_history.overrides_in_force(request.db)],
-        "refused": () if is_limited or boot is None else tuple((boot.config_problem or "").splitlines()),
+        "refused": rejected.found.text.splitlines() if rejected else (),
     }
     return Page("changes.html", context)
 

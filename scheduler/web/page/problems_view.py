@@ -5,7 +5,6 @@ from __future__ import annotations
 from heartbeatd.answers import EntryStatus
 from heartbeatd.questions import ListProblems
 from scheduler.insight import status_data
-from scheduler.model.outcome import Kind
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
@@ -28,7 +27,6 @@ def show_problems(request: PageRequest) -> Page:
         "breakers": [] if is_limited else status.breakers,
         "channels": [] if is_limited else [each for each in status.outbox if each.dead or each.pending],
         "deadman": None if is_limited else status.deadman_problem,
-        "workers": None if is_limited else status.workers_problem,
         "downs": [] if is_limited else status.downs,
         "frozen": [] if is_limited else status.frozen,
     }
@@ -36,7 +34,7 @@ def show_problems(request: PageRequest) -> Page:
 
 
 def _may_access(request: PageRequest, entry: EntryStatus) -> bool:
-    return request.caller.may_access(Kind(entry.kind), entry.name)
+    return request.caller.may_access(entry.kind, entry.name)
 
 
 def _daemon_problems(request: PageRequest) -> list[str]:

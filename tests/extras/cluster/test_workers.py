@@ -1230,11 +1230,11 @@ def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: P
             metrics = lambda: get(f"{url}/metrics")  # noqa: E731
             wait_until(lambda: "heartbeatd_queue_oldest_timestamp_seconds " in metrics())
             assert "heartbeatd_queue_available 1\nheartbeatd_workers 0" in without_comments(metrics())
-            wait_until(lambda: "workers: no worker is running; start `heartbeatd worker`" in cluster.call("status"))
+            wait_until(lambda: "critical: daemon workers: no worker is running;" in cluster.call("status"))
             assert get(f"{url}/readyz") == '{"ok":true}'  # the daemon does its own part
             cluster.start("worker", "--name", "b-1")
             wait_until(lambda: "heartbeatd_workers 1" in metrics())
-            wait_until(lambda: "workers: " not in cluster.call("status"))
+            wait_until(lambda: "daemon workers" not in cluster.call("status"))
             assert re.search(r"ok +queue +1 worker: b-1\n", cluster.call("doctor"))
             server.kill()
             clock.server_hangs = True

@@ -1,0 +1,172 @@
+"""What is wrong with the daemon itself is a problem: one message when it opens, one when it is over, and the same list."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from test_story_internal_errors import break_stored_schedule, store_schedule
+from test_story_notices import message_lines
+from test_story_slots import agent, job
+from world import MakeWorld, World
+
+from heartbeatd.verbs import Ack, CloseProblem
+from scheduler.channels.message import DeliveryResult
+from scheduler.cli.main import main
+from scheduler.engine.daemon_problems import CONFIG, INTERNAL, WORKERS
+from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
+from scheduler.insight.status_data import read_status
+
+CHANNELS = "\n".join(
+    ["channels:", *(f'  {name}: {{kind: webhook, url: "http://127.0.0.1:9/{name}", allow_private: true}}' for name in ("a", "b"))]
+)
+WRONG = "config.yaml:3:15: agents.ops.heartbeat.interval: 'soon' is not a duration\nconfig.yaml:9:1: agentz: unknown key"
+NO_WORKER = "no worker is running; start `heartbeatd worker` on a machine with this config"
+
+
+def reject(world: World, problem: str = WRONG) -> None:
+    world.request(NoteRejectedConfig(problem, "file watch"))
+    world.settle()
+
+
+def workers_are(world: World, problem: str | None) -> None:
+    world.request(NoteDaemonProblem(WORKERS, problem))
+    world.settle()
+
+
+def texts(world: World) -> list[tuple[str, str]]:
+    """Who sent which message about the daemon."""
+    return [(who, text) for _, who, text in world.delivered if " daemon " in text.splitlines()[0]]
+
+
+def test_a_rejected_config_causes_one_message_and_one_when_it_is_mended(make_world: MakeWorld) -> None:
+    world = make_world("timezone: Europe/Berlin\n" + agent() + CHANNELS)
+    world.run(minutes=5)
+    reject(world)
+    reject(world, WRONG.replace("soon", "often"))
+    world.run(minutes=12)
+    world.reload(world.yaml)
+    world.run(minutes=1)
+    assert {who for who, _ in texts(world)} == {"heartbeatd"}
+    assert [line for _, text in texts(world) for line in text.splitlines()] == [
+        f"CRITICAL daemon config: {WRONG.splitlines()[0]} (since 2026-03-02 09:05 Europe/Berlin)   p1",
+        "config.yaml:9:1: agentz: unknown key",
+        "The previous config stays active.",
+        "over     daemon config: after 12m   p1",
+        "It was: config.yaml:3:15: agents.ops.heartbeat.interval: 'often' is not a duration",
+    ]
+
+
+def test_a_problem_of_the_daemon_is_reminded_of_acknowledged_and_closed_as_any_other(make_world: MakeWorld) -> None:
+    world = make_world(agent() + CHANNELS)
+    world.run(minutes=5)
+    reject(world)
+    world.run(hours=6, minutes=30)
+    assert ["reminder" in text for _, text in texts(world)] == [False, True]
+    number = read_status(world.store.connection, world.clock.now).problems[0].number
+    world.request(VerbRequest(Ack(), int(number[1:]), Sender("Mary")))
+    world.run(hours=12)
+    assert len(texts(world)) == 2
+    world.request(VerbRequest(CloseProblem(), int(number[1:]), Sender("Mary")))
+    world.run(hours=1)
+    assert (len(texts(world)), read_status(world.store.connection, world.clock.now).problems) == (2, [])
+    reject(world)
+    assert len(texts(world)) == 3
+
+
+def test_a_problem_of_the_daemon_goes_to_another_channel_if_the_default_one_takes_no_messages(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(deliver="b") + CHANNELS,
+        send=lambda sent: DeliveryResult("dead", "gone") if sent.channel.name == "a" else DeliveryResult("delivered"),
+    )
+    world.run(minutes=5)
+    reject(world)
+    world.run(minutes=31)
+    found = {each.subject: each for each in read_status(world.store.connection, world.clock.now).problems}
+    assert [(each.channel, each.delivered_at is not None) for each in found["daemon"].notices] == [("a", False), ("b", True)]
+    assert any("A message from the daemon was given up." in text for _, _, text in world.delivered)
+
+
+def test_missing_workers_are_listed_at_once_and_reported_after_a_minute(make_world: MakeWorld) -> None:
+    """Because workers may be restarted."""
+    world = make_world(agent() + CHANNELS)
+    workers_are(world, NO_WORKER)
+    world.run(seconds=50)
+    assert [each.text for each in read_status(world.store.connection, world.clock.now).problems] == [NO_WORKER]
+    workers_are(world, None)
+    world.run(minutes=5)
+    assert texts(world) == []
+    workers_are(world, NO_WORKER)
+    world.run(minutes=1)
+    world.run(minutes=1)
+    workers_are(world, None)
+    assert [text.splitlines()[0] for _, text in texts(world)] == [
+        f"CRITICAL daemon workers: {NO_WORKER} (since 2026-03-02 08:05 UTC)   p1",
+        "over     daemon workers: after 2m   p1",
+    ]
+
+
+def test_an_internal_error_of_a_run_is_a_problem_until_there_was_none_for_two_hours(make_world: MakeWorld) -> None:
+    world = make_world(agent() + job(every="30m") + CHANNELS)
+    world.run(minutes=20)
+    before = break_stored_schedule(world)
+    world.run(hours=3)
+    assert [text.splitlines()[0] for _, text in texts(world)] == [
+        "CRITICAL daemon internal: internal error in cron job measure: ScheduleError (since 2026-03-02 08:30 UTC)   p1"
+    ]
+    store_schedule(world, "measure", before)
+    world.run(hours=4)
+    assert [text.splitlines()[0][:27] for _, text in texts(world)][1:] == ["over     daemon internal: a"]
+
+
+def test_an_exception_of_a_runner_is_a_problem_of_the_daemon(make_world: MakeWorld) -> None:
+    def broken(_: object) -> str:
+        raise KeyError("sk-secret")
+
+    world = make_world(agent() + CHANNELS, scripts={"ops": broken})
+    world.run(minutes=1)
+    (found,) = (each for each in read_status(world.store.connection, world.clock.now).problems if each.subject == "daemon")
+    assert (found.key, found.text) == (INTERNAL, "internal error in run 1 of agent ops: KeyError")
+    assert "sk-secret" not in texts(world)[0][1]
+
+
+def test_after_a_long_failure_of_the_database_one_message_says_how_long_it_lasted(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m") + CHANNELS)
+    world.run(minutes=20)
+    with world.locked_database():
+        for _ in range(30):
+            world.engine.tick(world.clock.read())
+            world.clock.advance(timedelta(seconds=30))
+    world.run(minutes=5)
+    assert texts(world) == [("heartbeatd", "over     daemon database: after 15m   p1\nIt was: database is locked")]
+
+
+def test_a_short_failure_of_the_database_causes_no_message(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m") + CHANNELS)
+    world.run(minutes=20)
+    with world.locked_database():
+        world.engine.tick(world.clock.read())
+        world.clock.advance(timedelta(seconds=30))
+    world.run(minutes=5)
+    assert texts(world) == []
+
+
+def test_status_problems_and_outbox_name_the_daemon(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world("timezone: UTC\n" + agent() + CHANNELS, send=lambda _: DeliveryResult("retry", "busy"))
+    world.run(minutes=5)
+    reject(world)
+    world.run(minutes=10)
+
+    def printed(*words: str) -> str:
+        assert main(["-c", str(world.config), *words]) == 0
+        return capsys.readouterr().out
+
+    assert json.loads(printed("problems", "daemon", "--format", "json"))[0]["key"] == CONFIG
+    assert "critical: daemon config: config.yaml:3:15" in printed("status")
+    assert "config.yaml:9:1: agentz: unknown key" in printed("status")
+    assert max(map(len, printed("status").splitlines())) <= 80
+    assert " daemon config since Mon 2026-03-02 08:05: config.yaml:3:15" in " ".join(printed("explain").split())
+    assert " daemon " in printed("outbox")
+    assert message_lines(world) == []
