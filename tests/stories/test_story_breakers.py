@@ -149,6 +149,24 @@ def test_an_agent_that_works_with_another_provider_does_not_end_the_failure_of_t
     ]
 
 
+def test_the_end_of_a_failure_is_sent_although_a_refused_key_prevented_runs_in_between(make_world: MakeWorld) -> None:
+    too_long = error_answer(400, "invalid_request_error", "too long")
+    with Models(lambda request: too_long if "look at b" in str(request.json) else OK) as server:
+        world = make_world(
+            fleet(server.url, "a", "b", b="interval: 90m, stagger: 5m, prompt: look at b, on_failure: {after: 1}"),
+            environ={"KEY": KEY},
+        )
+        world.run(minutes=80)
+        server.answer = lambda request: NO_KEY
+        world.run(minutes=25)
+        server.answer = lambda request: OK
+        world.run(minutes=100)
+    assert count_outcomes(world, "b") == Counter(bad_request=1, breaker_open=1, ok=1)
+    assert [said.partition(": ")[0].split()[:2] for _, _, said in world.delivered] == [
+        ["warning", "b"], ["CRITICAL", "provider"], ["over", "provider"], ["over", "b"],
+    ]  # fmt: skip
+
+
 def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(make_world: MakeWorld) -> None:
     answers = iter([OK, OK])
     with Models(lambda request: next(answers, NO_KEY)) as server:
