@@ -7,7 +7,6 @@ import logging
 import os
 import random
 import secrets
-import signal
 import sqlite3
 import sys
 import threading
@@ -16,49 +15,44 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from math import ceil
-from operator import attrgetter
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from heartbeat.runners import Resources, StartProcess
-from heartbeat.words import abbreviate_duration, list_names
 from scheduler import __version__
-from scheduler.channels.message import DeliveryResult
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import config_reload, daemon_problems, deadman_switch, delivery, message_buttons, startup
+from scheduler.engine import config_reload, daemon_problems, message_buttons, startup
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
-from scheduler.engine.deadman_switch import Ping, Pinger
-from scheduler.engine.delivery import Delivery
+from scheduler.engine.daemon_executors import DaemonExecutors
+from scheduler.engine.deadman_switch import Pinger
 from scheduler.engine.inbox import Inbox, Refused, Request
 from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDaemonProblem, NoteDeadmanProblem, NoteWorkersOfRuns
+from scheduler.engine.runs_in_progress import describe_runs
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
 from scheduler.engine.tick import Engine, Executors
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
-from scheduler.model.outcome import FAILURES, AttemptResult, Skip
+from scheduler.model.outcome import FAILURES, Skip
 from scheduler.model.timestamps import iso_utc
-from scheduler.net.http_client import HttpClient
-from scheduler.store import boots, config_history, entries, runs
+from scheduler.store import boots, config_history, entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
-from scheduler.system import file_limits, lanes, log
+from scheduler.system import file_limits, log
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.process import Children
+from scheduler.system.signals import Signals
 from scheduler.system.systemd import ServiceManager
 from scheduler.system.wakeup import MainLoop, Wakeup
 from scheduler.telemetry.event_feed import EventFeed
@@ -66,18 +60,12 @@ from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
 from scheduler.web.server import HttpServer, connections_that_fit
-from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
-from scheduler.work.model_tools import ModelTools, import_runner_libraries
-from scheduler.work.remote import DaemonLinks, RemoteExecutor, remote_executors
-from scheduler.work.tracing import Tracing
 
 MAX_SLEEP = 15.0  # seconds; while a machine is suspended its monotonic clock stands still, so a long sleep would end too late
 SWITCH_INTERVAL = 0.0005  # seconds after which a busy thread leaves the interpreter to the main loop; Python's default is 0.005
 END_RUNS_TIMEOUT = 5.0  # seconds that runs may take to end after they were cancelled
 STOP_REPORT_INTERVAL = 10.0  # seconds between log lines with the runs that a stop waits for
-MAX_NAMED_RUNS = 10  # in such a line
 COMMITS_LOST = "another database server has taken over without the last commits, so runs since then may be repeated"
-MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
 START_RETRY = 2.0  # seconds after a start that the database has ended
 STANDS_BY_AGAIN = -1  # instead of an exit code: this daemon does not lead any more, and a new one should stand by
 CLOSE_TIMEOUT = 30.0  # seconds that closing connections and the database takes at most, on a busy disk
@@ -122,6 +110,7 @@ class Daemon:
     engine: Engine
     reloader: Reloader
     _standby: Standby
+    _signals: Signals
 
     @without_garbage_collection()
     def __init__(
@@ -133,7 +122,6 @@ class Daemon:
         after: Daemon | None = None,
         clock: BootClock = BootClock(),  # noqa: B008 (it has no state)
     ) -> None:
-        self._after = after
         self._clock = clock
         self._watch = FileWatch(
             path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
@@ -154,55 +142,53 @@ class Daemon:
         self._descriptors = FileDescriptors(time.monotonic)
         self._wakeup: Wakeup = Wakeup() if after is None else after._wakeup
         self._main_loop = MainLoop(self._wakeup, time.monotonic, time.sleep)
-        self._stop_signals = 0
-        self._reload_wanted = False
+        self._signals = Signals(self._wakeup, lambda: self.engine.note_continued(), after._signals if after else None)
         self._closed_runs = self._failed_runs = 0
         self._last_write = after.last_write if after else None
         self.instance = secrets.token_hex(8)
         self._lock = startup.take_lock(self.settings, self.instance, utc_now)
         self.store = startup.open_store(self.settings.database)
-        self._lanes = lanes.lanes_beside(self.settings.state)
-        self._lanes.make_lock_files()
         last = config_history.config_in_force(self.store.connection) if self.settings.postgresql is None else None
         first_plan, self._changed_since_last_boot = config_reload.plan_for_start(loaded, last[0] if last else None)
         inbox = Inbox(self._wakeup.notify)
-        self._workers = WorkerLoop(clock)
-        self._traces = Tracing(lambda: self.engine.plan.settings)
-        self._http = HttpClient(lambda: self.engine.plan.settings.network, wait=lambda: self._standby.wait_until_confirmed())
-        self._remote = self._make_remote_executor() if self.settings.remote else None
-        self.runs: Executor[Claim, AttemptResult] = self._remote or LocalExecutor(
-            self._carry_out_run, attrgetter("run.mark"), self._wakeup.notify, self._workers
+        self._executors = DaemonExecutors(
+            self.settings,
+            lambda: self.engine.plan,
+            self.instance,
+            clock,
+            read_clocks,
+            self._wakeup.notify,
+            self._note_queue_state,
+            self._note_workers,
         )
-        deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
-            self._send_delivery, self._delivery_mark, self._wakeup.notify, self._workers
-        )
+        self.runs = self._executors.runs
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
         self._feed = EventFeed(self.instance)
         self.engine = Engine(
             self.store,
             first_plan,
-            Executors(self.runs, deliveries, runs_survive_stop=True)
-            if self._remote
-            else Executors(self.runs, deliveries, self._descriptors.runs_that_fit),
+            Executors(self.runs, self._executors.deliveries, runs_survive_stop=True)
+            if self._executors.remote
+            else Executors(self.runs, self._executors.deliveries, self._descriptors.runs_that_fit),
             inbox,
             [EventLog().log_event, self.metrics.count_event, self._feed.publish, self._count_failed_run],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
-        pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, lambda _: "", _no_wakeup, self._workers)
-        self._pinger = Pinger(pings, self.engine.health, lambda problem: inbox.submit(NoteDeadmanProblem(problem)))
+        report = lambda problem: inbox.submit(NoteDeadmanProblem(problem))  # noqa: E731
+        self._pinger = Pinger(self._executors.pings, self.engine.health, report)
         self._buttons: Poller | None = None
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
         if after is not None and loaded is after.reloader.loaded:
             self.reloader.reload_state = after.reloader.reload_state
-        if self._remote is None:
+        if self._executors.remote is None:
             inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, None))  # an earlier boot may have had workers
         if rejected is None:
             inbox.submit(NoteDaemonProblem(daemon_problems.CONFIG, None))
         else:
             self.reloader.report_rejection(rejected, "standby")
         self._server = self._make_server() if listen else None
-        self._standby = make_standby(
+        self._standby = self._executors.standby = make_standby(
             DaemonParts(
                 self.settings,
                 self.instance,
@@ -221,20 +207,6 @@ class Daemon:
         connections = connections_that_fit(file_limits.spare_files(self.settings.limits.concurrency))
         return HttpServer(self._app_state(), report_scarcity=self._descriptors.log_shortage, max_connections=connections)
 
-    def _make_remote_executor(self) -> RemoteExecutor:
-        """The executor that has runs executed by workers."""
-        links = DaemonLinks(
-            lambda: self.engine.plan.entries,
-            self.instance,
-            self._workers,
-            self._wakeup.notify,
-            lambda: self._standby.may_start_runs,
-            self._note_queue_state,
-            self._note_workers,
-            self._traces,
-        )
-        return remote_executors().make_executor(self.settings, links)
-
     def _note_queue_state(self, state: QueueState) -> None:
         """Called by the executor in its own thread."""
         before, self.engine.health.queue = self.engine.health.queue, state
@@ -249,7 +221,7 @@ class Daemon:
         """Run until a stop signal, or until this time of the monotonic clock. Returns the exit code."""
         assert self._server is not None
         self._server.start()  # first of all: if it cannot listen, nothing has been started
-        self._install_signal_handlers()
+        self._signals.install()
         try:
             if not self._wait_to_lead(until):
                 raise _StoppedAtStart
@@ -281,7 +253,7 @@ class Daemon:
         """Run what is due now, with its retries, wakes and deliveries; 1 if a run failed. A new entry counts as due."""
         self._start_without_server()
         self._run_tick()
-        self._run_ticks(lambda: self._stop_signals > 0 or self.engine.is_idle(utc_now()), None)
+        self._run_ticks(lambda: self._signals.stops > 0 or self.engine.is_idle(utc_now()), None)
         if not self._closed_runs:
             next_at = entries.next_due_at(self.store.connection)
             log_event(logging.INFO, "nothing_to_run", next=iso_utc(next_at) if next_at else None)
@@ -294,7 +266,7 @@ class Daemon:
 
         Raises DatabaseUnavailable if another daemon leads, and StoreError if it is stopped before.
         """
-        self._install_signal_handlers()
+        self._signals.install()
         if not self._wait_to_lead(time.monotonic()):
             raise DatabaseUnavailable(
                 f"{self._standby.lost_because or self.engine.health.standby}; --once does not wait for that"
@@ -302,12 +274,12 @@ class Daemon:
         try:
             self._start_engine(at_once=True)
         except _StoppedAtStart:
-            why = self._standby.lost_because or (self._remote.problem if self._remote else None) or "a signal"
+            why = self._standby.lost_because or (self._executors.remote.problem if self._executors.remote else None) or "a signal"
             self._close_connections(release_lease=not self._standby.must_yield)
             raise StoreError(f"stopped while it waited for the queue of the workers: {why}; nothing was run") from None
 
     def _is_over(self, until: float | None) -> bool:
-        return self._stop_signals > 0 or self._standby.must_yield or (until is not None and time.monotonic() >= until)
+        return self._signals.stops > 0 or self._standby.must_yield or (until is not None and time.monotonic() >= until)
 
     def _wait_to_lead(self, until: float | None) -> bool:
         """Stand by until no other daemon leads. False if this daemon is to stop before."""
@@ -341,7 +313,7 @@ class Daemon:
                 return config_history.config_in_force(db)
 
     def _end_runs_at_once(self) -> None:
-        if self._remote is None:
+        if self._executors.remote is None:
             for run_id in self.runs.inflight():
                 self.runs.cancel(run_id, "shutdown")
         self._wakeup.notify()
@@ -352,10 +324,10 @@ class Daemon:
         log_event(logging.ERROR, "leadership_lost", problem=problem)
         self._standby.lose(problem or "")
         deadline = time.monotonic() + END_RUNS_TIMEOUT
-        while self._remote is None and self.runs.inflight() and time.monotonic() < deadline:
+        while self._executors.remote is None and self.runs.inflight() and time.monotonic() < deadline:
             time.sleep(0.05)
         self._close_connections(release_lease=False)
-        return STANDS_BY_AGAIN if not self._stop_signals else 0
+        return STANDS_BY_AGAIN if not self._signals.stops else 0
 
     def _app_state(self) -> AppState:
         return AppState(
@@ -383,30 +355,17 @@ class Daemon:
     def _count_running(self) -> Mapping[str, int]:
         return Counter(claim.entry.kind.value for claim in self.runs.inflight().values())
 
-    def _install_signal_handlers(self) -> None:
-        for number, handler in (
-            (signal.SIGTERM, self._on_stop_signal),
-            (signal.SIGINT, self._on_stop_signal),
-            (signal.SIGHUP, self._on_hangup_signal),
-            (signal.SIGCONT, self._on_continue_signal),
-        ):
-            signal.signal(number, handler)
-        if self._after is not None:
-            self._stop_signals += self._after._stop_signals
-            self._after = None
-
     def _start_engine(self, *, at_once: bool) -> None:
         may_lack = boots.may_lack_commits(self.store.connection, self.store.server_identity, self._last_write)
         if may_lack:
             log_event(logging.ERROR, "commits_lost", problem=COMMITS_LOST, since=boots.last_tick_at(self.store.connection))
         if (difference := boots.find_clock_difference(self.store.connection, utc_now())) is not None:
             log_event(logging.WARNING, "clock_differs", problem=difference)
-        survivors = startup.end_orphans(self.store, runs_here=self._remote is None)
-        if self._remote is None:
-            import_runner_libraries(self.settings)
-        else:
-            self._adopt_runs(self._remote, may_lack_commits=may_lack)
-        self._traces.prepare(self.settings)
+        survivors = startup.end_orphans(self.store, runs_here=self._executors.remote is None)
+        written_by = self._last_write[0] if self._last_write else None
+        if not self._executors.adopt_runs(self.store.connection, written_by, self._is_queue_wait_over, may_lack_commits=may_lack):
+            raise _StoppedAtStart
+        self._executors.prepare(self.settings)
         threading.Thread(target=self.prepare_lanes, name="warm", daemon=True).start()
         boot = Boot(self.instance, os.getpid(), __version__, version("tzdata"), self.store.server_identity)
         if not self.engine.add_new_entries(read_clocks(), self._is_start_over, at_once=at_once):
@@ -432,42 +391,21 @@ class Daemon:
     def _is_start_over(self) -> bool:
         """Whether the start is to end. The service manager sees a daemon that works, and does not restart it."""
         self._systemd.ping_watchdog(time.monotonic())
-        return self._stop_signals > 0 or self._standby.must_yield
+        return self._signals.stops > 0 or self._standby.must_yield
 
-    def _adopt_runs(self, remote: RemoteExecutor, *, may_lack_commits: bool) -> None:
-        """Continue with the runs that workers have executed while the daemon was down. Waits until PostgreSQL can be reached.
-
-        If the database may lack commits, none is continued: an attempt in the queue may be one that has ended before.
-        """
-        running = [
-            (run.owner, run.id, run.fence)
-            for _, _, run in runs.all_open_runs(self.store.connection)
-            if run.state == "running" and not may_lack_commits
-        ]
-        past = boots.latest_instances(self.store.connection, MAX_PAST_BOOTS)
-        if self._last_write is not None:  # the database may have lost its boot
-            past.append(self._last_write[0])
-
-        has_reported = False
-
-        def is_over() -> bool:
-            """Called while it waits."""
-            nonlocal has_reported
-            if remote.problem is not None:
-                if not has_reported:
-                    self._systemd.report_ready()
-                has_reported = True
-                self._systemd.report_status(f"waiting for the queue: {remote.problem}")
-            return self._is_start_over()
-
-        if not remote.adopt_runs(running, past, is_over):
-            raise _StoppedAtStart
+    def _is_queue_wait_over(self) -> bool:
+        """Whether the start is to end. It waits for the queue of the workers, which the service manager is told."""
+        problem = self._executors.remote.problem if self._executors.remote else None
+        if problem is not None:
+            self._systemd.report_ready()
+            self._systemd.report_status(f"waiting for the queue: {problem}")
+        return self._is_start_over()
 
     def prepare_lanes(self) -> None:
-        """Create the lock files of the lanes: for a thousand agents this takes half a second, which no run should wait for."""
+        """Prepare a burst of runs in another thread."""
         gc.collect()
         gc.freeze()  # objects that exist by now stay, so the garbage collector need not walk through them during a burst of runs
-        self._lanes.make_lock_files([*self.settings.heartbeats, *self.settings.job_agents])
+        self._executors.make_lock_files(self.settings)
 
     def _run_ticks(self, over: Callable[[], bool], until: float | None) -> None:
         self._main_loop.run(self._run_tick, over, until)
@@ -488,7 +426,8 @@ class Daemon:
         if self._server is None or self.engine.stopping:
             return None
         if self._buttons is None and (listener := message_buttons.listener_of(channels)) is not None:
-            self._buttons = listener.make_poller(self._http, self._workers, self._wakeup.notify, self.engine.inbox.submit)
+            executors, submit = self._executors, self.engine.inbox.submit
+            self._buttons = listener.make_poller(executors.http, executors.loop, self._wakeup.notify, submit)
         return self._buttons.poll(time.monotonic(), channels) if self._buttons else None
 
     def _status_line(self) -> str:
@@ -501,39 +440,28 @@ class Daemon:
         grace_seconds = self.engine.plan.settings.limits.shutdown_grace.total_seconds()
         self._systemd.report_stopping(grace_seconds + END_RUNS_TIMEOUT + CLOSE_TIMEOUT)
         self.engine.stopping = True
-        hurry = 2 if self._stop_signals else 1  # the number of stop signals that stops the daemon immediately
+        hurry = 2 if self._signals.stops else 1  # the number of stop signals that stops the daemon immediately
         deadline = time.monotonic() + grace_seconds
-        while self.engine.is_busy() and self._stop_signals < hurry and time.monotonic() < deadline:
+        while self.engine.is_busy() and self._signals.stops < hurry and time.monotonic() < deadline:
             self._log_runs_in_progress(deadline - time.monotonic())
             report_at = min(deadline, time.monotonic() + STOP_REPORT_INTERVAL)
             self._run_ticks(partial(self._is_stop_over, hurry, report_at), report_at)
         if self.runs.inflight():
-            why = "a second signal" if self._stop_signals >= hurry else "the end of limits.shutdown_grace"
-            log_event(logging.WARNING, "stopping_now", ends=self._describe_runs(), by=why)
+            why = "a second signal" if self._signals.stops >= hurry else "the end of limits.shutdown_grace"
+            log_event(logging.WARNING, "stopping_now", ends=describe_runs(self.runs.inflight().values(), utc_now()), by=why)
         self.engine.end_all_runs(read_clocks())
         deadline = time.monotonic() + END_RUNS_TIMEOUT
         self._run_ticks(lambda: not self.engine.is_busy() or time.monotonic() >= deadline, deadline)
 
     def _is_stop_over(self, hurry: int, until: float) -> bool:
-        return not self.engine.is_busy() or self._stop_signals >= hurry or time.monotonic() >= until
+        return not self.engine.is_busy() or self._signals.stops >= hurry or time.monotonic() >= until
 
     def _log_runs_in_progress(self, seconds_left: float) -> None:
         """Log which runs the daemon waits for before it stops, for how long at most, and how to stop it at once."""
         if self.runs.inflight():
             advice = "Ctrl-C or SIGTERM again ends them now"
-            waits = self._describe_runs()
+            waits = describe_runs(self.runs.inflight().values(), utc_now())
             log_event(logging.INFO, "stopping", waits_for=waits, seconds_at_most=ceil(seconds_left), advice=advice)
-
-    def _describe_runs(self) -> str:
-        """The runs in progress, the longest first, with the time for which each has been running."""
-        claims = sorted(self.runs.inflight().values(), key=lambda claim: claim.run.started_at)
-        now = utc_now()
-        named = [
-            f"{claim.entry.kind.label_of(claim.entry.name)}"
-            f" (run {claim.run.id}, {abbreviate_duration(now - claim.run.started_at)})"
-            for claim in claims
-        ]
-        return list_names(named, MAX_NAMED_RUNS)
 
     def _close_everything(self) -> None:
         try:
@@ -544,32 +472,16 @@ class Daemon:
         self._close_connections()
 
     def _close_connections(self, *, release_lease: bool = True) -> None:
-        if self._remote is not None:
-            self._remote.close()  # before the lease is free: the next leader must find what this one submits last
-        self._standby.stop(release=release_lease)
-        self._workers.close(self._http.close)
-        self._traces.close()
+        self._executors.close(release_lease=release_lease)
         self.store.close()
         self._lock.release()
         log_event(logging.INFO, "stopped")
         self._systemd.close()
 
-    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stop_signals += 1
-        self._wakeup.notify()
-
-    def _on_hangup_signal(self, number: int, frame: FrameType | None) -> None:
-        self._reload_wanted = True
-        self._wakeup.notify()
-
-    def _on_continue_signal(self, number: int, frame: FrameType | None) -> None:
-        self.engine.note_continued()
-        self._wakeup.notify()
-
     def _start_reload_thread(self) -> None:
         """A reload waits for the engine, so the engine's thread must not wait for it."""
-        if self._reload_wanted:
-            self._reload_wanted = False
+        if self._signals.wants_reload:
+            self._signals.wants_reload = False
             threading.Thread(target=self._reload_config, args=("SIGHUP",), name="reload", daemon=True).start()
 
     def _on_config_change(self) -> None:
@@ -586,36 +498,9 @@ class Daemon:
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load.load_config(path, environ, content=content, time_check=today)
-        if self._remote is None:
-            import_runner_libraries(loaded.settings)
-        self._traces.prepare(loaded.settings)
+        self._executors.prepare(loaded.settings)
         return loaded
-
-    async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
-        """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
-        await self._standby.wait_until_confirmed()
-        started_at = time.monotonic()
-        elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-        with self._lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
-            start: StartProcess = self._standby.guard_start(partial(children.start, inherited=inherited))
-            converse = self._standby.guard_conversation(partial(children.converse, inherited=inherited))
-            open_tools = ModelTools(converse, self._http, self._standby.wait_until_confirmed)
-            resources = Resources(start, self._http, open_tools=open_tools)
-            return await self._traces.run_attempt(claim_in_lane, resources, elapsed)
-
-    async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
-        return await delivery.send_delivery(outgoing, self._standby.guard_start(children.start), self._http, utc_now())
-
-    async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:  # pinging starts no children
-        return await deadman_switch.send_ping(ping, self._http)
-
-    def _delivery_mark(self, outgoing: Delivery) -> str:
-        return f"{self.instance}/outbox/{outgoing.message.id}"
 
     def _count_failed_run(self, happened: Event) -> None:
         self._closed_runs += isinstance(happened, RunClosed) and happened.reason is not Skip.REMOVED
         self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
-
-
-def _no_wakeup() -> None:
-    """The result of a ping can wait for the next tick."""

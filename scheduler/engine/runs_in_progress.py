@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from heartbeat.words import abbreviate_duration, list_names
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
@@ -16,6 +17,7 @@ from scheduler.work.executor import Done, Executor, Interrupted, NeverBegun, Not
 
 STUCK_SECONDS = 10.0  # from the cancellation of a run until it is given up
 MAX_NOTED_RUNS = 1000  # that have held places while the concurrency limit is reached
+MAX_LISTED_RUNS = 10  # in the log line of a stop
 MAX_NAMED_RUNS = 2  # of those that have reached the concurrency limit
 
 RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
@@ -152,3 +154,13 @@ def _result_of_exception(error: BaseException | None) -> AttemptResult:
 def is_unexpected(error: BaseException | None) -> bool:
     """Whether an exception that ended an attempt is a fault of the program."""
     return error is not None and not isinstance(error, (Interrupted, NeverBegun)) and not is_scarcity(error)
+
+
+def describe_runs(running: Iterable[Claim], now: datetime) -> str:
+    """The runs in progress, the longest first, with the time for which each has been running."""
+    claims = sorted(running, key=lambda claim: claim.run.started_at)
+    named = [
+        f"{each.entry.kind.label_of(each.entry.name)} (run {each.run.id}, {abbreviate_duration(now - each.run.started_at)})"
+        for each in claims
+    ]
+    return list_names(named, MAX_LISTED_RUNS)

@@ -31,11 +31,14 @@ class ServiceManager:
         self._ping_every = _watchdog_seconds(environ) / 2 if self._address else 0.0
         self._next_ping = 0.0
         self._status = ""
+        self._is_ready = False
         self._has_failed = False
 
     def report_ready(self) -> None:
-        """The daemon has started."""
-        self._send_message("READY=1")
+        """The daemon has started, or waits for something outside. Further calls change nothing."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._send_message("READY=1")
 
     def report_stopping(self, takes: float) -> None:
         """The daemon is stopping. This may take `takes` seconds, even if the unit's TimeoutStopSec= is shorter."""

@@ -1,0 +1,138 @@
+"""Carries out the runs of a daemon, and sends its messages and pings: on one asyncio loop, or the runs on workers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from operator import attrgetter
+
+from heartbeat.runners import Resources
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine import deadman_switch, delivery
+from scheduler.engine.clock_adjustment import ClockReading
+from scheduler.engine.deadman_switch import Ping
+from scheduler.engine.delivery import Delivery
+from scheduler.engine.standby import Standby
+from scheduler.model.daemon_health import QueueState
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import AttemptResult
+from scheduler.model.settings import Settings
+from scheduler.net.http_client import HttpClient
+from scheduler.store import boots, runs
+from scheduler.system import lanes
+from scheduler.system.boot_clock import BootClock
+from scheduler.system.process import Children
+from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
+from scheduler.work.model_tools import ModelTools, import_runner_libraries
+from scheduler.work.plan import Plan
+from scheduler.work.remote import DaemonLinks, RemoteExecutor, remote_executors
+from scheduler.work.tracing import Tracing
+
+MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
+
+
+class DaemonExecutors:
+    """The executors of one daemon. All of them share one loop and one HTTP client.
+
+    `plan` returns that in force. `notify` is called when there is a result. `report_queue` and `report_workers`
+    get what is found out about workers, in the thread of the loop. `remote` is the executor of runs on workers; None: this
+    process carries them out. `standby` is that of the daemon, which sets it before the first run starts.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Callable[[], Plan],
+        instance: str,
+        clock: BootClock,
+        read_clocks: Callable[[], ClockReading],
+        notify: Callable[[], None],
+        report_queue: Callable[[QueueState], None],
+        report_workers: Callable[[Sequence[tuple[Claim, str]]], None],
+    ) -> None:
+        self.standby = Standby()
+        self.loop = WorkerLoop(clock)
+        self.traces = Tracing(lambda: plan().settings)
+        self.http = HttpClient(lambda: plan().settings.network, wait=lambda: self.standby.wait_until_confirmed())
+        self._read_clocks = read_clocks
+        self._lanes = lanes.lanes_beside(settings.state)
+        self._lanes.make_lock_files()
+        self.remote: RemoteExecutor | None = None
+        if settings.remote:
+            links = DaemonLinks(
+                lambda: plan().entries,
+                instance,
+                self.loop,
+                notify,
+                lambda: self.standby.may_start_runs,
+                report_queue,
+                report_workers,
+                self.traces,
+            )
+            self.remote = remote_executors().make_executor(settings, links)
+        self.runs: Executor[Claim, AttemptResult] = self.remote or LocalExecutor(
+            self._carry_out_run, attrgetter("run.mark"), notify, self.loop
+        )
+        self.deliveries: LocalExecutor[Delivery, DeliveryResult] = LocalExecutor(
+            self._send_delivery, lambda outgoing: f"{instance}/outbox/{outgoing.message.id}", notify, self.loop
+        )
+        # The result of a ping can wait for the next tick.
+        self.pings: LocalExecutor[Ping, DeliveryResult] = LocalExecutor(self._send_ping, lambda _: "", lambda: None, self.loop)
+
+    def adopt_runs(
+        self, db: sqlite3.Connection, written_by: str | None, is_over: Callable[[], bool], *, may_lack_commits: bool
+    ) -> bool:
+        """Continue with the runs that workers have executed while the daemon was down. False if it `is_over` before.
+
+        Waits until the queue can be reached. If the database may lack commits, no run is continued: an attempt in the queue may
+        be one that has ended before. `written_by` is the instance of the last write of this process, whose boot it may lack too.
+        """
+        if self.remote is None:
+            return True
+        running = [
+            (run.owner, run.id, run.fence)
+            for _, _, run in runs.all_open_runs(db)
+            if run.state == "running" and not may_lack_commits
+        ]
+        past = boots.latest_instances(db, MAX_PAST_BOOTS)
+        return self.remote.adopt_runs(running, [*past, written_by] if written_by else past, is_over)
+
+    def prepare(self, settings: Settings) -> None:
+        """Import what the runs of these settings need, before they are in force."""
+        if self.remote is None:
+            import_runner_libraries(settings)
+        self.traces.prepare(settings)
+
+    def make_lock_files(self, settings: Settings) -> None:
+        """Create the lock files of the lanes: for a thousand agents this takes half a second, which no run should wait for."""
+        self._lanes.make_lock_files([*settings.heartbeats, *settings.job_agents])
+
+    def close(self, *, release_lease: bool) -> None:
+        """End all tasks, close all connections, and stop leading."""
+        if self.remote is not None:
+            self.remote.close()  # before the lease is free: the next leader must find what this one submits last
+        self.standby.stop(release=release_lease)
+        self.loop.close(self.http.close)
+        self.traces.close()
+
+    async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
+        """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
+        await self.standby.wait_until_confirmed()
+        started_at = self._read_clocks().monotonic
+        elapsed = lambda: timedelta(seconds=self._read_clocks().monotonic - started_at)  # noqa: E731
+        with self._lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
+            start = self.standby.guard_start(partial(children.start, inherited=inherited))
+            converse = self.standby.guard_conversation(partial(children.converse, inherited=inherited))
+            open_tools = ModelTools(converse, self.http, self.standby.wait_until_confirmed)
+            resources = Resources(start, self.http, open_tools=open_tools)
+            return await self.traces.run_attempt(claim_in_lane, resources, elapsed)
+
+    async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
+        return await delivery.send_delivery(
+            outgoing, self.standby.guard_start(children.start), self.http, self._read_clocks().now
+        )
+
+    async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:
+        return await deadman_switch.send_ping(ping, self.http)
