@@ -27,13 +27,13 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import config_reload, daemon_problems, message_buttons, startup
+from scheduler.engine import config_reload, daemon_problems, startup
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.daemon_executors import DaemonExecutors
 from scheduler.engine.deadman_switch import Pinger
+from scheduler.engine.delivery import Poller, button_listener
 from scheduler.engine.inbox import Inbox, Refused, Request
-from scheduler.engine.message_buttons import Poller
 from scheduler.engine.requests import NoteDaemonProblem, NoteDeadmanProblem, NoteWorkersOfRuns
 from scheduler.engine.runs_in_progress import describe_runs
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
@@ -425,7 +425,7 @@ class Daemon:
         channels = self.engine.plan.settings.channels
         if self._server is None or self.engine.stopping:
             return None
-        if self._buttons is None and (listener := message_buttons.listener_of(channels)) is not None:
+        if self._buttons is None and (listener := button_listener(channels)) is not None:
             executors, submit = self._executors, self.engine.inbox.submit
             self._buttons = listener.make_poller(executors.http, executors.loop, self._wakeup.notify, submit)
         return self._buttons.poll(time.monotonic(), channels) if self._buttons else None

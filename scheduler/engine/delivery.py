@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from heartbeat.runners import StartProcess
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
 from scheduler.channels.message import Button, DeliveryResult, Message
-from scheduler.engine import message_buttons
+from scheduler.engine.inbox import Request
 from scheduler.engine.tick_items import Tick, run_for_message
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, OnUncertain
 from scheduler.store import outbox
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
+from scheduler.system import extras
 from scheduler.system.file_limits import is_scarcity
-from scheduler.work.executor import Done
+from scheduler.work.executor import Done, WorkerLoop
 
 if TYPE_CHECKING:
     from scheduler.net.http_client import HttpClient  # takes a fifth of a second, which `plan` and `explain` need not wait for
@@ -57,7 +59,8 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
         outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         return None
     place = target_urls.channel_for_recipient(channel, message.recipient)
-    return Delivery(message, place, message_buttons.buttons_of(tick.tx, message, channel))
+    listener = button_listener({channel.name: channel})
+    return Delivery(message, place, listener.buttons_of(tick.tx, message, channel) if listener else ())
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
@@ -151,3 +154,34 @@ def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
     if channel.uncertain is not None:
         return channel.uncertain
     return "resend" if registry.kind_of(channel).detects_repeats or kind == Kind.HEARTBEAT else "hold"
+
+
+class Poller(Protocol):
+    """Asks the services of chats for pressed buttons."""
+
+    def poll(self, monotonic: float, channels: Mapping[str, Channel]) -> float | None:
+        """Pass on the presses that have arrived, and ask for more. Returns the seconds until the next call; None: no limit."""
+
+
+class ButtonListener(Protocol):
+    """The module that the entry point `buttons` in `heartbeatd.listeners` names."""
+
+    def buttons_of(self, tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
+        """The buttons below a message."""
+
+    def delete_old_uses(self, tx: Transaction) -> None:
+        """Forget which buttons were used, once they can be used no more."""
+
+    def make_poller(
+        self,
+        http: HttpClient,
+        loop: WorkerLoop,
+        notify: Callable[[], None],
+        submit: Callable[[Request], Future[Any]],
+    ) -> Poller: ...
+
+
+def button_listener(channels: Mapping[str, Channel]) -> ButtonListener | None:
+    """The extra for buttons below messages; None if none of these channels has buttons. Raises MissingExtra."""
+    has_buttons = any(channel.buttons for channel in channels.values())
+    return cast("ButtonListener", extras.load("listeners", "buttons")) if has_buttons else None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import message_buttons, planning, wake_starts
+from scheduler.engine import planning, wake_starts
+from scheduler.engine.delivery import button_listener
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
@@ -91,7 +92,7 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     removed = runs.delete_old_runs(tick.tx, keep, MAX_ROWS_REMOVED)
     lane_holds.delete_ended_holds(tick.tx)
     outbox.expire_held_messages(tick.tx)
-    if (listener := message_buttons.listener_of(tick.plan.settings.channels)) is not None:
+    if (listener := button_listener(tick.plan.settings.channels)) is not None:
         listener.delete_old_uses(tick.tx)
     problems.delete_old_problems(tick.tx, keep)
     retention.delete_old_rows(tick.tx, keep)

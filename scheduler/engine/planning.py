@@ -48,10 +48,8 @@ def slot_to_start(tick: Tick, entry: Entry, entry_row: EntryRow) -> tuple[EntryR
     horizon = tick.now - schedule.offset
     *earlier, (after, before) = _spans_without_records(tick.tx, entry_row, horizon)
     for begin, end in earlier:
-        _record_closed_slots(tick, entry_row, begin, end)
-        _record_skipped(tick, entry_row, Skip.MISSED, schedule.slots(begin, end))
-    _record_closed_slots(tick, entry_row, after, before)
-    passed = schedule.slots(after, before)
+        _record_span(tick, entry_row, begin, end, Skip.MISSED)
+    passed = _record_span(tick, entry_row, after, before, None)
     if passed is None:
         return _settled_until(entry_row, horizon), _slot_of_repeated_time(tick.tx, entry_row, horizon)
     entry_row, slot = _latest_if_startable(tick, entry, entry_row, passed)
@@ -113,8 +111,7 @@ def skip_passed_slots(tick: Tick, entry_row: EntryRow, until: datetime, reason: 
     schedule = entry_row.schedule
     horizon = until - schedule.offset
     for after, before in _spans_without_records(tick.tx, entry_row, horizon):
-        _record_closed_slots(tick, entry_row, after, before)
-        _record_skipped(tick, entry_row, reason, schedule.slots(after, before))
+        _record_span(tick, entry_row, after, before, reason)
     if reason in EXCUSED_SKIPS:
         entry_row = expect_slot_after(entry_row, horizon)
     return _settled_until(entry_row, horizon)
@@ -162,14 +159,21 @@ def _spans_without_records(tx: Transaction, entry_row: EntryRow, horizon: dateti
     return [*spans, (after, max(after, horizon))]
 
 
-def _record_closed_slots(tick: Tick, entry_row: EntryRow, after: datetime, until: datetime) -> None:
-    for reason, slots in entry_row.schedule.closed_slots(after, until):
-        _record_skipped(tick, entry_row, reason, slots)
+def _record_span(tick: Tick, entry_row: EntryRow, after: datetime, until: datetime, reason: Skip | None) -> AnySlotRange | None:
+    """Record the slots in (after, until] that calendars or active hours exclude, and with a `reason` the others too.
+
+    Returns those that they do not exclude.
+    """
+    schedule = entry_row.schedule
+    for excluded_by, slots in schedule.closed_slots(after, until):
+        _record_skipped(tick, entry_row, excluded_by, slots)
+    passed = schedule.slots(after, until)
+    if passed is not None and reason is not None:
+        _record_skipped(tick, entry_row, reason, passed)
+    return passed
 
 
-def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange | None) -> None:
-    if slots is None:
-        return
+def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlotRange) -> None:
     why = None
     if reason is Skip.MISSED:
         _report_unstarted(tick.tx, tick.awake_since, entry_row, slots.first, slots.count)

@@ -6,32 +6,45 @@ What a result changes is planned first (`_plan_retry`, `_plan_closing`), and wri
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from heartbeat.result import AttemptResult
+from heartbeat.result import AttemptResult, Call
+from heartbeat.runners import Tokens
 from heartbeat.verdict import with_cut_note
 from scheduler.engine import (
     budget_reservations,
-    call_usage,
     entry_problems,
     job_failures,
     mutes,
     notices,
     planning,
     problem_notices,
+    provider_problems,
     reported_problems,
     wake_starts,
 )
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
+from scheduler.model.budget import Price, call_cost
+from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.events import ChecklistRemarked, LaneBusy, RetryPlanned, StaleResultDropped, TargetUnknown
+from scheduler.model.events import (
+    CallCharged,
+    ChecklistRemarked,
+    LaneBusy,
+    ModelMismatched,
+    ProviderCalled,
+    ProviderFailed,
+    RetryPlanned,
+    StaleResultDropped,
+    TargetUnknown,
+)
 from scheduler.model.outcome import (
     ANSWERED,
     FAILURES,
@@ -53,6 +66,8 @@ from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import agent_memory, breakers, entries, outbox, runs, wakes
 from scheduler.store.transaction import Transaction
 
+NO_WAIT = timedelta()
+
 MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
 MAX_LEFT_OUT = 400  # lines that the agent has left out on purpose, and about which it is not asked again
 
@@ -69,7 +84,7 @@ def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     5. Slots that passed during the run get their records, and the entry row is saved with its next due time.
     """
     before = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
-    call_usage.record_calls(tick, claim, result)
+    record_calls(tick, claim, result)
     if isinstance(result.reason, Skip) and _is_temporary_refusal(tick, claim, result.reason):
         _wait_to_start(tick, before, claim, result.reason, result.error)
         return
@@ -453,3 +468,81 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
     after = _close_run(tick, entry_row, Claim(entry, run, Facts(wakes=woken_by, memory=checked)), late_result)
     planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
     return run.id
+
+
+def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+    """Record all calls of a finished attempt. Nothing is recorded if the run no longer belongs to the claim.
+
+    1. The usage is added to the run, and replaces the reservation in the budgets.
+    2. Each call is reported as events, for log and metrics.
+    3. Circuit breakers open and close by the calls, and problems of providers end.
+    4. Probes that the attempt was allowed to make and did not make are returned.
+    5. If a breaker closed or a probe was returned, waiting runs and wakes are reconsidered.
+    """
+    if not (result.calls or claim.facts.probes or claim.facts.reserved):
+        return
+    prices = tick.plan.settings.prices
+    if not _record_usage(tick.tx, prices, claim, result):
+        return
+    budget_reservations.settle_reservation(tick.tx, prices, claim, result)
+    for call in result.calls:
+        _report_call(tick.tx, claim, call)
+    # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
+    is_current = tick.plan.entries.get(claim.entry.key) == claim.entry
+    relevant = [call for call in result.calls if call.provider and is_current and not _was_cancelled_by_us(call)]
+    closed = [
+        circuit
+        for call in relevant
+        for circuit in breakers.record_call(tick.tx, claim, call, provider_problems.refusal_text(call.provider, result))
+    ]
+    for circuit in closed:
+        provider_problems.record_closed_breaker(tick, claim, circuit)
+    for call in relevant:
+        if is_answered(call) and result.outcome in ANSWERED:
+            provider_problems.record_answer(tick, claim, call)
+    wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
+    given_back = bool(claim.facts.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
+    if closed or given_back:
+        wake_starts.retry_blocked_runs_and_wakes(tick)
+
+
+def _report_call(tx: Transaction, claim: Claim, call: Call) -> None:
+    entry = claim.entry
+    if call.provider is not None and not _was_cancelled_by_us(call):
+        problem = call.failure or (Failure.TOOL_USE if call.tools_ignored else None)
+        tx.report(ProviderCalled(claim.run.id, call.provider, call.model or "", problem or "ok", call.took))
+        if call.failure is not None:
+            tx.report(ProviderFailed(call.provider, call.failure))
+    if call.provider is not None and call.tools_ignored:
+        tx.report(ProviderFailed(call.provider, Failure.TOOL_USE))
+    if call.model and call.model_used and not _is_requested_model(call.model, call.model_used):
+        tx.report(ModelMismatched(entry.kind, entry.name, call.model, call.model_used))
+
+
+def _was_cancelled_by_us(call: Call) -> bool:
+    """Whether the daemon cancelled the call, which says nothing about the provider. No other call fails with `exit`."""
+    return call.failure is Failure.EXIT
+
+
+def _is_requested_model(requested: str, used: str) -> bool:
+    """Whether the model that answered is the requested one. A provider may append the date of its version."""
+    return used == requested or used.startswith(f"{requested}-2")
+
+
+def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult) -> bool:
+    """Add the usage of an attempt's calls to its run. False, and nothing is written, if the run no longer belongs to the claim.
+
+    Calls without usage are not counted.
+    """
+    charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
+    paid = [(call, call_cost(prices, call)) for call in charged]
+    if not paid:
+        return runs.owns_run(tx, claim)
+    costs = [usd for _, usd in paid if usd is not None]
+    tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
+    by_model = [(call.model or call.model_used or "", call.tokens or Tokens(), usd) for call, usd in paid]
+    if not runs.add_usage(tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None, by_model):
+        return False
+    for call, usd in paid:
+        tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))
+    return True

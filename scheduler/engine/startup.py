@@ -16,7 +16,6 @@ from typing import Any
 
 from scheduler.engine import (
     budget_reservations,
-    call_usage,
     channel_problems,
     clock_adjustment,
     delivery,
@@ -311,7 +310,7 @@ def _why_lost_run_ends(run: OpenRun, interruption: Interrupted) -> tuple[Failure
 
 def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     """Put a run back that the stop of the daemon interrupted. It uses up no retry. Its usage so far is recorded."""
-    call_usage.record_calls(tick, claim, result)
+    settle.record_calls(tick, claim, result)
     entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
     runs.record_interruption(tick.tx, claim.run, tick.now)
     runs.requeue_interrupted_run(tick.tx, claim.run, crashed=False)

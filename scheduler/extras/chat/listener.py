@@ -1,4 +1,4 @@
-"""What the core calls for buttons below messages: `ButtonListener` in scheduler/engine/message_buttons.py."""
+"""What the core calls for buttons below messages: `ButtonListener` in scheduler/engine/delivery.py."""
 
 from __future__ import annotations
 
