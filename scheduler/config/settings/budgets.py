@@ -47,14 +47,16 @@ class Budgets:
         usd, tokens = (part.usd_per_run, part.tokens_per_run) if part else (None, None)
         attempt = budget.attempt_usage(agent, self._prices.by_model, usd, tokens)
         own = day_budget(part, zone) if part else None
-        bounds = EntryLimits(own, self._shared, limit_prompt(attempt), kind.label_of(name))
+        bounds = EntryLimits(own, self._shared, attempt, kind.label_of(name))
+        self.unlimited[kind] += bool(attempt.model_calls and part and not bounds.has_day_limit)
+        if not bounds.has_limit:  # as most entries: of a large config, the checks would take a tenth of the time
+            return
+        bounds = replace(bounds, attempt=limit_prompt(attempt))
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
             node.add_error(message, *filter(None, [at]))
         for message, at in bounds.find_unreachable_limits():
             node.add_warning(message, at)
-        if bounds.has_limit:
-            self.allowances[kind, name] = bounds.build_allowance()
-        self.unlimited[kind] += bool(attempt.model_calls and part and not bounds.has_day_limit)
+        self.allowances[kind, name] = bounds.build_allowance()
 
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
