@@ -17,7 +17,7 @@ from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
 from heartbeatd.answers import EntryOverview, RunRecord
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
-from scheduler.insight.reason_texts import REASON_TEXTS, SUPPRESSION_TEXTS
+from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
 from scheduler.insight.slot_history import TRIGGERS_WITHOUT_SLOT
 from scheduler.model import entry_schedule, local_days
@@ -73,13 +73,14 @@ class _EntryDay(ExplainedEntry):
         found = records.causes.get(self.key, [])
         self._causes = sorted((each for each in found if each.trigger not in TRIGGERS_WITHOUT_SLOT), key=_newest)
         self._other_runs = [each for each in found if each.trigger in TRIGGERS_WITHOUT_SLOT]
+        self._all_runs = (*self._causes, *self._other_runs)
         self._messages = records.messages.get(self.key, [])
         self._past = records.past.get(self.key, [])
 
     @property
     def ran(self) -> int:
         """The runs of the day, by slots or wakes, whatever their outcome."""
-        return sum(each.runs for each in (*self._causes, *self._other_runs) if _has_run(each))
+        return sum(each.runs for each in self._all_runs if _has_run(each))
 
     @property
     def skipped(self) -> int:
@@ -94,27 +95,24 @@ class _EntryDay(ExplainedEntry):
     @cached_property
     def undelivered(self) -> list[EntryMessages]:
         """Messages and notifications that have not arrived, those first that will never arrive by themselves."""
-        return sorted((each for each in self._messages if each.is_undelivered(self.records.now)), key=lambda each: each.rank)
+        return sorted((each for each in self._messages if each.is_undelivered(self.now)), key=lambda each: each.rank)
 
     def explain(self) -> EntryOverview:
         """The most important fact about this day. The first check that finds an explanation decides."""
+        about_now = (self._paused, self._other_settings, self._daemon_is_away, self._open_run)
         questions: tuple[Callable[[], EntryOverview | None], ...] = (
             self._new_entry,
             self._undelivered_messages,
             self._alerts_without_target,
             self._retired,
-            self._paused,
-            self._other_settings,
-            self._daemon_is_away,
-            self._open_run,
+            *(about_now if self.records.is_today else ()),
             self._last_slot_failed,
             self._no_run,
             self._muted,
             self._awaited_results,
             self._waiting_wakes,
             self._rejected_wakes,
-            self._something_skipped,
-            self._something_failed,
+            self._partly_skipped_or_failed,
             self._changed_settings,
             self._nothing_sent,
             self._known_problems,
@@ -122,10 +120,13 @@ class _EntryDay(ExplainedEntry):
         for question in questions:
             explained = question()
             if explained is not None:
-                return self._with_mute(explained)
+                # The notification about what it explains is suppressed, too.
+                mute = self._quiet_text(Suppression.MUTED)
+                explained.says += f"; {mute}" if mute and explained.cause != Suppression.MUTED else ""
+                return explained
         if self.delivered and all(each.channel == LOG_CHANNEL for each in self._messages):
             says = f"{self._normal_text()}, only to the log"
-            return self._overview("quiet", "log_only", says, self._effective_command(), is_expected=True)
+            return self._overview("quiet", "log_only", says, self._effective_command, is_expected=True)
         return self._overview("normal", "ran", self._normal_text(), is_expected=True)
 
     def _overview(
@@ -151,7 +152,7 @@ class _EntryDay(ExplainedEntry):
         if self.row.id != NEW_ENTRY:
             return None
         says = "in the config file, but not yet applied by the daemon"
-        return self._overview("silent", "not_adopted", says, self._adopt_command())
+        return self._overview("silent", "not_adopted", says, self._adopt_command)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ class _EntryDay(ExplainedEntry):
         when = (f" since {self.times.at(since)}" if since else "") + (f", by {reload.event.by}" if reload else "")
         if state == "disabled":
             says = f"disabled in the config{when}{self._disabling_key()}{self._override_text()}"
-            return self._overview("silent", Skip.DISABLED, says, self._effective_command(), is_expected=since is None)
+            return self._overview("silent", Skip.DISABLED, says, self._effective_command, is_expected=since is None)
         if state != "removed":
             return None
         renamed = self._new_name(since)
@@ -197,7 +198,7 @@ class _EntryDay(ExplainedEntry):
             why = "" if reload else f": it is gone, and {renamed} was added with the same schedule"
             says = f"renamed to {renamed}{when}{why}"
             return self._overview("silent", "renamed", says, f"heartbeatd explain {renamed}")
-        return self._overview("silent", Skip.REMOVED, f"no longer in the config{when}", self._explain_command())
+        return self._overview("silent", Skip.REMOVED, f"no longer in the config{when}", self._explain_command)
 
     def _disabling_key(self) -> str:
         """The key that disables it: `interval: 0` and `enabled: false` do."""
@@ -227,13 +228,13 @@ class _EntryDay(ExplainedEntry):
 
     def _paused(self) -> EntryOverview | None:
         state = entry_states.entry_state(self.row, self.times, is_open=False)
-        if state.state != "paused" or not self.records.is_today:
+        if state.state != "paused":
             return None
         return self._overview("silent", Skip.PAUSED, state.says, f"heartbeatd resume {self.label}")
 
     def _other_settings(self) -> EntryOverview | None:
         """Whether the config file differs from the active config."""
-        if self.entry is None or not self.records.is_today:
+        if self.entry is None:
             return None
         planned = "active" if self.entry.enabled else "disabled"
         if planned != self.row.state:
@@ -243,7 +244,7 @@ class _EntryDay(ExplainedEntry):
             says = "the config file has other settings than the daemon: " + _changes_text(found)
         else:
             return None
-        return self._overview("unusual", "not_adopted", says, self._adopt_command())
+        return self._overview("unusual", "not_adopted", says, self._adopt_command)
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -265,54 +266,51 @@ class _EntryDay(ExplainedEntry):
     def _daemon_is_away(self) -> EntryOverview | None:
         """Slots have come due, and the daemon does not run, is stopped, or has no capacity for them."""
         count, first, _ = self._unsettled
-        if not count or first is None or not self.records.is_today:
+        if not count or first is None:
             return None
         daemon, slots = self.records.daemon, f"{format_count(count, 'slot')} since {self.times.at(first)}"
         if not daemon.is_running:
-            says = f"the daemon does not run: {slots} did not run"
-            return self._overview("silent", reason_texts.DAEMON_DOWN, says, "heartbeatd run")
+            return self._overview("silent", DAEMON_DOWN, f"the daemon does not run: {slots} did not run", "heartbeatd run")
         if daemon.is_frozen:
-            says = f"the daemon is frozen: {slots} did not run"
-            return self._overview("silent", "frozen", says, "heartbeatd status")
-        if any(each.state != "closed" for each in self._causes) or self.records.now - first - self.row.schedule.offset < SOON:
+            return self._overview("silent", "frozen", f"the daemon is frozen: {slots} did not run", "heartbeatd status")
+        if self._open_cause or self.now - first - self.row.schedule.offset < SOON:
             return None
         running = self.records.in_progress
         most = self.records.plan.settings.limits.concurrency if self.records.plan else None
-        if running and most is not None and len(running) >= most:
-            return self._no_capacity(running, slots)
-        return self._overview("silent", reason_texts.DUE, f"due, and not started yet: {slots}", "heartbeatd status")
-
-    def _no_capacity(self, running: list[tuple[Kind, str, int]], slots: str) -> EntryOverview:
+        if not running or most is None or len(running) < most:
+            return self._overview("silent", DUE, f"due, and not started yet: {slots}", "heartbeatd status")
         shown = [each for each in running if self.records.may_see(each[0], each[1])]
         kind, name, run_id = shown[0] if shown else (None, "", None)
         names = [f"{kind.label_of(name)} (run {run_id})"] if kind else []
         if others := len(running) - len(names):
             names.append(f"{others} more" if names else format_count(others, "run"))
         says = f"limits.concurrency is reached by {' and '.join(names)}: {slots} did not start"
-        return self._overview(
-            "silent", "no_capacity", says, f"heartbeatd show {run_id}" if shown else "heartbeatd status", run_id
-        )
+        command = f"heartbeatd show {run_id}" if shown else "heartbeatd status"
+        return self._overview("silent", "no_capacity", says, command, run_id)
+
+    @property
+    def _open_cause(self) -> CauseCount | None:
+        """Its run that has not ended."""
+        return next((each for each in self._causes if each.state != "closed"), None)
 
     def _open_run(self) -> EntryOverview | None:
         """A run waits, or has been in progress beyond the next slot."""
-        run = next((each for each in self._causes if each.state != "closed"), None)
-        if run is None or not self.records.is_today:
+        run = self._open_cause
+        if run is None:
             return None
-        if run.state == "waiting":
-            data = self._run(run.last_id)
-            if run.outcome == Outcome.SKIPPED:
-                detail = data.error or self._lane_holder() if run.reason == Skip.BUSY else data.error
-                says = f"its run of {self.times.at(run.last_slot)} waits: {reason_texts.SlotCause(run.reason or '').text_for_now}"
-                return self._with_run("silent", str(run.reason), says + (f": {detail}" if detail else ""), run)
-            says = (
-                f"its run of {self.times.at(run.last_slot)} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried"
-            )
-            return self._with_run("failed", str(run.reason), says + self._error_text(data), run)
-        following = self.row.schedule.next(run.last_slot)
-        if following is None or following + self.row.schedule.offset > self.records.now:
-            return None
-        says = f"its run of {self.times.at(run.last_slot)} is still in progress"
-        return self._with_run("silent", reason_texts.RUNNING, says, run)
+        begin = f"its run of {self.times.at(run.last_slot)}"
+        if run.state == "running":
+            following = self.row.schedule.next(run.last_slot)
+            is_late = following is not None and following + self.row.schedule.offset <= self.now
+            return self._with_run("silent", RUNNING, f"{begin} is still in progress", run) if is_late else None
+        data = self._run(run.last_id)
+        if run.outcome != Outcome.SKIPPED:
+            says = f"{begin} {OUTCOME_VERBS.get(run.outcome or '', 'failed')} and will be retried{self._error_text(data)}"
+            return self._with_run("failed", str(run.reason), says, run)
+        held = self.records.holds.get(self.row.name) if run.reason == Skip.BUSY else None
+        detail = data.error or (f"{held[-1].id} holds it over HTTP" if held else "")
+        says = f"{begin} waits: {SlotCause(run.reason or '').text_for_now}" + (f": {detail}" if detail else "")
+        return self._with_run("silent", str(run.reason), says, run)
 
     def _last_slot_failed(self) -> EntryOverview | None:
         """The last slot failed, or was skipped for a reason that is not part of normal work."""
@@ -340,17 +338,13 @@ class _EntryDay(ExplainedEntry):
         """The class and the text of a run's error, and the model if the error may concern only that."""
         reason, error, model = data.reason, data.error, data.model_requested
         if reason == Reason.NO_TIME_LEFT:
-            interruption = squeeze(error or "it was interrupted", MAX_ERROR)
-            return f": no time was left for {self._next_attempt_text(data.attempt)}: {interruption}"
+            following = f"attempt {data.attempt + 1} of {self.entry.retries + 1}" if self.entry else "another attempt"
+            return f": no time was left for {following}: {squeeze(error or 'it was interrupted', MAX_ERROR)}"
         named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
         if model and reason in MODEL_FAILURES and model not in (error or ""):
             named.append(f"model {model}")
         words = [", ".join(named), squeeze(error or "", MAX_ERROR)]
         return "".join(f": {word}" for word in words if word)
-
-    def _next_attempt_text(self, made: int) -> str:
-        """The attempt that was not made, with the number of attempts that the config allows."""
-        return f"attempt {made + 1} of {self.entry.retries + 1}" if self.entry else "another attempt"
 
     def _no_run(self) -> EntryOverview | None:
         """Nothing ran in the period: by its settings, or because every slot was skipped."""
@@ -368,22 +362,18 @@ class _EntryDay(ExplainedEntry):
     def _skip(self, cause: CauseCount, status: Status) -> EntryOverview:
         """Slots that were skipped for one reason."""
         code, data = str(cause.reason), self._run(cause.last_id)
+        extent = self._extent(cause)
         if cause.reason == Skip.MISSED:
-            return self._missed(cause, data, status)
-        if cause.reason == Skip.ALREADY_RUNNING:
-            return self._with_run(status, code, f"{self._extent(cause)}: {REASON_TEXTS[code]}{self._running_text()}", cause)
+            found = self.records.missed.cause(cause.last_slot + self.row.schedule.offset)
+            if found.code != Skip.MISSED or not data.error:  # the daemon was down or frozen, or the clock jumped
+                return self._with_run(status, found.code, f"{extent}: {found.text}", cause)
+            why = data.error if self.records.agents is None else found.text  # the error names other entries
+            return self._with_run(status, "no_capacity", f"{extent} did not start: {why}", cause)
         detail = self._skip_detail(code, data)
-        says = f"{self._extent(cause)}: {REASON_TEXTS.get(code, code)}" + (f": {detail}" if detail else "")
+        says = f"{extent}: {REASON_TEXTS.get(code, code)}{f': {detail}' if detail else ''}"
+        if cause.reason == Skip.ALREADY_RUNNING and self._open_cause:
+            says += f" (run {self._open_cause.last_id})"
         return self._with_run(status, code, says, cause, is_expected=cause.reason in NORMAL_SKIPS)
-
-    def _missed(self, cause: CauseCount, data: RunRecord, status: Status) -> EntryOverview:
-        """Slots that could not start: the daemon was down or frozen, the clock jumped, or all places were taken."""
-        found = self.records.missed.cause(cause.last_slot + self.row.schedule.offset)
-        if found.code == Skip.MISSED and data.error and self.records.agents is not None:  # it names other entries
-            return self._with_run(status, "no_capacity", f"{self._extent(cause)} did not start: {found.text}", cause)
-        if found.code == Skip.MISSED and data.error:
-            return self._with_run(status, "no_capacity", f"{self._extent(cause)} did not start: {data.error}", cause)
-        return self._with_run(status, found.code, f"{self._extent(cause)}: {found.text}", cause)
 
     def _extent(self, cause: CauseCount) -> str:
         """How many slots of the period have this cause."""
@@ -399,85 +389,76 @@ class _EntryDay(ExplainedEntry):
         return f"{format_count(number, 'slot')}{since}" if number > 1 else f"the slot of {self.times.at(begin)}"
 
     def _skip_detail(self, code: str, data: RunRecord) -> str:
+        """What a skip is about: the holder of the lane, the file of the checklist, the output of the precheck, or an error."""
+        error = data.error or ""
+        if code == Skip.ALREADY_RUNNING:
+            return ""
         if code == Skip.BUSY:
-            return data.error or ""
+            return error
         if code in (Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE):
-            return self._checklist_path() + (f" ({data.error})" if data.error else "")
+            spec = self.spec
+            file = self.records.path_text(spec.workspace / spec.checklist) if spec and spec.reads_checklist else ""
+            place = file or ("it is in the config" if spec else "")
+            return place + (f" ({error})" if error else "")
         if code == Skip.NOTHING_DUE:
             return self._due_text()
-        if code in (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED):
-            return self._precheck_text(code, data)
+        if code == Skip.PRECHECK_UNCHANGED:
+            since = self.row.looked_at
+            return f"its output is the same as at {self.times.at(since)}" if since else ""
+        if code == Skip.PRECHECK:
+            printed = data.precheck.output.strip().splitlines() if data.precheck else []
+            return f"it printed {printed[-1][:60]}" if printed else ""
         if code == Skip.PRECHECK_FAILED and data.precheck:
-            return squeeze(data.precheck.error or "", MAX_ERROR)
-        if code == Skip.PROMPT_TOO_LARGE and not data.error:
+            error = data.precheck.error or ""
+        if code == Skip.PROMPT_TOO_LARGE and not error:
             return f"{sum(each.chars for each in data.prompt_parts):,} characters"
-        return squeeze(data.error or "", MAX_ERROR)
-
-    def _checklist_path(self) -> str:
-        spec = self.spec
-        if spec is None:
-            return ""
-        return self.records.path_text(spec.workspace / spec.checklist) if spec.reads_checklist else "it is in the config"
+        return squeeze(error, MAX_ERROR)
 
     def _due_text(self) -> str:
         """Whether all items are paused, or only not due."""
         text = load_checklist(self.spec) if self.spec else Skip.CHECKLIST_MISSING
         if isinstance(text, Skip):
             return ""
-        everything = due_items.select_due_items(text, self.records.now, {}, everything=True)
+        everything = due_items.select_due_items(text, self.now, {}, everything=True)
         if checklist.has_work(text) and not everything.has_work:
             return "all its items are paused or completed"
         return "each was checked within its [every ...]"
 
-    def _precheck_text(self, code: str, data: RunRecord) -> str:
-        if code == Skip.PRECHECK_UNCHANGED:
-            since = self.row.looked_at
-            return f"its output is the same as at {self.times.at(since)}" if since else ""
-        printed = data.precheck.output.strip().splitlines() if data.precheck else []
-        return f"it printed {printed[-1][:60]}" if printed else ""
-
     def _closed_by_schedule(self, recorded: Mapping[Skip, CauseCount], closed: Mapping[Skip, int]) -> EntryOverview:
         """Every slot was outside the active hours, or on a day that calendars exclude."""
+        text, until, zone = self.row.schedule_text, self.records.period.until, self.records.period.zone
         reason = Skip.CALENDAR if Skip.CALENDAR in (recorded.keys() | closed.keys()) else Skip.ACTIVE_HOURS
         if reason is Skip.CALENDAR:
-            says = "a calendar excludes the day" + self._calendar_text()
+            calendars = self.records.plan.settings.calendars if self.records.plan else {}
+            found = schedule_texts.excluding_calendar(text, until, calendars)
+            says = "a calendar excludes the day" + (f" ({found})" if found else "")
         else:
-            says = f"outside its active hours {schedule_texts.hours_text(self.row.schedule_text)}{self._local_clock()}"
-        cause = recorded.get(reason)
+            zones = schedule_texts.hours_zones(text)
+            local = until.astimezone(zones[0]) if len(zones) == 1 else None
+            is_elsewhere = local is not None and local.utcoffset() != until.astimezone(zone).utcoffset()
+            clock = f", where it is {local:%H:%M} (UTC{local_days.offset_text(local)})" if local and is_elsewhere else ""
+            says = f"outside its active hours {schedule_texts.hours_text(text)}{clock}"
+        run = recorded[reason].last_id if reason in recorded else None
         says += self._override_text() + self._next_text() + self._schedule_change_text()
-        return self._overview("silent", reason, says, self._explain_command(), cause.last_id if cause else None, is_expected=True)
-
-    def _calendar_text(self) -> str:
-        plan = self.records.plan
-        calendars = plan.settings.calendars if plan else {}
-        found = schedule_texts.excluding_calendar(self.row.schedule_text, self.records.period.until, calendars)
-        return f" ({found})" if found else ""
-
-    def _local_clock(self) -> str:
-        """The present time in the zone of the active hours, if that is not the reader's zone."""
-        zones = schedule_texts.hours_zones(self.row.schedule_text)
-        local = self.records.period.until.astimezone(zones[0]) if len(zones) == 1 else None
-        here = self.records.period.until.astimezone(self.records.period.zone)
-        if local is None or local.utcoffset() == here.utcoffset():
-            return ""
-        return f", where it is {local:%H:%M} (UTC{local_days.offset_text(local)})"
+        return self._overview("silent", reason, says, self._explain_command, run, is_expected=True)
 
     def _next_text(self) -> str:
         due = self.row.due_at or (self.row.slot and self.row.slot + self.row.schedule.offset)
-        return f"; next {self.times.at(due)}" if due and due > self.records.now else ""
+        return f"; next {self.times.at(due)}" if due and due > self.now else ""
 
     def _without_slots(self) -> EntryOverview | None:
         """There is no slot in the period."""
         row = self.row
         if row.schedule is entry_schedule.NO_SCHEDULE:
-            says = "it has no schedule, so it runs only when it is woken" + self._schedule_change_text() + self._override_text()
-            if row.kind is Kind.CRON:
+            changed, is_job = self._schedule_change_text(), row.kind is Kind.CRON
+            says = f"it has no schedule, so it runs only when it is woken{changed}{self._override_text()}"
+            if is_job:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
-            is_expected = not self._schedule_change_text() and row.kind is Kind.CRON
-            return self._overview("silent", "no_schedule", says, self._effective_command(), is_expected=is_expected)
+            is_expected = is_job and not changed
+            return self._overview("silent", "no_schedule", says, self._effective_command, is_expected=is_expected)
         if done := row.done_at(is_open=False):
             return self._overview("normal", "done", f"done at {self.times.at(done)}", is_expected=True)
-        is_ahead = row.due_at is not None and self.records.now <= row.due_at < self.records.period.end
+        is_ahead = row.due_at is not None and self.now <= row.due_at < self.records.period.end
         when = "no slot yet" if is_ahead else "no slot on this day"
         says = f"{when}, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
@@ -494,7 +475,7 @@ class _EntryDay(ExplainedEntry):
         found = wake_waits.explain_waiting(self.db, self.key, number, self.now, self.times.exactly)
         if found.waits_for in QUIET_WAITS:
             return None
-        return self._overview("unusual", "wakes_wait", found.says, self._explain_command())
+        return self._overview("unusual", "wakes_wait", found.says, self._explain_command)
 
     def _rejected_wakes(self) -> EntryOverview | None:
         """Wakes that reached no agent: those of a job, or those of people and programs to an agent."""
@@ -505,17 +486,16 @@ class _EntryDay(ExplainedEntry):
         number = sum(each.count for each in found if (each.agent, each.why) == (last.agent, last.why))
         of_job = last.source == Trigger.CRON
         says = reason_texts.rejected_wakes_text(replace(last, count=number), self.times.at, of_job=of_job)
-        command = f"heartbeatd explain agent/{last.agent}" if of_job else self._explain_command()
+        command = f"heartbeatd explain agent/{last.agent}" if of_job else self._explain_command
         return self._overview("unusual", "wake_rejected", says, command)
 
-    def _something_skipped(self) -> EntryOverview | None:
-        """Some slots of the day were skipped for a reason that is not part of normal work."""
-        found = [each for each in self._causes if each.outcome == Outcome.SKIPPED and each.reason not in NORMAL_SKIPS]
-        return self._skip(found[-1], "unusual") if found else None
-
-    def _something_failed(self) -> EntryOverview | None:
-        found = [each for each in (*self._causes, *self._other_runs) if each.outcome in FAILURES]
-        return self._failure(max(found, key=_newest), "unusual") if found else None
+    def _partly_skipped_or_failed(self) -> EntryOverview | None:
+        """Some slots of the day were skipped for a reason that is not part of normal work, or some runs failed."""
+        skipped = [each for each in self._causes if each.outcome == Outcome.SKIPPED and each.reason not in NORMAL_SKIPS]
+        failed = [each for each in self._all_runs if each.outcome in FAILURES]
+        if skipped:
+            return self._skip(skipped[-1], "unusual")
+        return self._failure(max(failed, key=_newest), "unusual") if failed else None
 
     def _changed_settings(self) -> EntryOverview | None:
         text = self._schedule_change_text()
@@ -523,19 +503,13 @@ class _EntryDay(ExplainedEntry):
             return None
         if self.row.schedule is entry_schedule.NO_SCHEDULE:
             return self._without_slots()
-        _, _, closed = self._unsettled
-        if closed and not self._ran_since(self._changed_at()):
-            return self._closed_by_schedule({}, closed)
-        return self._overview("unusual", "changed", text.removeprefix("; "), self._explain_command())
-
-    def _changed_at(self) -> datetime:
-        """When its settings were last changed in the period, else the begin of the period."""
         times = [recorded.at for recorded, _ in self.records.config_changes.get(self.label, ())]
         times += [past.until for past in self._past if past.until < self.records.period.until]
-        return max(times, default=self.records.period.begin)
-
-    def _ran_since(self, instant: datetime) -> bool:
-        return any(_has_run(each) and each.last_slot > instant for each in (*self._causes, *self._other_runs))
+        changed_at = max(times, default=self.records.period.begin)
+        _, _, closed = self._unsettled
+        if closed and not any(_has_run(each) and each.last_slot > changed_at for each in self._all_runs):
+            return self._closed_by_schedule({}, closed)
+        return self._overview("unusual", "changed", text.removeprefix("; "), self._explain_command)
 
     def _schedule_change_text(self) -> str:
         """What reloads of the period have changed, or what has changed in its schedule."""
@@ -559,7 +533,7 @@ class _EntryDay(ExplainedEntry):
 
     def _nothing_sent(self) -> EntryOverview | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
-        answers = [each for each in (*self._causes, *self._other_runs) if each.suppression]
+        answers = [each for each in self._all_runs if each.suppression]
         if self.row.kind is Kind.CRON or self.delivered:
             answers = [each for each in answers if each.suppression in HIDDEN]
         if not answers:
@@ -567,73 +541,61 @@ class _EntryDay(ExplainedEntry):
         loud = [each for each in answers if each.outcome == Outcome.ALERT]
         most = max(loud or answers, key=lambda each: each.runs)
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
-        known = self._reason_texts("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
+        known = self._quiet_text("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
         says = f"{number} not sent: {known or SUPPRESSION_TEXTS[most.suppression or '']}"
         status: Status = "unusual" if most.suppression in HIDDEN else "quiet"
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
 
-    def _reason_texts(self, *codes: str) -> str:
+    def _quiet_text(self, *codes: str) -> str:
         return "; ".join(each.says for each in self.quiet_reasons if each.code in codes)
 
     def _muted(self) -> EntryOverview | None:
-        text = self._reason_texts(Suppression.MUTED)
+        text = self._quiet_text(Suppression.MUTED)
         if not text:
             return None
-        held = sum(each.runs for each in (*self._causes, *self._other_runs) if each.suppression == Suppression.MUTED)
+        held = sum(each.runs for each in self._all_runs if each.suppression == Suppression.MUTED)
         says = f"{text}, {format_count(held, 'answer')} not sent" if held else text
         return self._overview("unusual", Suppression.MUTED, says, f"heartbeatd unmute {self.label}")
-
-    def _with_mute(self, explained: EntryOverview) -> EntryOverview:
-        """The explanation of a muted entry says so, because the notification about what it explains is suppressed, too."""
-        text = self._reason_texts(Suppression.MUTED)
-        if text and explained.cause != Suppression.MUTED:
-            explained.says += f"; {text}"
-        return explained
 
     def _awaited_results(self) -> EntryOverview | None:
         """Several runs wait for their result. One is normal for an agent that answers later."""
         found = next((each for each in self.quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
-        return self._overview("unusual", found.code, found.says, self._explain_command()) if found else None
+        return self._overview("unusual", found.code, found.says, self._explain_command) if found else None
 
     def _known_problems(self) -> EntryOverview | None:
         """It ran, and what it has found is known or acknowledged."""
         known = [each for each in self.quiet_reasons if each.code in ("acknowledged", "known")]
         if not known:
             return None
-        says = f"{self._normal_text()}; {self._reason_texts('acknowledged', 'known')}"
-        return self._overview("quiet", known[0].code, says, self._explain_command())
+        says = f"{self._normal_text()}; {self._quiet_text('acknowledged', 'known')}"
+        return self._overview("quiet", known[0].code, says, self._explain_command)
 
     def _normal_text(self) -> str:
-        ran = f"ran {_times_word(self.ran)}" if self.ran else "nothing to do"
+        times = "once" if self.ran == 1 else f"{self.ran:,} times"
         sent = f", {format_count(self.delivered, 'message')} delivered" if self.delivered else ""
-        return ran + sent
+        return (f"ran {times}" if self.ran else "nothing to do") + sent
 
     # --- details ------------------------------------------------------------------------------------------------------
 
+    @property
     def _adopt_command(self) -> str:
         return "heartbeatd reload" if self.records.daemon.is_running else "heartbeatd run"
 
+    @property
     def _explain_command(self) -> str:
         return f"heartbeatd explain {self.label}"
 
+    @property
     def _effective_command(self) -> str:
-        return f"heartbeatd check --effective {self.row.name}" if self.row.kind is Kind.HEARTBEAT else self._explain_command()
+        return f"heartbeatd check --effective {self.row.name}" if self.row.kind is Kind.HEARTBEAT else self._explain_command
 
     def _run(self, run_id: int) -> RunRecord:
-        found = run_history.get_run(self.records.db, run_id)
+        found = run_history.get_run(self.db, run_id)
         assert found is not None  # its id has just been read
         return found
 
     def _with_run(self, status: Status, code: str, says: str, cause: CauseCount, *, is_expected: bool = False) -> EntryOverview:
         return self._overview(status, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected=is_expected)
-
-    def _running_text(self) -> str:
-        run = next((each for each in self._causes if each.state != "closed"), None)
-        return f" (run {run.last_id})" if run else ""
-
-    def _lane_holder(self) -> str:
-        held = self.records.holds.get(self.row.name, ())
-        return f"{held[-1].id} holds it over HTTP" if held else ""
 
 
 QUIET_WAITS = (None, wake_waits.STARTING, wake_waits.NEXT_SLOT, wake_waits.OTHER_JOBS, Skip.ALREADY_RUNNING)
@@ -649,10 +611,6 @@ def _newest(cause: CauseCount) -> tuple[datetime, int]:
 
 def _has_run(cause: CauseCount) -> bool:
     return cause.outcome not in (None, Outcome.SKIPPED) or cause.state == "running"
-
-
-def _times_word(number: int) -> str:
-    return "once" if number == 1 else f"{number:,} times"
 
 
 def _changes_text(found: Sequence[tuple[str, str, str]]) -> str:
