@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
@@ -24,6 +24,39 @@ LONGEST_BY_DAY = timedelta(days=92)  # and a still longer one into weeks
 
 Share = TypeVar("Share", RunCount, ModelUsage, CauseCost, PromptPartSize)  # numbers that belong to one entry
 Group = TypeVar("Group", bound=Hashable)
+Total = TypeVar("Total", bound=answers.ResponseBody)
+
+# The fields of an answer that are sums of fields with other names. Any other number is the sum of the field with its name.
+SUMS: dict[str, Callable[[Sequence[Any]], object]] = {
+    "cost_usd": lambda rows: sum_costs(each.cost_usd for each in rows),
+    "runs_without_price": lambda rows: sum(each.unpriced for each in rows),
+    "untold_usd": lambda rows: round(sum(each.untold_usd for each in rows), 6),
+    "tokens": lambda rows: answers.TokenSums(
+        input=sum(each.tokens_in for each in rows), output=sum(each.tokens_out for each in rows)
+    ),
+    "cache": lambda rows: answers.CacheSums(
+        read=sum(each.cache_read for each in rows), write=sum(each.cache_write for each in rows)
+    ),
+    "dearest_run": lambda rows: _most_expensive_run(rows),
+}
+
+
+def _sum(model: type[Total], rows: Sequence[Any], /, **more: object) -> Total:
+    """An answer whose numbers are sums over `rows`, except for the fields in `more`."""
+    names = [name for name in model.model_fields if name not in more]
+    return model(
+        **{name: SUMS[name](rows) if name in SUMS else sum(getattr(each, name) for each in rows) for name in names}, **more
+    )
+
+
+def _most_expensive_run(rows: Iterable[RunCount]) -> answers.ExpensiveRun | None:
+    cost_usd, run = max(((each.most_expensive_usd or 0.0, each.most_expensive_run or 0) for each in rows), default=(0.0, 0))
+    return answers.ExpensiveRun(id=run, cost_usd=cost_usd) if cost_usd else None
+
+
+def _dearest(each: Any) -> float:
+    """For sorting: the most expensive first, those without a known cost last."""
+    return -float(each.cost_usd or 0.0)
 
 
 def build_report(
@@ -47,17 +80,14 @@ def build_report(
     before = choose(run_history.count_runs(db, since - (until - since), since))
     usage = choose(cost_history.usage_by_model(db, since, until))
     effects = run_history.count_effects(db, since, until)
-    models = [
-        answers.ModelTotals(**dict(_sum_totals(group)), model=model, calls=0)
-        for model, group in _grouped([each for each in tallies if each.ran], lambda each: each.model)
-    ]
+    ran = _grouped([each for each in tallies if each.runs], lambda each: each.model)
     return answers.Report(
         since=since,
         until=until,
-        totals=_sum_totals(tallies),
+        totals=_sum(answers.ReportTotals, tallies),
         previous=_previous_period(db, since - (until - since), since, before, agents),
         entries=_entry_totals(tallies, before),
-        models=_with_usage(models, usage, _sum_totals([])),
+        models=_model_totals(dict(ran), usage),
         agent_models=_agent_models(usage),
         causes=_cause_totals(choose(cost_history.cost_by_cause(db, since, until))),
         prompt=_prompt_totals(choose(cost_history.prompt_sizes(db, since, until))),
@@ -85,7 +115,7 @@ def _previous_period(
         since=since,
         until=until,
         first_record_at=first,
-        totals=_sum_totals(tallies),
+        totals=_sum(answers.ReportTotals, tallies),
         incomplete=incomplete,
         comparable=not incomplete and (first or since) <= since,
     )
@@ -93,37 +123,16 @@ def _previous_period(
 
 def _entry_totals(tallies: list[RunCount], before: list[RunCount]) -> list[answers.EntryTotals]:
     """The entries, each with its cost in the previous period; None if it is not known or the entry had no runs."""
-    costs = {key: run_history.total_cost(group) for key, group in _grouped(before, _entry_key)}
+    costs = {key: sum_costs(each.cost_usd for each in group) for key, group in _grouped(before, _entry_key)}
     found = [
-        answers.EntryTotals(**dict(_sum_totals(group)), kind=key[0].value, name=key[1], previous_cost_usd=costs.get(key))
+        _sum(answers.EntryTotals, group, kind=key[0].value, name=key[1], previous_cost_usd=costs.get(key))
         for key, group in _grouped(tallies, _entry_key)
     ]
-    return sorted(found, key=lambda each: (-(each.cost_usd or 0.0), -each.said, -each.runs))
+    return sorted(found, key=lambda each: (_dearest(each), -each.said, -each.runs))
 
 
-def _entry_key(each: RunCount) -> tuple[Kind, str]:
+def _entry_key(each: RunCount | CauseCost) -> tuple[Kind, str]:
     return each.kind, each.name
-
-
-def _sum_totals(tallies: list[RunCount]) -> answers.ReportTotals:
-    return answers.ReportTotals(
-        runs=sum(each.ran for each in tallies),
-        said=sum(each.said for each in tallies),
-        failed=sum(each.failed for each in tallies),
-        skipped=sum(each.skipped for each in tallies),
-        missed=sum(each.missed for each in tallies),
-        cost_usd=run_history.total_cost(tallies),
-        runs_without_price=sum(each.unpriced for each in tallies),
-        untold_usd=round(sum(each.untold_usd for each in tallies), 6),
-        tokens=answers.TokenSums(input=sum(each.tokens_in for each in tallies), output=sum(each.tokens_out for each in tallies)),
-        cache=answers.CacheSums(read=sum(each.cache_read for each in tallies), write=sum(each.cache_write for each in tallies)),
-        dearest_run=_most_expensive_run(tallies),
-    )
-
-
-def _most_expensive_run(tallies: list[RunCount]) -> answers.ExpensiveRun | None:
-    cost_usd, run = max(((each.most_expensive_usd or 0.0, each.most_expensive_run or 0) for each in tallies), default=(0.0, 0))
-    return answers.ExpensiveRun(id=run, cost_usd=cost_usd) if cost_usd else None
 
 
 def _count_words(
@@ -187,62 +196,42 @@ def _downtimes(db: sqlite3.Connection, since: datetime, until: datetime, *, runn
     ]
 
 
-def _with_usage(
-    models: list[answers.ModelTotals], usage: list[ModelUsage], empty: answers.ReportTotals
-) -> list[answers.ModelTotals]:
-    """The totals of each model, with the tokens and costs of its own calls. A run may have called several models.
-
-    `empty` has the totals of a model that only decided about runs.
-    """
-    known = {each.model: each for each in models}
+def _model_totals(ran: dict[str | None, list[RunCount]], usage: list[ModelUsage]) -> list[answers.ModelTotals]:
+    """The runs of each model, with the tokens and costs of its own calls. A run may have called several models."""
     used = dict(_grouped(usage, lambda each: each.model or None))
-    merged = [
-        (known.get(model) or answers.ModelTotals(**dict(empty), model=model, calls=0)).model_copy(
-            update=_sum_usage(used.get(model, []))
-        )
-        for model in {**known, **used}
-    ]
-    return sorted(merged, key=lambda each: (-(each.cost_usd or 0.0), -each.calls, -each.runs))
+    found = []
+    for model in {**ran, **used}:
+        calls = used.get(model, [])
+        own = dict(_sum(_Calls, calls)) if calls else {"calls": 0}
+        found.append(_sum(answers.ModelTotals, ran.get(model, []), model=model, **own))
+    return sorted(found, key=lambda each: (_dearest(each), -each.calls, -each.runs))
+
+
+class _Calls(answers.ResponseBody):
+    """What the calls of a model used."""
+
+    calls: int
+    tokens: answers.TokenSums
+    cache: answers.CacheSums
+    cost_usd: float | None
+    runs_without_price: int
 
 
 def _agent_models(usage: list[ModelUsage]) -> list[answers.AgentModelTotals]:
     """The usage of each entry by model, the most expensive first."""
     rows = [
-        answers.AgentModelTotals(kind=each.kind.value, name=each.name, model=each.model or None, **_sum_usage([each]))
-        for each in usage
+        _sum(answers.AgentModelTotals, [each], kind=each.kind.value, name=each.name, model=each.model or None) for each in usage
     ]
-    return sorted(rows, key=lambda each: (-(each.cost_usd or 0.0), -each.tokens.input))
-
-
-def _sum_usage(usage: list[ModelUsage]) -> dict[str, Any]:
-    """The fields of the calls of a model; none without calls."""
-    if not usage:
-        return {}
-    return {
-        "calls": sum(each.calls for each in usage),
-        "tokens": answers.TokenSums(input=sum(each.tokens_in for each in usage), output=sum(each.tokens_out for each in usage)),
-        "cache": answers.CacheSums(read=sum(each.cache_read for each in usage), write=sum(each.cache_write for each in usage)),
-        "cost_usd": sum_costs(each.cost_usd for each in usage),
-        "runs_without_price": sum(each.unpriced for each in usage),
-    }
+    return sorted(rows, key=lambda each: (_dearest(each), -each.tokens.input))
 
 
 def _cause_totals(costs: list[CauseCost]) -> list[answers.CauseTotals]:
     """What started the runs and what these cost, the most expensive first: the schedule, or a sender of wakes."""
     rows = [
-        answers.CauseTotals(
-            source=source,
-            sender=sender,
-            runs=sum(each.runs for each in group),
-            cost_usd=sum_costs(each.cost_usd for each in group),
-            runs_without_price=sum(each.unpriced for each in group),
-            untold_usd=round(sum(each.untold_usd for each in group), 6),
-            tokens=answers.TokenSums(input=sum(each.tokens_in for each in group), output=sum(each.tokens_out for each in group)),
-            entries=_runs_of_cause(group),
-        )
+        _sum(answers.CauseTotals, group, source=source, sender=sender, entries=_runs_of_cause(group))
         for (source, sender), group in _grouped(costs, _cause_of)
     ]
-    return sorted(rows, key=lambda each: (-(each.cost_usd or 0.0), -each.runs))
+    return sorted(rows, key=lambda each: (_dearest(each), -each.runs))
 
 
 def _cause_of(cost: CauseCost) -> tuple[str, str | None]:
@@ -253,29 +242,21 @@ def _cause_of(cost: CauseCost) -> tuple[str, str | None]:
 
 
 def _runs_of_cause(group: list[CauseCost]) -> list[answers.RunsOfCause]:
-    rows = [
-        answers.RunsOfCause(
-            kind=kind.value,
-            name=name,
-            runs=sum(each.runs for each in shares),
-            cost_usd=sum_costs(each.cost_usd for each in shares),
-        )
-        for (kind, name), shares in _grouped(group, lambda each: (each.kind, each.name))
-    ]
-    return sorted(rows, key=lambda each: (-(each.cost_usd or 0.0), -each.runs))
+    rows = [_sum(answers.RunsOfCause, shares, kind=kind.value, name=name) for (kind, name), shares in _grouped(group, _entry_key)]
+    return sorted(rows, key=lambda each: (_dearest(each), -each.runs))
 
 
 def _prompt_totals(sizes: list[PromptPartSize]) -> list[answers.PromptPartTotals]:
     """Each part of the prompts with its characters and its share of all of them, the largest first."""
     whole = sum(each.chars for each in sizes)
     rows = [
-        answers.PromptPartTotals(
+        _sum(
+            answers.PromptPartTotals,
+            group,
             part=part,
-            runs=sum(each.runs for each in group),
-            chars=(chars := sum(each.chars for each in group)),
-            share=round(chars / whole, 4) if whole else 0.0,
+            share=round(sum(each.chars for each in group) / whole, 4) if whole else 0.0,
             entries=[
-                answers.CharsOfEntry(kind=each.kind.value, name=each.name, runs=each.runs, chars=each.chars)
+                _sum(answers.CharsOfEntry, [each], kind=each.kind.value, name=each.name)
                 for each in sorted(group, key=lambda each: -each.chars)
             ],
         )
@@ -288,14 +269,7 @@ def _time_totals(counts: list[QuarterCount], since: datetime, until: datetime, z
     """The runs and costs by hour, local day or week, according to the length of the period."""
     quarters = [each.begins for each in counts]
     return [
-        answers.TimeStepTotals(
-            since=max(begins, since),
-            until=min(ends, until),
-            runs=sum(each.runs for each in group),
-            alerts=sum(each.alerts for each in group),
-            failed=sum(each.failed for each in group),
-            cost_usd=sum_costs(each.cost_usd for each in group),
-        )
+        _sum(answers.TimeStepTotals, group, since=max(begins, since), until=min(ends, until))
         for begins, ends in _time_steps(since, until, zone)
         for group in [counts[bisect_left(quarters, begins) : bisect_left(quarters, ends)]]
     ]

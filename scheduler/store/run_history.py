@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -388,7 +388,7 @@ class RunCount:
         return self.skipped if self.reason == Skip.MISSED else 0
 
     @property
-    def ran(self) -> int:
+    def runs(self) -> int:
         """Runs that were started."""
         return 0 if self.outcome is Outcome.SKIPPED else self.started
 
@@ -433,12 +433,6 @@ def count_effects(db: sqlite3.Connection, since: datetime, until: datetime) -> d
     for name, effect, count in db.execute(EFFECTS, (to_millis(since), to_millis(until))):
         counts.setdefault(name, {})[effect] = count
     return counts
-
-
-def total_cost(tallies: Iterable[RunCount]) -> float | None:
-    """The sum of the known costs; None if none is known."""
-    known = [tally.cost_usd for tally in tallies if tally.cost_usd is not None]
-    return sum(known) if known else None
 
 
 def _run_count_from_row(row: sqlite3.Row) -> RunCount:
