@@ -41,7 +41,6 @@ from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import PROVIDER, REPORTED, Problem, Subject, Told
-from scheduler.model.timestamps import from_millis, from_optional_millis
 from scheduler.store import (
     boots,
     breakers,
@@ -56,8 +55,8 @@ from scheduler.store import (
     spend,
     wakes,
 )
-from scheduler.store.boots import BootRecord
 from scheduler.store.outbox import Delivery, EntryMessages
+from scheduler.store.rows import read_part
 from scheduler.store.spend import SpentDay
 
 UTC_ZONE = ZoneInfo("UTC")
@@ -73,9 +72,9 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     """
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
     return Status(
-        daemon=_read_boot(boot) if boot else None,
+        daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
         problems=problem_list.list_open_problems(db, now),
-        downs=[Downtime(since=down.since, until=down.until, clean=down.clean) for down in boots.latest_downtimes(db)],
+        downs=[Downtime.model_validate(down, from_attributes=True) for down in boots.latest_downtimes(db)],
         frozen=_frozen_times(db, now),
         config_hash=boot.config_hash if boot else None,
         reload=reload_history.reload_status(db),
@@ -128,7 +127,7 @@ def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
     """The latest times of the last week in which the process was frozen or the machine was suspended, the newest first."""
     stalls = boots.stalls_between(db, now - RECENT_STALLS, now)
     changes = clock_changes.clock_changes_between(db, now - RECENT_STALLS, now)
-    found = [FrozenTime(since=each.since, until=each.until, cause=each.cause) for each in stalls]
+    found = [FrozenTime.model_validate(each, from_attributes=True) for each in stalls]
     found += [FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
     return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_STALLS]
 
@@ -139,13 +138,13 @@ def read_entries(
     """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
     held, spent, times = lane_holds.holds_by_agent(db, now), spend.days_in_progress(db, now), TimeFormat.of_today(zone, now)
     open_counts, found = _count_problems(db), overviews.entry_overviews(db, kind, name)
-    deliveries = run_history.deliveries_of_runs(db, {row["last_id"]: row["last_repeats"] for _, row in found if row["last_id"]})
+    deliveries = run_history.deliveries_of_runs(db, {row["run_id"]: row["run_repeats"] for _, row in found if row["run_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
     own = {key: list(each) for key, each in groupby(problems.unsettled_problems(db, kind, name), lambda one: one.subject[:2])}
     causes = {each.id: each for each in problems.unsettled_problems(db, PROVIDER)} if own else {}
     return [
         EntryStatus(
-            **dict(entry_states.entry_state(entry, times, is_open=row["last_state"] in ("running", "waiting"))),
+            **dict(entry_states.entry_state(entry, times, is_open=row["run_state"] in ("running", "waiting"))),
             next_slot=entry.slot,
             next_due=None if entry.state == "active" and entry.paused else entry.due_at,
             last_run=_last_run(row, deliveries),
@@ -298,35 +297,11 @@ def _undelivered_messages(messages: EntryMessages | None) -> UndeliveredMessages
 
 def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> LastRun | None:
     """The newest run record: a run, or skipped slots."""
-    if row["last_id"] is None:
+    if row["run_id"] is None:
         return None
-    sent = deliveries[row["last_id"]]
-    return LastRun(
-        id=row["last_id"],
-        slot=from_millis(row["last_run_slot"]),
-        slots=row["last_slots"],
-        trigger=row["last_trigger"],
-        state=row["last_state"],
-        outcome=row["last_outcome"] if row["last_state"] == "closed" else None,
-        reason=row["last_reason"],
-        suppression=row["last_suppression"],
-        started_at=from_optional_millis(row["last_run_started_at"]),
-        finished_at=from_optional_millis(row["last_finished_at"]),
-        error=row["last_error"],
-        delivery=run_history.delivery_state(row["kind"], row["last_outcome"], row["last_suppression"], sent),
-        worker=row["last_worker"],
-    )
-
-
-def _read_boot(boot: BootRecord) -> DaemonBoot:
-    return DaemonBoot(
-        pid=boot.pid,
-        version=boot.version,
-        tzdata=boot.tzdata,
-        started_at=boot.started_at,
-        last_tick_at=boot.last_tick_at,
-        ended_at=boot.ended_at,
-    )
+    outcome, sent = row["run_outcome"], deliveries[row["run_id"]]
+    delivery = run_history.delivery_state(row["kind"], outcome, row["run_suppression"], sent)
+    return read_part(LastRun, row, "run_", outcome=outcome if row["run_state"] == "closed" else None, delivery=delivery)
 
 
 def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetime) -> QueueCounts:

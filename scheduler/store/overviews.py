@@ -20,10 +20,10 @@ from scheduler.store.rows import read_row
 # Each entry with its newest run record (found by index), and the number of its waiting wakes. A kind or name of null means any.
 OVERVIEWS = f"""
 select {", ".join(f"entry.{column}" for column in entries.COLUMNS)},
-  last.id as last_id, last.slot as last_run_slot, last.slots as last_slots, last.trigger as last_trigger,
-  last.state as last_state, last.outcome as last_outcome, last.reason as last_reason, last.suppression as last_suppression,
-  last.started_at as last_run_started_at, last.finished_at as last_finished_at, last.error as last_error,
-  last.worker as last_worker, last.repeats as last_repeats,
+  last.id as run_id, last.slot as run_slot, last.slots as run_slots, last.trigger as run_trigger, last.state as run_state,
+  last.outcome as run_outcome, last.reason as run_reason, last.suppression as run_suppression,
+  last.started_at as run_started_at, last.finished_at as run_finished_at, last.error as run_error, last.worker as run_worker,
+  last.repeats as run_repeats,
   (select awaits from outbox where entry.kind = 'cron' and outbox.name = entry.name and awaits is not null and state = 'pending'
     limit 1) as failing_awaits,
   (select count(*) from wake where wake.kind = entry.kind and wake.name = entry.name and wake.state = 'waiting') as wakes

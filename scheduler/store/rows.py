@@ -25,10 +25,10 @@ def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:
     return _make(kind, zip(row.keys(), row, strict=True), given)
 
 
-def read_part(kind: type[T], row: sqlite3.Row, prefix: str) -> T:
-    """An object whose fields are the columns of a row that begin with the prefix."""
+def read_part(kind: type[T], row: sqlite3.Row, prefix: str, **given: object) -> T:
+    """An object whose fields are the columns of a row that begin with the prefix, and those that are `given`."""
     columns = zip(row.keys(), row, strict=True)
-    return _make(kind, ((name.removeprefix(prefix), value) for name, value in columns if name.startswith(prefix)), {})
+    return _make(kind, ((name.removeprefix(prefix), value) for name, value in columns if name.startswith(prefix)), given)
 
 
 def _make(kind: type[T], columns: Iterable[tuple[str, Any]], given: Mapping[str, object]) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from page_user import PageUser
+from test_story_explain import fact_of
 from test_story_silence import MIDNIGHT, ZONE, daemon_lock, run_until_now, speaks
 from web_daemon import WebDaemon
 from world import Delayed, MakeWorld, World, utc
@@ -74,7 +75,7 @@ def views(daemon: WebDaemon, capsys: pytest.CaptureFixture[str]) -> dict[str, st
 
     agent = read("agents/ops")
     return {
-        "explain": read("explain/ops")["answer"]["says"],
+        "explain": fact_of(read("explain/ops"), "answer")["says"],
         "overview": read("explain")["entries"][0]["says"],
         "run": read("runs?limit=1")["runs"][0]["delivery"]["targets"][0]["says"],
         "status": json.dumps(agent["undelivered"]),

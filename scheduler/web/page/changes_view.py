@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 from heartbeatd.verbs import Reload
@@ -39,7 +38,7 @@ def list_changes(request: PageRequest) -> Page:
         "chosen": chosen,
         "results": RESULTS,
         "in_force": in_force,
-        "overrides": [] if is_limited else [asdict(each) for each in config_history.overrides_in_force(request.db)],
+        "overrides": [] if is_limited else config_history.overrides_in_force(request.db),
         "refused": rejected.found.text.splitlines() if rejected else (),
     }
     return Page("changes.html", context)
