@@ -166,7 +166,8 @@ def test_a_successful_run_needs_no_query_of_problems(make_world: MakeWorld) -> N
     with world.traced_statements() as statements:
         world.run(hours=3)
     assert len(world.records()) == 7
-    assert [statement for statement in statements if statement.startswith("select * from problem")] == []
+    read = [statement for statement in statements if statement.startswith("select * from problem")]
+    assert [statement for statement in read if "'daemon'" not in statement] == []  # those are read once a minute
 
 
 def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) -> None:
