@@ -414,6 +414,11 @@ class Problem(EntryBody):
             return ["not sent yet"]
         return [f"{each.says} {format_time(each.delivered_at)}" if each.delivered_at else each.says for each in self.notices]
 
+    def course(self, format_time: Callable[[datetime], str]) -> str:
+        """Since when it lasts, what was sent about it, and who has acknowledged it."""
+        states = [f"since {format_time(self.since)}", "unstable" if self.unstable else "", *self.sent(format_time)]
+        return ", ".join(filter(None, (*states, self.acknowledged(format_time))))
+
     def acknowledged(self, format_time: Callable[[datetime], str]) -> str:
         """Who has acknowledged it, and when; empty if nobody has."""
         return f"acknowledged {format_time(self.acknowledged_at)} by {self.acknowledged_by}" if self.acknowledged_at else ""
@@ -753,13 +758,16 @@ class LoggedEvent(EntryBody):
     error: str | None
 
 
+DayStatus = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]  # how a day went, the worst first
+
+
 class EntryOverview(EntryName):
     """How the day of an agent or a job went, and why.
 
     `expected`: its settings lead to this, and nothing went wrong. `run` is the run that shows it, `command` the one to type next.
     """
 
-    status: Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
+    status: DayStatus
     cause: str
     says: str
     command: str

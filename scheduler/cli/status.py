@@ -122,13 +122,8 @@ def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | F
     """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
     for each in found[:MAX_PROBLEMS]:
         first, *more = (each.text or "").strip().splitlines() or [""]
-        since = f"since {format_short_time(each.since, now)}{', unstable' if each.unstable else ''}"
-        states = [
-            since,
-            *each.sent(lambda at: format_short_time(at, now)),
-            each.acknowledged(lambda at: format_short_time(at, now)),
-        ]
-        what = f"{each.severity}: {each.subject} {each.key}: {first} ({', '.join(filter(None, states))})   {each.number}"
+        course = each.course(lambda at: format_short_time(at, now))
+        what = f"{each.severity}: {each.subject} {each.key}: {first} ({course})   {each.number}"
         yield Fact(what, level_of(each.severity))
         yield from (f"  {line}" for line in more if each.kind is None)
     if left_out := found[MAX_PROBLEMS:]:

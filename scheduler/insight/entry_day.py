@@ -5,17 +5,16 @@ The runs of the day are counted by cause. Details are read only if they explain 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Literal, get_args
 
 from heartbeat import checklist, due_items
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
-from heartbeatd.answers import EntryOverview, RunRecord
+from heartbeatd.answers import DayStatus, EntryOverview, RunRecord
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
@@ -46,9 +45,6 @@ NORMAL_SKIPS = frozenset(
     }
 )
 BY_SCHEDULE = (Skip.ACTIVE_HOURS, Skip.CALENDAR)  # explain a silence only if nothing else does
-
-Status = Literal["undelivered", "failed", "silent", "unusual", "quiet", "normal"]
-STATUSES: tuple[Status, ...] = get_args(Status)  # how the day of an entry went, the worst first
 
 
 def explain_day(records: Records, row: EntryRow) -> EntryOverview:
@@ -130,7 +126,7 @@ class _EntryDay(ExplainedEntry):
         return self._overview("normal", "ran", self._normal_text(), is_expected=True)
 
     def _overview(
-        self, status: Status, code: str, says: str, command: str = "", run: int | None = None, *, is_expected: bool = False
+        self, status: DayStatus, code: str, says: str, command: str = "", run: int | None = None, *, is_expected: bool = False
     ) -> EntryOverview:
         """The line of the entry. `code` is a word for programs: an outcome, a reason, a suppression, or a word of this file."""
         return EntryOverview(
@@ -241,7 +237,7 @@ class _EntryDay(ExplainedEntry):
             says = f"{self.row.state} for the daemon, but {planned} in the config file"
         elif self.entry.schedule_text != self.row.schedule_text:
             found = schedule_texts.schedule_changes(self.row.schedule_text, self.entry.schedule_text)
-            says = "the config file has other settings than the daemon: " + _changes_text(found)
+            says = f"the config file has other settings than the daemon: {found}"
         else:
             return None
         return self._overview("unusual", "not_adopted", says, self._adopt_command)
@@ -323,7 +319,7 @@ class _EntryDay(ExplainedEntry):
             return self._skip(last, "silent")
         return None
 
-    def _failure(self, cause: CauseCount, status: Status) -> EntryOverview:
+    def _failure(self, cause: CauseCount, status: DayStatus) -> EntryOverview:
         """How many runs failed, and the last error."""
         failed, total = sum(each.runs for each in self._causes if each.outcome in FAILURES), self.ran
         verb = OUTCOME_VERBS.get(cause.outcome or "", "failed")
@@ -359,7 +355,7 @@ class _EntryDay(ExplainedEntry):
             return self._closed_by_schedule({Skip(each.reason or ""): each for each in skips}, closed)
         return self._without_slots()
 
-    def _skip(self, cause: CauseCount, status: Status) -> EntryOverview:
+    def _skip(self, cause: CauseCount, status: DayStatus) -> EntryOverview:
         """Slots that were skipped for one reason."""
         code, data = str(cause.reason), self._run(cause.last_id)
         extent = self._extent(cause)
@@ -517,14 +513,14 @@ class _EntryDay(ExplainedEntry):
         if recorded:
             last = recorded[-1][0]
             changes = [each for reload, each in recorded if reload.id == last.id]
-            shown = "; ".join(squeeze(f"{each.key} {each.old} -> {each.new}", MAX_ERROR) for each in changes[:MAX_CHANGES])
+            shown = "; ".join(squeeze(each.says, MAX_ERROR) for each in changes[:MAX_CHANGES])
             more = f" and {len(changes) - MAX_CHANGES} more keys" if len(changes) > MAX_CHANGES else ""
             return f"; changed at {self.times.at(last.at)} by {last.event.by}: {shown}{more}"
         past = [each for each in self._past if each.until < self.records.period.until and each.state == "active"]
         if not past or self.row.state != "active":
             return ""
         found = schedule_texts.schedule_changes(past[0].schedule_text, self.row.schedule_text)
-        return f"; changed at {self.times.at(past[-1].until)}: {_changes_text(found)}" if found else ""
+        return f"; changed at {self.times.at(past[-1].until)}: {found}" if found else ""
 
     def _override_text(self) -> str:
         """The environment variables that set values of the entry, with the values of the file."""
@@ -543,7 +539,7 @@ class _EntryDay(ExplainedEntry):
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
         known = self._quiet_text("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
         says = f"{number} not sent: {known or SUPPRESSION_TEXTS[most.suppression or '']}"
-        status: Status = "unusual" if most.suppression in HIDDEN else "quiet"
+        status: DayStatus = "unusual" if most.suppression in HIDDEN else "quiet"
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
 
     def _quiet_text(self, *codes: str) -> str:
@@ -594,7 +590,9 @@ class _EntryDay(ExplainedEntry):
         assert found is not None  # its id has just been read
         return found
 
-    def _with_run(self, status: Status, code: str, says: str, cause: CauseCount, *, is_expected: bool = False) -> EntryOverview:
+    def _with_run(
+        self, status: DayStatus, code: str, says: str, cause: CauseCount, *, is_expected: bool = False
+    ) -> EntryOverview:
         return self._overview(status, code, says, f"heartbeatd show {cause.last_id}", cause.last_id, is_expected=is_expected)
 
 
@@ -611,7 +609,3 @@ def _newest(cause: CauseCount) -> tuple[datetime, int]:
 
 def _has_run(cause: CauseCount) -> bool:
     return cause.outcome not in (None, Outcome.SKIPPED) or cause.state == "running"
-
-
-def _changes_text(found: Sequence[tuple[str, str, str]]) -> str:
-    return "; ".join(f"{key} {old} -> {new}" for key, old, new in found)

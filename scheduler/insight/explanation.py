@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import get_args
 
 from heartbeat.words import abbreviate_duration, format_count, shorten, squeeze
 from heartbeatd.answers import (
     CountedCause,
+    DayStatus,
     Explanation,
     ExplanationAt,
     ExplanationNow,
@@ -25,7 +27,7 @@ from heartbeatd.answers import (
 from scheduler.engine import reported_problems
 from scheduler.insight import entry_states, obstacles, problem_list, reason_texts, reload_history, slot_history, wake_waits
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
-from scheduler.insight.entry_day import STATUSES, existed, explain_day
+from scheduler.insight.entry_day import existed, explain_day
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.records import ExplainedEntry, Records
@@ -53,8 +55,8 @@ MAX_ERROR = 200  # characters of the error of a channel
 
 def explain_all(records: Records) -> Overview:
     """A period of every entry that the reader may see, those first that were silent or unusual, and what concerns all of them."""
-    found = [explain_day(records, row) for row in records.rows if existed(records, row)]
-    found.sort(key=lambda each: (each.expected, STATUSES.index(each.status), each.kind == "cron", each.name))
+    found, statuses = [explain_day(records, row) for row in records.rows if existed(records, row)], get_args(DayStatus)
+    found.sort(key=lambda each: (each.expected, statuses.index(each.status), each.kind == "cron", each.name))
     period = records.period
     present = _present_problems(records) if records.is_today else []
     return Overview(
@@ -62,7 +64,7 @@ def explain_all(records: Records) -> Overview:
         until=period.end,
         asked_at=records.now,
         zone=period.zone.key,
-        counts=StatusCounts(**{status: sum(each.status == status for each in found) for status in STATUSES}),
+        counts=StatusCounts(**{status: sum(each.status == status for each in found) for status in statuses}),
         problems=present,
         entries=found,
         overrides=reload_history.describe_overrides(records.overrides),
@@ -252,9 +254,7 @@ def _problem_facts(explained: ExplainedEntry) -> Iterator[Fact]:
     answers = [(each, problem_list.as_answer(each, everything, explained.now)) for each in own]
     found = [(problem, answer) for problem, answer in answers if answer.state in problem_list.LISTED]
     for problem, each in found[:MAX_PROBLEMS]:
-        by = f", {each.acknowledged(at)}" if each.acknowledged_at else ""
-        since = f"since {at(each.since)}" + (", unstable" if each.unstable else "")
-        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {since}, {', '.join(each.sent(at))}{by}"
+        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {each.course(at)}"
         ends = f". It {_ending_text(explained, problem)}" if problem.is_reported else ""
         yield _fact("open", each.severity, f"{each.number} {known}{ends}", each.since)
     if left_out := len(found[MAX_PROBLEMS:]):

@@ -76,4 +76,4 @@ def _changes_of_label(recorded: RecordedConfigEvent, label: str) -> Iterator[tup
         yield "refused", f"the config was rejected: {problem.splitlines()[0]}" if problem else "refused"
     yield from (("added", "added") for _ in diff.added)
     yield from (("removed", "removed") for _ in diff.removed)
-    yield from (("changed", f"{change.key} {change.old} -> {change.new}") for change in diff.changes)
+    yield from (("changed", change.says) for change in diff.changes)

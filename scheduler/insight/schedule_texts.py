@@ -13,6 +13,7 @@ from heartbeat.calendars import Calendar
 from heartbeat.hours import DAYS, EVERY_DAY, Window
 from heartbeat.words import format_duration
 from scheduler.model import entry_schedule, local_days
+from scheduler.model.config_changes import KeyChange
 from scheduler.model.local_days import is_repeated, offset_text
 
 NO_SCHEDULE_TEXT = "without a schedule"
@@ -122,8 +123,8 @@ def excluding_calendar(text: str, instant: datetime, calendars: Mapping[str, Cal
     return f"only_on: {', '.join(names)}" if names else ""
 
 
-def schedule_changes(old: str, new: str) -> list[tuple[str, str, str]]:
-    """What differs between two schedule texts: the key, and its old and new value in words."""
+def schedule_changes(old: str, new: str) -> str:
+    """What differs between two schedule texts: the keys with their old and new values in words. Empty if nothing does."""
     before, after = entry_schedule.schedule_parts(old), entry_schedule.schedule_parts(new)
     found = [("schedule", schedule_text(old), schedule_text(new)), _changed_hours(old, new)]
     if "zone" in before and "zone" in after:
@@ -131,7 +132,7 @@ def schedule_changes(old: str, new: str) -> list[tuple[str, str, str]]:
     found.append(("calendars", before.get("days") or "every day", after.get("days") or "every day"))
     found.append(("stagger", _stagger_text(before), _stagger_text(after)))
     found.append(("backoff_on_failure", str("backoff" in before).lower(), str("backoff" in after).lower()))
-    return [(key, was, now) for key, was, now in found if was != now][:MAX_DIFF]
+    return "; ".join([KeyChange(*each).says for each in found if each[1] != each[2]][:MAX_DIFF])
 
 
 def _changed_hours(old: str, new: str) -> tuple[str, str, str]:

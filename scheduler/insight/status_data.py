@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -305,15 +306,11 @@ def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> Las
 
 
 def _count_queue(db: sqlite3.Connection, listed: list[EntryStatus], now: datetime) -> QueueCounts:
-    states = [each.state for each in listed]
+    states, open_runs = Counter(each.state for each in listed), overviews.count_open_runs(db)
     due, _ = overviews.count_due_entries(db, now)
-    open_runs = overviews.count_open_runs(db)
     return QueueCounts(
-        entries=len(states),
-        active=states.count("active"),
-        paused=states.count("paused"),
-        disabled=states.count("disabled"),
-        done=states.count("done"),
+        entries=len(listed),
+        **{state: states[state] for state in ("active", "paused", "disabled", "done")},
         due=due,
         running=open_runs.get("running", 0),
         retrying=open_runs.get("waiting", 0),

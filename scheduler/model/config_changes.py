@@ -33,6 +33,11 @@ class KeyChange:
     new: str
     entries: tuple[str, ...] = ()
 
+    @property
+    def says(self) -> str:
+        """The key and both values."""
+        return f"{self.key} {self.old} -> {self.new}"
+
     def __str__(self) -> str:
         values = " -> ".join(shorten_values(self.old, self.new, MAX_VALUE))
         if len(self.entries) < 2:
