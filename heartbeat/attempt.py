@@ -25,8 +25,8 @@ from heartbeat.evidence import Answers, Look, read_lines
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_question, compose_task, prompt_meta, task_meta
 from heartbeat.prompt_limit import PromptLimit, max_tokens
-from heartbeat.result import ANSWERED, FAILURES, AttemptResult, Call, Outcome, SentPrompt
-from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources, Turn, TurnLimits
+from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, SentPrompt
+from heartbeat.runners import Action, AgentRequest, Answer, Call, Decision, Failure, Resources, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import Agent, CommandRunner, Decide, Heartbeat, ModelRunner, Precheck, PythonRunner, Runner
 from heartbeat.verdict import Suppression
@@ -286,17 +286,15 @@ class _HeartbeatAttempt(_Attempt):
         prompt = decision_prompt(facts, self.spec)
         if self.exceeds_reservation(prompt):
             return _too_large(prompt, None)
-        request = replace(self.request(facts, prompt, time_left), model=decide.model, messages=(), structured=False, limits=None)
+        request = replace(self.request(facts, prompt, time_left), model=decide.model, messages=(), form="decision", limits=None)
         began = self.elapsed()
-        answer = await runners.request_decision(request, decide.runner, self.resources)
-        took = self.elapsed() - began
+        answer = await runners.call_agent(request, decide.runner, self.resources)
+        call = answer.as_call(decide.runner.provider.name, decide.model, self.elapsed() - began)
         sent = SentPrompt(dict(prompt.part_sizes), prompt.left_out)
-        if isinstance(answer, Answer):
-            calls = _calls_of(decide.runner, decide.model, answer, took)
-            return replace(_result_of_failure(answer), prompt=sent, calls=calls)
-        call = Call(decide.runner.provider.name, decide.model, answer.model_used, answer.tokens, took=took)
-        if answer.action is Action.RUN:
-            return answer, call
+        if answer.decision is None:
+            return replace(_result_of_failure(answer), prompt=sent, calls=(call,))
+        if answer.decision.action is Action.RUN:
+            return answer.decision, call
         return AttemptResult(
             Outcome.OK,
             suppression=Suppression.DECIDED_SKIP,
@@ -357,9 +355,16 @@ class _HeartbeatAttempt(_Attempt):
         def meta() -> dict[str, object]:
             return {**prompt_meta(facts, spec), **self.given.meta}
 
-        is_structured, limits = spec.answer == "structured", self.turn_limits()
         return AgentRequest(
-            spec.name, prompt.text, spec.model, spec.workspace, time_left, meta, self.given.messages, is_structured, limits=limits
+            spec.name,
+            prompt.text,
+            spec.model,
+            spec.workspace,
+            time_left,
+            meta,
+            self.given.messages,
+            form="findings" if spec.answer == "structured" else "text",
+            limits=self.turn_limits(),
         )
 
 
@@ -450,27 +455,9 @@ def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta
 
     If a model with tools was not called, a call of no provider says that nothing was sent, so that nothing is charged.
     """
-    provider = runner.provider.name if isinstance(runner, ModelRunner) else None
-    if answer.turns is None:
-        return (replace(_call_of(answer, provider, model, took), cost_usd=answer.cost_usd),)
-    if not answer.turns:
-        return (Call(None, None, failure=answer.failure, not_sent=True),)
-    return tuple(replace(_call_of(turn, provider, model, turn.took), most=turn.most) for turn in answer.turns)
-
-
-def _call_of(answer: Answer | Turn, provider: str | None, model: str | None, took: timedelta) -> Call:
-    return Call(
-        provider=provider,
-        model=model,
-        model_used=answer.model_used,
-        tokens=answer.tokens,
-        failure=answer.failure,
-        retry_after=answer.retry_after,
-        tools_ignored=answer.tools_ignored,
-        not_sent=answer.not_sent,
-        status=answer.status,
-        took=took,
-    )
+    if answer.turns is not None:
+        return answer.turns or (replace(UNSENT_CALL, failure=answer.failure),)
+    return (answer.as_call(runner.provider.name if isinstance(runner, ModelRunner) else None, model, took),)
 
 
 async def _make_workspace(resources: Resources, workspace: Path, program: object) -> None:

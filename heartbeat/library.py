@@ -158,6 +158,8 @@ class _CallersAgent:
 
     def call_agent(self, request: AgentRequest) -> Answer:
         try:
+            if request.form == "decision":
+                return self._request_decision(request.prompt)
             if self._tasks is not None and self._spec.on_execute is not None:
                 return _to_answer(_call_function(self._spec.on_execute, self._tasks))
             assert self._spec.ask is not None
@@ -165,14 +167,11 @@ class _CallersAgent:
         except CallError as error:
             return error.answer
 
-    def request_decision(self, request: AgentRequest) -> Answer | Decision:
+    def _request_decision(self, prompt: str) -> Answer:
         assert self._spec.decide is not None
-        try:
-            decision = _to_decision(_call_function(self._spec.decide, request.prompt))
-        except CallError as error:
-            return error.answer
+        decision = _to_decision(_call_function(self._spec.decide, prompt))
         self._tasks = decision.tasks if decision.action is Action.RUN else None
-        return decision
+        return Answer(decision=decision)
 
 
 def _call_function(function: Callable[[str], Any], text: str) -> Any:

@@ -1,4 +1,4 @@
-"""The result of one attempt of a run, with the calls of models in it."""
+"""The result of one attempt of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heartbeat.checks import Skip
 from heartbeat.due_items import Selection
 from heartbeat.findings import Report
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.runners import Failure, Tokens, ToolCall
+from heartbeat.runners import Call, Failure, ToolCall
 from heartbeat.verdict import Suppression
 
 
@@ -42,29 +42,6 @@ class Reason(StrEnum):
     CRASH_COUNT = "crash_count"
     CHILD_MAY_STILL_RUN = "child_may_still_run"
     NO_RESULT = "no_result"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a model: its provider (None: none of the config), the requested model, and the result.
-
-    `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
-    `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
-    request to the complete answer, None if it was not measured. `most` is the most that a turn with tools can have used.
-    """
-
-    provider: str | None
-    model: str | None
-    model_used: str | None = None
-    tokens: Tokens | None = None
-    cost_usd: float | None = None
-    failure: Failure | None = None
-    retry_after: timedelta | None = None
-    tools_ignored: int = 0
-    not_sent: bool = False
-    status: int | None = None
-    took: timedelta | None = None
-    most: Tokens | None = None
 
 
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an attempt that never called its model

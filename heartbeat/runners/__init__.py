@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from heartbeat.findings import Report
 from heartbeat.prompt_limit import PromptLimit
-from heartbeat.spec import Tools
+from heartbeat.spec import ModelRunner, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
 
@@ -58,7 +58,8 @@ class AgentRequest:
 
     `model` is None if the agent chooses its own model. `meta` returns JSON data about the run, for runners that pass it on.
     `messages` are the earlier messages of the session, oldest first, as (role, text) with the roles `user` and `assistant`.
-    `structured`: a model must answer with the tool of `findings`. Other agents choose the form of their answer themselves.
+    `form` is how a model must answer: with a text, or with the tool of `findings` or of `decision`. Other agents choose the form
+    of their answer themselves.
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
     without traces. `limits` are those of a model with tools; None: only the limits of the runner apply.
     """
@@ -70,7 +71,7 @@ class AgentRequest:
     timeout: timedelta
     meta: Callable[[], Mapping[str, object]]
     messages: tuple[tuple[str, str], ...] = ()
-    structured: bool = False
+    form: Literal["text", "findings", "decision"] = "text"
     traceparent: str | None = None
     limits: TurnLimits | None = None
 
@@ -128,21 +129,39 @@ class ToolCall:
         return first | {key: value for key, value in more.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One request to a model among several of an attempt, and how it ended. The fields are those of `Answer`.
+class Action(StrEnum):
+    SKIP = "skip"
+    RUN = "run"
 
-    `most` is the most that it can have used, None if that is not known.
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a model has decided before a run: with `run` the agent gets `tasks`."""
+
+    action: Action
+    tasks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a model: its provider (None: none of the config), the requested model, and the result.
+
+    `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
+    `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
+    request to the complete answer, None if it was not measured. `most` is the most that a turn with tools can have used.
     """
 
-    took: timedelta
+    provider: str | None
+    model: str | None
     model_used: str | None = None
     tokens: Tokens | None = None
+    cost_usd: float | None = None
     failure: Failure | None = None
     retry_after: timedelta | None = None
     tools_ignored: int = 0
     not_sent: bool = False
     status: int | None = None
+    took: timedelta | None = None
     most: Tokens | None = None
 
 
@@ -156,8 +175,8 @@ class Answer:
     agent has used. `log` is text for the log only. `truncated` means that the text was cut at a token limit. `not_sent` means
     that the request was never sent and cannot have cost anything. `status` is the HTTP status of a failed request, `request_id`
     the provider's ID of the call. `report` has the findings of a structured answer, and `text` is then the same as plain text;
-    None: the answer is a text, which may still have findings. `turns` are the requests of a model with tools, and the usage is
-    theirs; None: there was one call.
+    None: the answer is a text, which may still have findings. `decision` is set if one was requested and made. `turns` are the
+    calls of a model with tools, and the usage is theirs; None: there was one call.
     """
 
     text: str = ""
@@ -177,25 +196,25 @@ class Answer:
     status: int | None = None
     request_id: str | None = None
     report: Report | None = None
-    turns: tuple[Turn, ...] | None = None
+    decision: Decision | None = None
+    turns: tuple[Call, ...] | None = None
 
-
-class Action(StrEnum):
-    SKIP = "skip"
-    RUN = "run"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The result: with `run` the agent gets `tasks`. The other fields are the usage, the model and the provider's ID of the
-    request.
-    """
-
-    action: Action
-    tasks: str
-    tokens: Tokens | None = None
-    model_used: str | None = None
-    request_id: str | None = None
+    def as_call(self, provider: str | None, model: str | None, took: timedelta, most: Tokens | None = None) -> Call:
+        """The call of a model that led to this answer. The parameters are the fields of `Call` that an answer does not have."""
+        return Call(
+            provider,
+            model,
+            self.model_used,
+            self.tokens,
+            self.cost_usd,
+            self.failure,
+            self.retry_after,
+            self.tools_ignored,
+            self.not_sent,
+            self.status,
+            took,
+            most,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,15 +284,15 @@ class HttpClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool that a model may use: its name for the model, and its description and JSON schema, which its server wrote.
+    """A tool that a model may or must call: its name for the model, its description, and the JSON schema of its arguments.
 
-    `is_read_only`: its server says that it changes nothing.
+    `is_read_only`: the server of the tool says that it changes nothing.
     """
 
     name: str
     description: str
     schema: Mapping[str, object]
-    is_read_only: bool
+    is_read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,15 +344,15 @@ class ModelCallTrace(Protocol):
     """The span of one call of a model."""
 
     @property
-    def traceparent(self) -> str:
+    def traceparent(self) -> str | None:
         """Names this span to the provider, in the notation of W3C Trace Context."""
         ...
 
-    def set_result(self, model_used: str | None, tokens: Tokens | None, failure: Failure | None, status: int | None) -> None:
-        """Record how the call ended. `status` is the HTTP status of a failed request."""
+    def set_result(self, answer: Answer) -> None:
+        """Record how the call ended."""
         ...
 
-    def tool_call(self, name: str, call_id: str) -> AbstractContextManager[ToolCallTrace]:
+    def tool_call(self, name: str, call_id: str, /) -> AbstractContextManager[ToolCallTrace]:
         """The span of a tool that the model called in its response, for the duration of the context."""
         ...
 
@@ -342,12 +361,12 @@ class Trace(Protocol):
     """The span of an attempt. The spans of its calls are below it."""
 
     @property
-    def traceparent(self) -> str:
+    def traceparent(self) -> str | None:
         """Names this span to the agent, in the notation of W3C Trace Context."""
         ...
 
-    def model_call(self, provider: str, kind: str, model: str | None, max_tokens: int) -> AbstractContextManager[ModelCallTrace]:
-        """The span of one call of a model, for the duration of the context. `provider` is its name in the config."""
+    def model_call(self, runner: ModelRunner, model: str | None, /) -> AbstractContextManager[ModelCallTrace]:
+        """The span of one call of this model, for the duration of the context."""
         ...
 
 
@@ -358,20 +377,35 @@ class OwnAgent(Protocol):
         """Its answer, or its failure."""
         ...
 
-    def request_decision(self, request: AgentRequest) -> Answer | Decision:
-        """What it decides. An Answer is always a failure."""
-        ...
+
+class _NoTrace:
+    """Stands for every span while there are no traces."""
+
+    traceparent = None
+
+    def model_call(self, _runner: ModelRunner, _model: str | None) -> AbstractContextManager[_NoTrace]:
+        return nullcontext(self)
+
+    def tool_call(self, _name: str, _call_id: str) -> AbstractContextManager[_NoTrace]:
+        return nullcontext(self)
+
+    def set_result(self, answer: Answer) -> None: ...
+
+    def set_error(self, kind: str) -> None: ...
+
+
+NO_TRACE = _NoTrace()
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models.
 
-    `trace` is None without traces. With `own_agent` nothing else is used, and nothing is waited for.
+    With `own_agent` nothing else is used, and nothing is waited for.
     """
 
     start: StartProcess
     http: HttpClient
-    trace: Trace | None = None
+    trace: Trace = NO_TRACE
     open_tools: OpenTools | None = None
     own_agent: OwnAgent | None = None

@@ -13,14 +13,13 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
-from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, Tokens
+from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool, Tokens
 from heartbeat.runners.agent_json import model_name, token_count, tokens_from_counts
 from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
 from heartbeat.runners.model_call import (
     Message,
     ModelRequest,
     Response,
-    Tool,
     ToolChoice,
     ToolUse,
     read_access,
@@ -91,7 +90,7 @@ async def _send_request(request: ModelRequest, http: HttpClient, *, max_tokens: 
     return reply
 
 
-def _offer_tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, object]:
+def _offer_tools(tools: Sequence[OfferedTool], choice: ToolChoice) -> dict[str, object]:
     """The part of a request that offers tools, and says whether the model must, may or must not call one."""
     if not tools:
         return {}

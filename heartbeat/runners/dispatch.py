@@ -5,26 +5,23 @@ A runner is imported at its first use: not every installation calls models, and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from heartbeat.runners import AgentRequest, Answer, Decision, HttpClient, Resources, model_call
+from heartbeat.runners import AgentRequest, Answer, Resources, model_call
 from heartbeat.runners.model_call import ModelApi
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
 from heartbeat.threads import in_daemon_thread
 
 T = TypeVar("T")
-AnswerT = TypeVar("AnswerT", Answer, Answer | Decision)
-CallModel = Callable[[ModelApi, AgentRequest, ModelRunner, HttpClient], Awaitable[AnswerT]]
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
     """Call the agent and wait for its answer. With a trace in `resources`, the agent gets the ID of its span."""
     if resources.own_agent is not None:
         return resources.own_agent.call_agent(run)
-    if resources.trace is not None:
-        run = replace(run, traceparent=resources.trace.traceparent)
+    run = replace(run, traceparent=resources.trace.traceparent)
     match runner:
         case CommandRunner():
             from heartbeat.runners import command
@@ -43,14 +40,7 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
 
             return await tool_loop.call_model(_model_api(runner), run, runner, tools, resources)
         case ModelRunner():
-            return await _with_span(model_call.call_model, run, runner, resources)
-
-
-async def request_decision(run: AgentRequest, runner: ModelRunner, resources: Resources) -> Answer | Decision:
-    """Let a model decide about `run.prompt`, the text of `decision.decision_prompt`. An Answer is always a failure."""
-    if resources.own_agent is not None:
-        return resources.own_agent.request_decision(run)
-    return await _with_span(model_call.request_decision, run, runner, resources)
+            return await model_call.call_model(_model_api(runner), run, runner, resources)
 
 
 async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) -> int | None:
@@ -84,15 +74,3 @@ def _model_api(runner: ModelRunner) -> ModelApi:
     from heartbeat.runners import anthropic
 
     return anthropic
-
-
-async def _with_span(call: CallModel[AnswerT], run: AgentRequest, runner: ModelRunner, resources: Resources) -> AnswerT:
-    """Call a model, in a span of its own if there are traces."""
-    if resources.trace is None:
-        return await call(_model_api(runner), run, runner, resources.http)
-    provider = runner.provider
-    with resources.trace.model_call(provider.name, provider.kind, run.model, runner.max_output_tokens) as span:
-        answer = await call(_model_api(runner), replace(run, traceparent=span.traceparent), runner, resources.http)
-        failed = answer if isinstance(answer, Answer) else Answer()
-        span.set_result(answer.model_used, answer.tokens, failed.failure, failed.status)
-        return answer

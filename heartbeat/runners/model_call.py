@@ -13,7 +13,7 @@ from typing import Protocol
 from heartbeat import decision, findings
 from heartbeat.decision import InvalidDecision
 from heartbeat.findings import InvalidFindings, Report
-from heartbeat.runners import AgentRequest, Answer, Decision, Failure, HttpClient, agent_json
+from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, OfferedTool, Resources, agent_json
 from heartbeat.runners.errors import CallError
 from heartbeat.runners.redaction import Redactor, reveal_secret, secret_parts
 from heartbeat.spec import ModelRunner, Provider
@@ -28,22 +28,13 @@ ToolChoice = str
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool that a model may or must call. Its arguments follow a JSON schema."""
-
-    name: str
-    description: str
-    schema: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One request to a model: a conversation, and tools that the model may, must or must not call."""
 
     run: AgentRequest
     runner: ModelRunner
     conversation: Sequence[Message]
-    tools: Sequence[Tool] = ()
+    tools: Sequence[OfferedTool] = ()
     choice: ToolChoice = "none"
 
 
@@ -72,7 +63,7 @@ class Response:
     def is_cut(self) -> bool:
         return self.stopped in agent_json.LIMIT_STOP_REASONS
 
-    def arguments_of(self, tool: Tool) -> list[object]:
+    def arguments_of(self, tool: OfferedTool) -> list[object]:
         """The arguments of each call of this tool."""
         return [use.arguments for use in self.uses if use.name == tool.name]
 
@@ -102,45 +93,36 @@ class ModelApi(Protocol):
         ...
 
 
-DECIDE = Tool(decision.TOOL_NAME, decision.TOOL_DESCRIPTION, decision.TOOL_SCHEMA)
-REPORT_FINDINGS = Tool(findings.TOOL_NAME, findings.TOOL_DESCRIPTION, findings.TOOL_SCHEMA)
+DECIDE = OfferedTool(decision.TOOL_NAME, decision.TOOL_DESCRIPTION, decision.TOOL_SCHEMA)
+REPORT_FINDINGS = OfferedTool(findings.TOOL_NAME, findings.TOOL_DESCRIPTION, findings.TOOL_SCHEMA)
 
 
-async def call_model(api: ModelApi, run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer:
-    """Send the earlier messages and the prompt. The answer is the findings in the arguments of the forced tool if the request is
-    `structured`, or else the text of the response.
-    """
-    try:
-        response = await api.send(request_for_answer(run, runner), http)
-        return _answer_from_response(response, structured=run.structured)
-    except CallError as error:
-        return with_provider_name(error, runner.provider, structured=run.structured)
-
-
-async def request_decision(api: ModelApi, run: AgentRequest, runner: ModelRunner, http: HttpClient) -> Answer | Decision:
-    """Make the model decide about `run.prompt` with a forced tool. If an Answer is returned, it is a failure."""
-    try:
-        response = await api.send(ModelRequest(run, runner, agent_json.conversation(run), [DECIDE], DECIDE.name), http)
-        return _single_decision(response)
-    except CallError as error:
-        return with_provider_name(error, runner.provider)
-    except InvalidDecision as why:
-        return _failed_answer(response.spent, Failure.BAD_ANSWER, str(why))
+async def call_model(api: ModelApi, run: AgentRequest, runner: ModelRunner, resources: Resources) -> Answer:
+    """Send the earlier messages and the prompt, in a span of its own. The answer has the form that the request names."""
+    with resources.trace.model_call(runner, run.model) as span:
+        request = request_for_answer(replace(run, traceparent=span.traceparent), runner)
+        try:
+            answer = _answer_from_response(await api.send(request, resources.http), run)
+        except CallError as error:
+            answer = with_provider_name(error, run, runner.provider)
+        span.set_result(answer)
+        return answer
 
 
 async def request_turn(api: ModelApi, request: ModelRequest, http: HttpClient) -> ModelTurn:
     """Send one request of a conversation with tools. Raises CallError."""
     response = await api.send(request, http)
-    answer = _answer_from_response(response, structured=request.run.structured)
+    answer = _answer_from_response(response, request.run)
     return ModelTurn(answer, _uses_of_turn(response), agent_json.clean_data(response.message))
 
 
 def request_for_answer(run: AgentRequest, runner: ModelRunner) -> ModelRequest:
-    """The request for an answer in one turn: its findings with a forced tool if it is `structured`, else its text."""
+    """The request for an answer in one turn: its text, or its findings or decision with a forced tool."""
     conversation = agent_json.conversation(run)
-    if not run.structured:
+    if run.form == "text":
         return ModelRequest(run, runner, conversation)
-    return ModelRequest(run, runner, conversation, [REPORT_FINDINGS], REPORT_FINDINGS.name)
+    forced = REPORT_FINDINGS if run.form == "findings" else DECIDE
+    return ModelRequest(run, runner, conversation, [forced], forced.name)
 
 
 def read_access(provider: Provider, default_url: str) -> tuple[str | None, str, Redactor]:
@@ -154,24 +136,26 @@ def read_access(provider: Provider, default_url: str) -> tuple[str | None, str, 
     return key or None, url, Redactor([key, *secret_parts(url, whole_url=True)])
 
 
-def with_provider_name(error: CallError, provider: Provider, *, structured: bool = False) -> Answer:
+def with_provider_name(error: CallError, run: AgentRequest, provider: Provider) -> Answer:
     """The failure as an answer whose error begins with the provider's name in the config.
 
-    If the server complains about the tool of a `structured` request, the error says what to write instead.
+    If the server complains about the tool for findings, the error says what to write instead.
     """
     failed = error.answer
     hint = ""
-    if structured and failed.status is not None and "tool" in failed.error.lower():
+    if run.form == "findings" and failed.status is not None and "tool" in failed.error.lower():
         hint = "; if the model cannot use tools, write answer: text in the agent's heartbeat"
     return replace(failed, error=f"provider {provider.name!r}: {failed.error}{hint}")
 
 
-def _answer_from_response(response: Response, *, structured: bool) -> Answer:
-    """The answer in the text of a response, or in its findings if it is `structured`.
+def _answer_from_response(response: Response, run: AgentRequest) -> Answer:
+    """The decision in a response, its findings, or its text.
 
     Its usage is kept if the answer is a failure. Tools other than the one for findings are counted.
     """
-    given = response.arguments_of(REPORT_FINDINGS) if structured else []
+    if run.form == "decision":
+        return _answer_with_decision(response)
+    given = response.arguments_of(REPORT_FINDINGS) if run.form == "findings" else []
     others = len(response.uses) - len(given)
     answer = agent_json.with_text(replace(response.spent, truncated=response.is_cut), response.text)
     if answer.failure is not None:
@@ -243,18 +227,20 @@ def _read_calls(given: Sequence[object], *, is_cut: bool) -> list[Report]:
     return reports
 
 
-def _single_decision(response: Response) -> Decision:
-    """The one decision in a response. Raises InvalidDecision."""
+def _answer_with_decision(response: Response) -> Answer:
+    """The answer with the one decision in a response. Anything else is a failure."""
     given = response.arguments_of(DECIDE)
-    if response.is_cut:
-        raise InvalidDecision("the model reached max_output_tokens before it decided")
-    if not given or len(given) < len(response.uses):
-        raise InvalidDecision("the model did not call the decision tool")
-    if len(given) > 1:
-        raise InvalidDecision("the model decided more than once")
-    made, spent = decision.parse_decision(_parse_arguments(given[0])), response.spent
-    tasks = agent_json.clean_text(made.tasks)
-    return replace(made, tasks=tasks, tokens=spent.tokens, model_used=spent.model_used, request_id=spent.request_id)
+    try:
+        if response.is_cut:
+            raise InvalidDecision("the model reached max_output_tokens before it decided")
+        if not given or len(given) < len(response.uses):
+            raise InvalidDecision("the model did not call the decision tool")
+        if len(given) > 1:
+            raise InvalidDecision("the model decided more than once")
+        made = decision.parse_decision(_parse_arguments(given[0]))
+    except InvalidDecision as why:
+        return _failed_answer(response.spent, Failure.BAD_ANSWER, str(why))
+    return replace(response.spent, decision=replace(made, tasks=agent_json.clean_text(made.tasks)))
 
 
 def _failed_answer(spent: Answer, failure: Failure, error: str) -> Answer:

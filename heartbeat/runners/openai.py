@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from heartbeat.runners import Answer, Failure, HttpClient, HttpReply, Tokens
+from heartbeat.runners import Answer, Failure, HttpClient, HttpReply, OfferedTool, Tokens
 from heartbeat.runners.agent_json import model_name, token_count, tokens_from_counts
 from heartbeat.runners.errors import CallError, error_from_reply, find_message, find_request_id, parse_json_object, redacted_line
-from heartbeat.runners.model_call import Message, ModelRequest, Response, Tool, ToolChoice, ToolUse, read_access
+from heartbeat.runners.model_call import Message, ModelRequest, Response, ToolChoice, ToolUse, read_access
 from heartbeat.runners.redaction import Redactor
 
 BASE_URL = "https://api.openai.com/v1"
@@ -43,7 +43,7 @@ def tool_results(results: Sequence[tuple[ToolUse, str, bool]]) -> list[Message]:
     return [{"role": "tool", "tool_call_id": use.id, "content": text} for use, text, _ in results]
 
 
-def _offer_tools(tools: Sequence[Tool], choice: ToolChoice) -> dict[str, object]:
+def _offer_tools(tools: Sequence[OfferedTool], choice: ToolChoice) -> dict[str, object]:
     """The part of a request that offers tools, and says whether the model must, may or must not call one."""
     if not tools:
         return {}

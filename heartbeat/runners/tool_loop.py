@@ -11,6 +11,7 @@ from datetime import timedelta
 from heartbeat.runners import (
     AgentRequest,
     Answer,
+    Call,
     Failure,
     ModelCallTrace,
     OfferedTool,
@@ -19,13 +20,12 @@ from heartbeat.runners import (
     Toolbox,
     ToolCall,
     ToolResult,
-    Turn,
     TurnLimits,
     agent_json,
     model_call,
 )
 from heartbeat.runners.errors import CallError
-from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, ModelTurn, Tool, ToolChoice, ToolUse
+from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, ModelTurn, ToolUse
 from heartbeat.spec import ModelRunner, Tools
 from heartbeat.words import format_count, shorten
 
@@ -75,7 +75,7 @@ class _Conversation:
     toolbox: Toolbox
     deadline: float
     messages: list[Message] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Call] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     changed: str | None = None
     usage: _Usage = field(init=False)
@@ -97,7 +97,7 @@ class _Conversation:
                     return self._finish(self._final_answer(turn))
                 await self._call_tools(turn, span)
         except CallError as error:
-            return self._finish(model_call.with_provider_name(error, self.runner.provider, structured=self.run.structured))
+            return self._finish(model_call.with_provider_name(error, self.run, self.runner.provider))
         except _Stopped as stop:
             return self._finish(Answer(failure=stop.failure, error=str(stop)))
         except asyncio.CancelledError:  # the task ends anyway; its result says what was used
@@ -118,31 +118,31 @@ class _Conversation:
         return format_count(len(self.turns), "turn")
 
     def _input_tokens(self) -> int:
-        return self.usage.count_tokens(json.dumps([self.messages, *map(_tool_data, self._offered())], ensure_ascii=False))
+        offered = ([tool.name, tool.description, tool.schema] for tool in self._offered())
+        return self.usage.count_tokens(json.dumps([self.messages, *offered], ensure_ascii=False))
 
-    def _offered(self) -> list[Tool]:
-        tools = [Tool(tool.name, tool.description, tool.schema) for tool in self.toolbox.offered]
-        return [*tools, model_call.REPORT_FINDINGS] if self.run.structured else tools
+    def _offered(self) -> list[OfferedTool]:
+        own = [model_call.REPORT_FINDINGS] if self.run.form == "findings" else []
+        return [*self.toolbox.offered, *own]
 
-    async def _request_turn(self, *, is_last: bool) -> tuple[ModelTurn, ModelCallTrace | None]:
-        last, other = (model_call.REPORT_FINDINGS.name, "any") if self.run.structured else ("none", "auto")
-        if self.resources.trace is None:
-            return await self._send_turn(last if is_last else other, None, is_last=is_last), None
-        provider = self.runner.provider
-        trace = self.resources.trace.model_call(provider.name, provider.kind, self.run.model, self.runner.max_output_tokens)
-        with trace as span:
-            return await self._send_turn(last if is_last else other, span, is_last=is_last), span
+    def _offered_tool(self, name: object) -> OfferedTool | None:
+        return next((tool for tool in self.toolbox.offered if tool.name == name), None)
 
-    async def _send_turn(self, choice: ToolChoice, span: ModelCallTrace | None, *, is_last: bool) -> ModelTurn:
+    async def _request_turn(self, *, is_last: bool) -> tuple[ModelTurn, ModelCallTrace]:
+        with self.resources.trace.model_call(self.runner, self.run.model) as span:
+            return await self._send_turn(span, is_last=is_last), span
+
+    async def _send_turn(self, span: ModelCallTrace, *, is_last: bool) -> ModelTurn:
         """Send the conversation, and record the request as a turn, whether it succeeds or not."""
-        seconds = self._seconds_left()
-        run = replace(self.run, timeout=timedelta(seconds=seconds), traceparent=span.traceparent if span else None)
+        last, other = (model_call.REPORT_FINDINGS.name, "any") if self.run.form == "findings" else ("none", "auto")
+        run = replace(self.run, timeout=timedelta(seconds=self._seconds_left()), traceparent=span.traceparent)
         size, began = self._input_tokens(), self._now()
-        answer, ignored = Answer(failure=Failure.EXIT), 0
+        answer = Answer(failure=Failure.EXIT)
         try:
-            request = ModelRequest(run, self.runner, self.messages, self._offered(), choice)
+            request = ModelRequest(run, self.runner, self.messages, self._offered(), last if is_last else other)
             turn = await model_call.request_turn(self.api, request, self.resources.http)
-            answer, ignored = turn.answer, sum(not self._is_offered(use) for use in turn.uses)
+            ignored = sum(self._offered_tool(use.name) is None for use in turn.uses)
+            answer = replace(turn.answer, tools_ignored=ignored)
         except CallError as error:
             answer = error.answer
             raise
@@ -150,17 +150,13 @@ class _Conversation:
             answer = replace(answer, not_sent=True)
             raise
         finally:
-            goes_on = answer.failure is Failure.TOOL_USE and not is_last
-            failure = None if goes_on else answer.failure
-            took, most = timedelta(seconds=self._now() - began), self.usage.maximum(size)
-            self.turns.append(_turn_of(replace(answer, failure=failure), took, ignored, most))
+            if answer.failure is Failure.TOOL_USE and not is_last:
+                answer = replace(answer, failure=None)
+            took = timedelta(seconds=self._now() - began)
+            self.turns.append(answer.as_call(self.runner.provider.name, run.model, took, self.usage.maximum(size)))
             self.usage.add(answer.tokens, size)
-            if span is not None:
-                span.set_result(answer.model_used, answer.tokens, failure, answer.status)
+            span.set_result(answer)
         return turn
-
-    def _is_offered(self, use: ToolUse) -> bool:
-        return any(tool.name == use.name for tool in self.toolbox.offered)
 
     def _final_answer(self, turn: ModelTurn) -> Answer:
         if turn.answer.failure is not Failure.TOOL_USE:
@@ -168,7 +164,7 @@ class _Conversation:
         limit = f"max_turns: {self.tools.max_turns}" if len(self.turns) >= self.tools.max_turns else self.usage.describe_limit()
         return replace(turn.answer, error=f"the model asked for tools in its last turn, and wrote no text ({limit})")
 
-    async def _call_tools(self, turn: ModelTurn, span: ModelCallTrace | None) -> None:
+    async def _call_tools(self, turn: ModelTurn, span: ModelCallTrace) -> None:
         """Call the tools one after the other, because one may need what another has changed, and add their results."""
         if not all(isinstance(use.id, str) and isinstance(use.name, str) for use in turn.uses):
             raise CallError(Failure.BAD_ANSWER, "answered with malformed tool calls")
@@ -185,46 +181,37 @@ class _Conversation:
             results.append((use, text, result.error is not None))
         self.messages += self.api.tool_results(results)
 
-    async def _call_tool(self, use: ToolUse, span: ModelCallTrace | None) -> ToolResult:
+    async def _call_tool(self, use: ToolUse, span: ModelCallTrace) -> ToolResult:
         """Call one tool, and record the call."""
-        name, began = str(use.name), self._now()
-        tool = next((tool for tool in self.toolbox.offered if tool.name == name), None)
-        arguments = json.dumps(use.arguments, ensure_ascii=False)
-        called = ToolCall(name[: agent_json.MAX_NAME], arguments=shorten(self.toolbox.redact(arguments), MAX_ARGUMENTS))
-        result = self._reject(use, tool)
-        if result is None and tool is not None:
-            result = await self._call_offered(use, tool, called, span)
-        assert result is not None
+        began, arguments = self._now(), json.dumps(use.arguments, ensure_ascii=False)
+        name, arguments = str(use.name)[: agent_json.MAX_NAME], shorten(self.toolbox.redact(arguments), MAX_ARGUMENTS)
+        called = ToolCall(name, arguments=arguments)
+        try:
+            result = await self._result_of(use, span)
+        except asyncio.CancelledError:
+            self._record(replace(called, error="the call was interrupted"))
+            raise
         took = int((self._now() - began) * 1000)
         size = None if result.error else result.size
         self._record(replace(called, duration_ms=took, result_bytes=size, error=result.error))
         return result
 
-    def _reject(self, use: ToolUse, tool: OfferedTool | None) -> ToolResult | None:
-        """The result of a call that is not made; None if it can be made."""
+    async def _result_of(self, use: ToolUse, span: ModelCallTrace) -> ToolResult:
+        """The result of the tool, or why it is not called."""
+        tool = self._offered_tool(use.name)
         if tool is None:
             return _failed("there is no such tool")
         if not isinstance(use.arguments, Mapping):
             return _failed("the arguments are not a JSON object")
         if len(self.calls) >= agent_json.MAX_TOOL_CALLS:
             return _failed(f"a run can call at most {agent_json.MAX_TOOL_CALLS} tools")
-        return None
-
-    async def _call_offered(self, use: ToolUse, tool: OfferedTool, called: ToolCall, span: ModelCallTrace | None) -> ToolResult:
-        assert isinstance(use.arguments, Mapping)
         if not tool.is_read_only:
             self.changed = tool.name  # even if the call fails: the server may have done its work before
-        try:
-            if span is None:
-                return await self.toolbox.call_tool(tool.name, use.arguments, self._seconds_left())
-            with span.tool_call(tool.name, str(use.id)) as tool_span:
-                result = await self.toolbox.call_tool(tool.name, use.arguments, self._seconds_left())
-                if result.error:
-                    tool_span.set_error("tool_error")
-                return result
-        except asyncio.CancelledError:
-            self._record(replace(called, error="the call was interrupted"))
-            raise
+        with span.tool_call(tool.name, str(use.id)) as tool_span:
+            result = await self.toolbox.call_tool(tool.name, use.arguments, self._seconds_left())
+            if result.error:
+                tool_span.set_error("tool_error")
+            return result
 
     def _record(self, call: ToolCall) -> None:
         if len(self.calls) < agent_json.MAX_TOOL_CALLS:
@@ -331,24 +318,6 @@ class _Usage:
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
         limits = self._limits
         return (input_tokens * limits.input_price + output_tokens * limits.output_price) / MILLION if limits else 0.0
-
-
-def _turn_of(answer: Answer, took: timedelta, ignored: int, most: Tokens) -> Turn:
-    return Turn(
-        took,
-        answer.model_used,
-        answer.tokens,
-        answer.failure,
-        answer.retry_after,
-        ignored,
-        answer.not_sent,
-        answer.status,
-        most,
-    )
-
-
-def _tool_data(tool: Tool) -> object:
-    return [tool.name, tool.description, tool.schema]
 
 
 def _failed(why: str) -> ToolResult:

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from heartbeat.result import AttemptResult, Call
-from heartbeat.runners import Tokens
+from heartbeat.result import AttemptResult
+from heartbeat.runners import Call, Tokens
 from heartbeat.verdict import with_cut_note
 from scheduler.engine import (
     budget_reservations,

@@ -7,8 +7,8 @@ from datetime import timedelta
 from enum import StrEnum
 
 from heartbeat.checks import Skip
-from heartbeat.result import ANSWERED, FAILURES, SUCCESSES, UNSENT_CALL, AttemptResult, Call, Outcome, Reason
-from heartbeat.runners import Failure
+from heartbeat.result import ANSWERED, FAILURES, SUCCESSES, UNSENT_CALL, AttemptResult, Outcome, Reason
+from heartbeat.runners import Call, Failure
 from heartbeat.verdict import Suppression
 
 __all__ = [

@@ -397,7 +397,7 @@ def test_the_sdk_can_be_imported_in_advance() -> None:
 TASKS = {"action": "run", "tasks": "Look at the disk."}
 
 
-def decision_of(body: object) -> Answer | Decision:
+def decision_of(body: object) -> Answer:
     with Server([reply(body)]) as server:
         return decide(RUN, at(server.url))
 
@@ -405,7 +405,7 @@ def decision_of(body: object) -> Answer | Decision:
 def test_a_decision_is_forced_and_read() -> None:
     with Server([reply(message(tool("decide", TASKS), stop_reason="tool_use"))]) as server:
         decided = decide(RUN, at(server.url))
-    assert decided == Decision(Action.RUN, "Look at the disk.", TOKENS, "claude-haiku-5-5")
+    assert decided == Answer(model_used="claude-haiku-5-5", tokens=TOKENS, decision=Decision(Action.RUN, "Look at the disk."))
     request = server.requests[0].json
     assert request["tool_choice"] == {"type": "tool", "name": "decide"}
     assert [tool["name"] for tool in request["tools"]] == ["decide"]
@@ -414,8 +414,7 @@ def test_a_decision_is_forced_and_read() -> None:
 
 def test_a_decision_to_skip_skips() -> None:
     decided = decision_of(message(text("Nothing."), tool("decide", {"action": "skip", "tasks": ""})))
-    assert isinstance(decided, Decision)
-    assert decided.action is Action.SKIP
+    assert decided.decision == Decision(Action.SKIP, "")
 
 
 @loop_over(
@@ -434,18 +433,16 @@ def test_a_decision_to_skip_skips() -> None:
 )
 def test_a_broken_or_missing_decision_is_a_failure_that_cost_its_tokens(body: object) -> None:
     decided = decision_of(body)
-    assert isinstance(decided, Answer)
     assert (decided.failure, decided.tokens, decided.transient) == (Failure.BAD_ANSWER, TOKENS, False)
 
 
 def test_a_decision_fails_as_an_answer_does() -> None:
     with Server([messages.error_answer(529, "overloaded_error", "busy")]) as server:
         decided = decide(RUN, at(server.url))
-    assert isinstance(decided, Answer)
     assert (decided.failure, decided.transient) == (Failure.OVERLOADED, True)
 
 
-FINDINGS_RUN = replace(RUN, structured=True)
+FINDINGS_RUN = replace(RUN, form="findings")
 DISK = {"key": "disk:/var", "text": "92 % full", "severity": "critical", "resolved": False}
 DISK_FOUND = Report((Finding("disk:/var", "92 % full", Severity.CRITICAL),))
 

@@ -181,7 +181,7 @@ def test_a_key_that_the_server_repeats_is_redacted(text: str) -> None:
 TASKS = {"action": "run", "tasks": "Look at the disk."}
 
 
-def decision_of(body: object) -> Answer | Decision:
+def decision_of(body: object) -> Answer:
     with Server([reply(body)]) as server:
         return decide(RUN, at(server.url))
 
@@ -189,13 +189,13 @@ def decision_of(body: object) -> Answer | Decision:
 def test_a_decision_is_forced_and_read() -> None:
     with Server([reply(completion(None, "tool_calls", calls=[tool("decide", TASKS)]))]) as server:
         decided = decide(RUN, at(server.url))
-    assert decided == Decision(Action.RUN, "Look at the disk.", TOKENS, "llama-9")
+    assert decided == Answer(model_used="llama-9", tokens=TOKENS, decision=Decision(Action.RUN, "Look at the disk."))
     assert server.requests[0].json["tool_choice"] == {"type": "function", "function": {"name": "decide"}}
 
 
 def test_arguments_that_are_an_object_are_read_too() -> None:
     call = {"type": "function", "function": {"name": "decide", "arguments": TASKS}}
-    assert isinstance(decision_of(completion(None, calls=[call])), Decision)
+    assert decision_of(completion(None, calls=[call])).decision == Decision(Action.RUN, "Look at the disk.")
 
 
 @loop_over(
@@ -214,11 +214,10 @@ def test_arguments_that_are_an_object_are_read_too() -> None:
 )
 def test_a_broken_or_missing_decision_is_a_failure_that_cost_its_tokens(body: object) -> None:
     decided = decision_of(body)
-    assert isinstance(decided, Answer)
-    assert (decided.failure, decided.tokens) == (Failure.BAD_ANSWER, TOKENS)
+    assert (decided.failure, decided.decision, decided.tokens) == (Failure.BAD_ANSWER, None, TOKENS)
 
 
-FINDINGS_RUN = replace(RUN, structured=True)
+FINDINGS_RUN = replace(RUN, form="findings")
 DISK = {"key": "disk:/var", "text": "92 % full", "severity": "critical", "resolved": False}
 DISK_FOUND = Report((Finding("disk:/var", "92 % full", Severity.CRITICAL),))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from heartbeat.runners import AgentRequest, HttpReply, Resources, StartProcess, Trace
+from heartbeat.runners import NO_TRACE, AgentRequest, HttpReply, Resources, StartProcess, Trace
 from heartbeat.runners import dispatch as runners
 from heartbeatd.secret import Secret
 from scheduler.channels.channel_kind import SendContext, SendMessage
@@ -51,7 +52,7 @@ def post_with_client(url: str, headers: dict[str, str], body: bytes, seconds: fl
     return asyncio.run(with_http(lambda http: http.post(url, headers, body, seconds), **more))
 
 
-def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None, trace: Trace | None = None, **more: Any) -> Any:
+def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None, trace: Trace = NO_TRACE, **more: Any) -> Any:
     """Call an agent through its runner and return the answer."""
     children = Children("test")
 
@@ -63,10 +64,8 @@ def call_agent(run: AgentRequest, runner: Any, start: StartProcess | None = None
 
 
 def call_decider(run: AgentRequest, runner: Any, **more: Any) -> Any:
-    """Call a model for a decision and return it."""
-    return asyncio.run(
-        with_http(lambda http: runners.request_decision(run, runner, Resources(Children("test").start, http)), **more)
-    )
+    """Call a model for a decision and return its answer."""
+    return call_agent(replace(run, form="decision"), runner, **more)
 
 
 def send_message(

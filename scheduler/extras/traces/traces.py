@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from heartbeat.runners import Failure, Resources, Tokens
+from heartbeat.runners import Answer, Resources, Tokens
 from heartbeat.runners.redaction import Redactor, secret_parts
 from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner
 from scheduler import __version__
@@ -194,13 +194,13 @@ class AttemptTrace(Span):
     """The span of one attempt. It is used in one thread."""
 
     @contextmanager
-    def model_call(self, provider: str, kind: str, model: str | None, max_tokens: int) -> Iterator[ModelCallSpan]:
+    def model_call(self, runner: ModelRunner, model: str | None) -> Iterator[ModelCallSpan]:
         attributes = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": kind,
+            "gen_ai.provider.name": runner.provider.kind,
             "gen_ai.request.model": model,
-            "gen_ai.request.max_tokens": max_tokens,
-            "heartbeatd.provider": provider,
+            "gen_ai.request.max_tokens": runner.max_output_tokens,
+            "heartbeatd.provider": runner.provider.name,
         }
         with self.child(ModelCallSpan, f"chat {model}" if model else "chat", SpanKind.CLIENT, attributes) as span:
             yield span
@@ -238,11 +238,11 @@ class ModelCallSpan(Span):
         with self.child(Span, f"execute_tool {name}", SpanKind.INTERNAL, attributes) as span:
             yield span
 
-    def set_result(self, model_used: str | None, tokens: Tokens | None, failure: Failure | None, status: int | None) -> None:
-        usage = _usage_attributes(tokens) if tokens is not None else {}
-        self.set_attributes({"gen_ai.response.model": model_used, "http.response.status_code": status, **usage})
-        if failure is not None:
-            self.set_error(failure.value)
+    def set_result(self, answer: Answer) -> None:
+        usage = _usage_attributes(answer.tokens) if answer.tokens is not None else {}
+        self.set_attributes({"gen_ai.response.model": answer.model_used, "http.response.status_code": answer.status, **usage})
+        if answer.failure is not None:
+            self.set_error(answer.failure.value)
 
 
 class _Exporter(OTLPSpanExporter):  # type: ignore[misc]

@@ -313,7 +313,7 @@ def test_findings_end_the_conversation(disk: ToolServer, api: Api) -> None:
         server_at(disk, "free"),
         api.use(("disk__free", {"path": "/"})),
         api.use(("report_findings", found)),
-        run=replace(RUN, structured=True),
+        run=replace(RUN, form="findings"),
     )
     assert answer.report is not None
     assert [finding.text for finding in answer.report.findings] == ["/ is full"]
@@ -323,7 +323,7 @@ def test_findings_end_the_conversation(disk: ToolServer, api: Api) -> None:
 
 def test_in_the_last_turn_the_model_must_report_its_findings(disk: ToolServer, api: Api) -> None:
     use = api.use(("disk__free", {"path": "/"}))
-    _, requests = ask(api, server_at(disk, "free"), use, api.answer("ok"), run=replace(RUN, structured=True), turns=2)
+    _, requests = ask(api, server_at(disk, "free"), use, api.answer("ok"), run=replace(RUN, form="findings"), turns=2)
     forced = {"type": "tool", "name": "report_findings"}
     assert requests[1]["tool_choice"] in (forced, {"type": "function", "function": {"name": "report_findings"}})
 
