@@ -7,7 +7,7 @@ they are first used: httpx2 takes longer to import than all the models.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from heartbeatd.client import AsyncClient, Client
@@ -19,7 +19,7 @@ __all__ = ["AsyncClient", "Client", "Event", "HeartbeatdError"]
 _HOMES = {"AsyncClient": "client", "Client": "client", "Event": "events", "HeartbeatdError": "errors"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(f"heartbeatd.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -877,7 +877,7 @@ class ConfigFile(ResponseBody):
 
     path: str
     hash: str
-    declared: dict[str, Any]
+    declared: dict[str, object]
 
 
 class ConfigValue(EntryPart):
@@ -893,7 +893,7 @@ class EntryConfig(EntryPart):
 
     name: str
     hash: str
-    declared: Any
+    declared: dict[str, object] | None
     values: list[ConfigValue]
 
 

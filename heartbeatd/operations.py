@@ -131,7 +131,7 @@ class Operation(BaseModel, Generic[Answer]):
         answer: Answer = TypeAdapter(cls.answer_type()).validate_json(content)
         return answer
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The keys that were sent, as JSON data."""
         return self.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
@@ -206,12 +206,12 @@ class RequestMethod(Generic[P, Answer]):
         self.endpoint = Endpoint(name, self._path, self._operation)
 
     @overload
-    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
+    def __get__(self, client: None, owner: type) -> Callable[..., object]: ...
     @overload
     def __get__(self, client: AwaitedClient, owner: type) -> Callable[P, Coroutine[Any, Any, Answer]]: ...
     @overload
     def __get__(self, client: WaitingClient, owner: type) -> Callable[P, Answer]: ...
-    def __get__(self, client: Any, owner: type) -> Any:
+    def __get__(self, client: object, owner: type) -> object:
         endpoint, subject = self.endpoint, self.endpoint.subject
 
         def method(self: Any, /, *named: str | int, **keys: object) -> object:
@@ -350,7 +350,7 @@ def _parse_digits(value: object) -> object:
     return value
 
 
-def _described(description: str, parse: Callable[[object], object], **schema: Any) -> tuple[Any, ...]:
+def _described(description: str, parse: Callable[[object], object], **schema: object) -> tuple[object, ...]:
     """The marks of a type that is parsed from a text. The description is part of error messages and of the JSON schema."""
     return BeforeValidator(parse), WithJsonSchema(schema | {"description": description}), Field(description=description)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 MASK = "***"
 
 
@@ -36,7 +34,7 @@ class Secret:
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
         return Secret, (MASK,)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
+    def __deepcopy__(self, memo: dict[int, object]) -> Secret:
         return self
 
 

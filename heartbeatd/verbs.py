@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -91,7 +91,7 @@ class ReportResult(Verb[answers.RunNumber]):
     """Record the result of a run that ended `async`. It is a text or findings, which may be `truncated`, or an error."""
 
     text: Text | None = None
-    findings: list[Any] | None = Field(default=None, description="a list of objects with key, text, severity and resolved")
+    findings: list[object] | None = Field(default=None, description="a list of objects with key, text, severity and resolved")
     error: Text | None = None
     truncated: TrueOrFalse = False
 
@@ -268,7 +268,7 @@ class SetConfig(Verb[answers.ConfigEdited | answers.ConfigSuggestion]):
     may = "read"
     may_be_refused_by_config = True
 
-    changes: dict[str, Any] = Field(description="an object with the keys to change; maps are merged, null removes a key")
+    changes: dict[str, object] = Field(description="an object with the keys to change; maps are merged, null removes a key")
     hash: Text | None = None
     dry_run: TrueOrFalse = False
 

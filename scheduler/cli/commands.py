@@ -112,7 +112,7 @@ def logs() -> None:
 class ReportFormat(click.Choice[str]):
     """The formats of the report. The former format `html` names the page that shows the same charts."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value == "html":
             self.fail("HTML was removed; the page shows the charts under Costs (`heartbeatd docs page`)", param, ctx)
         return super().convert(value, param, ctx)

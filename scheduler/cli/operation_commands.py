@@ -104,7 +104,7 @@ def _split(docstring: str) -> tuple[str, str]:
     return f"{summary.rstrip('.')}.", details
 
 
-def _option_of(operation: type[Operation], name: str, chosen: click.ParamType[Any] | None) -> click.Option:
+def _option_of(operation: type[Operation], name: str, chosen: click.ParamType[object] | None) -> click.Option:
     """The option for a field of an operation, of the `chosen` type or that of the field."""
     key = operation.model_fields[name]
     parts = (key.annotation, *get_args(key.annotation))
@@ -149,7 +149,7 @@ class Shape:
     more_options: tuple[click.Option, ...] = ()
     help: str = ""
     shared: Callable[[CommandFunction], CommandFunction] = options.config_option
-    types: Mapping[str, click.ParamType[Any]] = field(default_factory=dict)
+    types: Mapping[str, click.ParamType[object]] = field(default_factory=dict)
 
 
 def _shape_of(operation: type[Operation]) -> Shape:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError
 
@@ -24,8 +23,8 @@ def explain_yaml_error(error: Exception, text: str) -> tuple[Position, str]:
     if not isinstance(error, MarkedYAMLError):
         return _describe_unprintable(text)
     problem, context = str(error.problem or ""), str(error.context or "")
-    here: Any = error.problem_mark or error.context_mark or NO_POSITION
-    began: Any = error.context_mark or here
+    here: Position = error.problem_mark or error.context_mark or NO_POSITION
+    began: Position = error.context_mark or here
     if problem.startswith("found character that cannot start"):
         return here, _describe_bad_start(text, here)
     if "scanning an alias" in context:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
@@ -69,9 +69,7 @@ class _Unset:
     """A key that may be left out, but whose value may not be empty: its type accepts None only as the default."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema: Any = handler(source)
-        inner: CoreSchema = schema["schema"]
-        return inner
+        return cast("core_schema.NullableSchema", handler(source))["schema"]
 
 
 @dataclass(frozen=True, slots=True)

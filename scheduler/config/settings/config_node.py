@@ -174,12 +174,12 @@ class ConfigNode:
         return MappingProxyType({name: value for name, value in filled.items() if value is not None})
 
 
-def carried_keys(part: models.ConfigPart, spec: object, computed: tuple[str, ...]) -> dict[str, Any]:
+def carried_keys(part: models.ConfigPart, spec: type, computed: tuple[str, ...]) -> dict[str, Any]:
     """The values of the keys that are fields of a spec, by their name, without those that are computed."""
     return {name: getattr(part, name) for name in _carried_names(type(part), spec, computed)}
 
 
 @lru_cache(maxsize=16)
-def _carried_names(model: type[models.ConfigPart], spec: Any, computed: tuple[str, ...]) -> tuple[str, ...]:
+def _carried_names(model: type[models.ConfigPart], spec: type, computed: tuple[str, ...]) -> tuple[str, ...]:
     names = {field.name for field in fields(spec)}
     return tuple(name for name in model.model_fields if name in names and name not in computed)

@@ -84,10 +84,11 @@ def _read_copy(stored: StoredConfig) -> dict[str, Any]:
     return found
 
 
-def mask_secrets(root: MarkedMap) -> Any:
+def mask_secrets(root: MarkedMap) -> dict[str, object]:
     """The data of a config as plain data for people, with MASK in place of each secret."""
     masked = SecretMasker(root).mask_map(root, ())
-    return json.loads(hide_placeholders(json.dumps(masked)))
+    shown: dict[str, object] = json.loads(hide_placeholders(json.dumps(masked)))
+    return shown
 
 
 def mask_text(text: str) -> str:

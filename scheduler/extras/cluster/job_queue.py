@@ -241,7 +241,7 @@ class JobQueue:
             "jit": "off",  # a table without an index then seems so expensive that each statement would be compiled
         }
         self._conninfo = dsn.reveal()
-        self._options: dict[str, Any] = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
+        self._options: dict[str, object] = {**CONNECTION_DEFAULTS, "connect_timeout": int(CONNECT_TIMEOUT)}
         self._connector = PsycopgConnector(
             conninfo=self._conninfo,
             kwargs=self._options,
@@ -623,12 +623,12 @@ class JobQueue:
                     await self._connector.listen_notify(on_notification=call_back, channels=channels)
             await asyncio.sleep(LISTEN_RETRY)
 
-    async def _all(self, statement: str, **arguments: Any) -> list[dict[str, Any]]:
+    async def _all(self, statement: str, **arguments: object) -> list[dict[str, Any]]:
         async with self._in_time():
             rows: list[dict[str, Any]] = await self._connector.execute_query_all_async(statement, **arguments)
         return rows
 
-    async def _run(self, statement: str, **arguments: Any) -> None:
+    async def _run(self, statement: str, **arguments: object) -> None:
         async with self._in_time():
             await self._connector.execute_query_async(statement, **arguments)
 
@@ -656,7 +656,7 @@ async def _read_identity(db: psycopg.AsyncConnection[Any]) -> str:
     return str(found[0]) if found else ""
 
 
-def _columns(attempts: Sequence[Claimed]) -> dict[str, Any]:
+def _columns(attempts: Sequence[Claimed]) -> dict[str, object]:
     return {
         "ids": [each.job_id for each in attempts],
         "keys": [each.key for each in attempts],

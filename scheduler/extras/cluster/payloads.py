@@ -11,7 +11,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
@@ -70,17 +70,17 @@ class Codec(ABC, Generic[T, R]):
         """How long the task may take, including the time in the queue."""
 
     @abstractmethod
-    def task_to_json(self, task: T) -> Mapping[str, Any]: ...
+    def task_to_json(self, task: T) -> Mapping[str, object]: ...
 
     @abstractmethod
-    def task_from_json(self, data: Mapping[str, Any]) -> T:
+    def task_from_json(self, data: Mapping[str, object]) -> T:
         """The task. Raises AttemptRefused, or InvalidPayload."""
 
     @abstractmethod
-    def result_to_json(self, result: R) -> Any: ...
+    def result_to_json(self, result: R) -> object: ...
 
     @abstractmethod
-    def result_from_json(self, data: Any) -> R: ...
+    def result_from_json(self, data: object) -> R: ...
 
     @abstractmethod
     def is_success(self, result: R) -> bool:
@@ -102,10 +102,10 @@ class Codec(ABC, Generic[T, R]):
         """The task in a payload. Raises AttemptRefused, or InvalidPayload if its schema differs by more than one."""
         return self.task_from_json(_load(payload, "scheduler"))
 
-    def write_done(self, done: Done[Any, R]) -> str:
+    def write_done(self, done: Done[T | None, R]) -> str:
         """The payload of a task that has ended."""
         if isinstance(done.exception, Interrupted):
-            ended: Mapping[str, Any] = {"interrupted": str(done.exception), "in_order": done.exception.was_stopped}
+            ended: Mapping[str, object] = {"interrupted": str(done.exception), "in_order": done.exception.was_stopped}
         elif isinstance(done.exception, NeverBegun):
             ended = {"never_begun": True, "not_taken": str(done.exception) if isinstance(done.exception, NotTaken) else None}
         elif done.exception is not None:
@@ -164,13 +164,13 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
     def seconds(self, task: Claim) -> float:
         return task.entry.timeout.total_seconds()
 
-    def task_to_json(self, task: Claim) -> Mapping[str, Any]:
+    def task_to_json(self, task: Claim) -> Mapping[str, object]:
         entry = task.entry
         run, facts = replace(task.run, text=None, error=None), replace(task.facts, traceparent=self._begin_trace(task))
         claim = _to_json(replace(task, run=run, facts=facts), {"entry"})
         return {"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim}
 
-    def task_from_json(self, data: Mapping[str, Any]) -> Claim:
+    def task_from_json(self, data: Mapping[str, object]) -> Claim:
         kind, name = Kind(str(data["kind"])), str(data["name"])
         entry = self._entries().get((kind, name))
         label = kind.label_of(name)
@@ -198,10 +198,10 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         except UNREADABLE:
             return None
 
-    def result_to_json(self, result: AttemptResult) -> Any:
+    def result_to_json(self, result: AttemptResult) -> object:
         return _to_json(result)
 
-    def result_from_json(self, data: Any) -> AttemptResult:
+    def result_from_json(self, data: object) -> AttemptResult:
         result = typing.cast("AttemptResult", _from_json(AttemptResult, data))
         counts = [tokens for call in result.calls for tokens in (call.tokens, call.most) if tokens is not None]
         used = [number for tokens in counts for number in tokens.by_kind().values()]
@@ -229,7 +229,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         return made
 
 
-def _claim_from_json(data: Mapping[str, Any], entry: Entry) -> Claim:
+def _claim_from_json(data: Mapping[str, object], entry: Entry) -> Claim:
     return typing.cast("Claim", _from_json(Claim, data["claim"], {"entry": entry}))
 
 
@@ -264,7 +264,7 @@ def missing_secret(value: object) -> str | None:
     return next((problem for part in parts if (problem := missing_secret(part))), None)
 
 
-def _canonical(value: object, folder: Path) -> Any:
+def _canonical(value: object, folder: Path) -> object:
     match value:
         case None | bool() | int() | float() | str():
             return value.value if isinstance(value, Enum) else value
@@ -292,11 +292,11 @@ def _canonical(value: object, folder: Path) -> Any:
     raise TypeError(f"settings of type {type(value).__name__} have no canonical form")
 
 
-def _dump(data: Mapping[str, Any]) -> str:
+def _dump(data: Mapping[str, object]) -> str:
     return json.dumps(data, separators=(",", ":"))  # ASCII only: PostgreSQL stores neither NUL nor lone surrogates
 
 
-def _load(payload: str, other: str) -> Mapping[str, Any]:
+def _load(payload: str, other: str) -> Mapping[str, object]:
     try:
         data = json.loads(payload)
         schema = int(data["schema"])
@@ -306,10 +306,10 @@ def _load(payload: str, other: str) -> Mapping[str, Any]:
         version = data.get("version", "?")
         older = f"heartbeatd {__version__}" if schema > SCHEMA else f"the {other}, heartbeatd {version},"
         raise InvalidPayload(f"the {other} writes schema {schema}, and this is schema {SCHEMA}; update {older} first")
-    return typing.cast("Mapping[str, Any]", data)
+    return typing.cast("Mapping[str, object]", data)
 
 
-def _to_json(value: Any, without: Set[str] = frozenset()) -> Any:
+def _to_json(value: object, without: Set[str] = frozenset()) -> object:
     """The value as JSON. Fields with their default value are left out."""
     if isinstance(value, Enum):
         return value.value
@@ -323,6 +323,7 @@ def _to_json(value: Any, without: Set[str] = frozenset()) -> Any:
         return {str(key): _to_json(each) for key, each in value.items()}
     if isinstance(value, Sequence | Set):
         return [_to_json(each) for each in value]
+    assert is_dataclass(value)
     return {
         field.name: _to_json(own)
         for field in fields(value)
@@ -330,36 +331,36 @@ def _to_json(value: Any, without: Set[str] = frozenset()) -> Any:
     }
 
 
-def _is_default(field: Any, value: object) -> bool:
+def _is_default(field: Field[object], value: object) -> bool:
     default = field.default_factory() if field.default_factory is not MISSING else field.default
     return default is not MISSING and bool(value == default) and type(value) is type(default)
 
 
 @lru_cache(maxsize=256)
-def _fields_of(kind: type) -> Mapping[str, Any]:
+def _fields_of(kind: type) -> Mapping[str, object]:
     return typing.get_type_hints(kind)
 
 
-def _read_text(data: Any) -> str:
+def _read_text(data: object) -> str:
     """A text that can be stored: lone surrogates, which no encoding can represent, become question marks."""
     return _expect(data, str).encode(errors="replace").decode()
 
 
-def _expect(data: Any, *kinds: type[T]) -> T:
+def _expect(data: object, *kinds: type[T]) -> T:
     """The data, if it is of one of these types. Raises TypeError."""
     if type(data) not in kinds:
         raise TypeError(f"{type(data).__name__} in place of {kinds[0].__name__}")
     return typing.cast("T", data)
 
 
-def _read_number(kind: type[int | float], data: Any) -> int | float:
+def _read_number(kind: type[int | float], data: object) -> int | float:
     number: int | float = _expect(data, int) if kind is int else _expect(data, float, int)
     if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:  # nor is a NaN within any limits
         raise ValueError("a number is too large")
     return number
 
 
-def _from_json(kind: Any, data: Any, given: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
+def _from_json(kind: Any, data: object, given: Mapping[str, object] = types.MappingProxyType({})) -> Any:
     """The value of this type. Raises one of UNREADABLE."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -397,7 +398,7 @@ def _from_json(kind: Any, data: Any, given: Mapping[str, Any] = types.MappingPro
     return kind(data)
 
 
-def _from_union(kinds: Sequence[Any], data: Any) -> Any:
+def _from_union(kinds: Sequence[object], data: object) -> object:
     if data is None:
         return None
     problem: Exception | None = None

@@ -181,7 +181,7 @@ class ServerConnection:
             raise ServerError(str(error)) from error
         self._trace: Callable[[str], object] | None = None
 
-    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+    def execute(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> Any:
         """Run a statement with parameters as SQLite has them: `?` or `:name`."""
         text, names = _translate(statement)
         if self._trace is not None:
@@ -195,7 +195,7 @@ class ServerConnection:
             self.total_changes += cursor.rowcount
         return cursor
 
-    def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> Any:
+    def executemany(self, statement: str, values: Iterable[Sequence[object]]) -> Any:
         """Run a statement once for each of these."""
         text, _ = _translate(statement)
         try:
@@ -206,7 +206,7 @@ class ServerConnection:
         self.total_changes += max(cursor.rowcount, 0)
         return cursor
 
-    def execute_at_once(self, *statements: tuple[str, Sequence[Any]]) -> list[Any]:
+    def execute_at_once(self, *statements: tuple[str, Sequence[object]]) -> list[Any]:
         """Run statements with `?` parameters in one transaction and one round trip. Returns the rows of the last one.
 
         The server does not wait for this process between the statements. If this process is frozen or cut off, no lock remains.
@@ -223,7 +223,7 @@ class ServerConnection:
         except psycopg.Error as error:
             raise self._translate_error(error) from error
 
-    def _insert_values(self, statement: str, values: Sequence[Any]) -> str:
+    def _insert_values(self, statement: str, values: Sequence[object]) -> str:
         literals = iter([psycopg.sql.quote(value, self._raw) for value in values])
         return _STATEMENT_PARTS.sub(lambda found: next(literals) if found["place"] else found[0], statement)
 
@@ -332,7 +332,7 @@ def _translate(statement: str) -> tuple[str, tuple[str, ...]]:
     return _STATEMENT_PARTS.sub(replace, statement), tuple(names)
 
 
-def _parameters(url: str) -> dict[str, Any]:
+def _parameters(url: str) -> dict[str, object]:
     try:
         return {key: value for key, value in conninfo_to_dict(url).items() if value is not None}
     except psycopg.Error:

@@ -262,7 +262,7 @@ class Draft:
 
     # Agents
 
-    def add_agent(self, ident: str, runner: dict[str, Any], why: str) -> Path:
+    def add_agent(self, ident: str, runner: Mapping[str, object], why: str) -> Path:
         """A new agent for an agent of the other system; the path of the agent."""
         name = self.free_name("agents", ident, "main")
         self.data["agents"][name] = {}
@@ -271,7 +271,7 @@ class Draft:
         self.add(("agents", name, "runner"), runner, why)
         return ("agents", name)
 
-    def find_agent(self, ident: str, runner: dict[str, Any], why: str) -> str:
+    def find_agent(self, ident: str, runner: Mapping[str, object], why: str) -> str:
         """The name of the agent with this ID, or of the default agent. A missing agent is added, without scheduled runs."""
         if ident in self._agents_by_id:
             return self._agents_by_id[ident]
@@ -448,7 +448,7 @@ class Draft:
 
     # Jobs
 
-    def add_job(self, job: Node, shape: JobShape, runner: tuple[dict[str, Any], str], deliver: tuple[str, ...] = ()) -> str:
+    def add_job(self, job: Node, shape: JobShape, runner: tuple[Mapping[str, object], str], deliver: tuple[str, ...] = ()) -> str:
         """A job for a job of the other system; its name, or an empty text if the job was dropped.
 
         `deliver` are the keys of the channel and of the recipient.
@@ -549,7 +549,7 @@ class Draft:
         else:
             self.put(node, (*base, "at"), value_converters.moment(node, shape.naive_zone or zone))
 
-    def _put_action(self, job: Node, base: Path, shape: JobShape, runner: tuple[dict[str, Any], str]) -> None:
+    def _put_action(self, job: Node, base: Path, shape: JobShape, runner: tuple[Mapping[str, object], str]) -> None:
         parts = (shape.command, shape.event, shape.prompt, shape.message)
         command, event, prompt, message = (job.first(*keys) if keys else None for keys in parts)
         wanted = job.first(*shape.agent)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 from scheduler.extras.importers.config_draft import Draft
 from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
@@ -69,7 +68,7 @@ class ForeignSystem:
     files: str
     convert: Callable[[Draft, Sequence[SourceFile]], None]
     drops: Sequence[Drop] = ()
-    runner: tuple[dict[str, Any], str] | None = None
+    runner: tuple[Mapping[str, object], str] | None = None
 
 
 def load_system(name: str) -> ForeignSystem:

@@ -7,7 +7,7 @@ the fields of HeartbeatConfig in the documentation of its crate. The command is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -208,7 +208,7 @@ _SCRIPT = 'zeroclaw agent ${HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"} --mes
 _RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of ZeroClaw")
 
 
-def _runner(agent: Node | None) -> tuple[dict[str, Any], str]:
+def _runner(agent: Node | None) -> tuple[Mapping[str, object], str]:
     """The command line; version 3 of the config has several agents, and the command names one."""
     if not agent or not agent.text:
         return _RUNNER

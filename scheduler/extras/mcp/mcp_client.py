@@ -14,7 +14,7 @@ import base64
 import binascii
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -23,12 +23,13 @@ from typing import Any, Protocol
 
 import anyio
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, Implementation, jsonrpc_message_adapter
+from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, Implementation, Tool, jsonrpc_message_adapter
 
 from heartbeat.runners import Failure, HttpReply, OfferedTool, ToolResult
 from heartbeat.runners.agent_json import clean_data, clean_text
@@ -39,6 +40,8 @@ from heartbeat.threads import finish_despite_cancellation
 from scheduler import __version__
 from scheduler.system.process import Conversation, NotStarted
 from scheduler.work.model_tools import ModelTools, ToolHttp
+
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 MAX_LISTED = 1000  # tools of a server; it is not asked for more
 MAX_PAGES = 20  # of its list of tools
@@ -102,7 +105,7 @@ class _Connection:
         self.transport = transport
         self.tools: tuple[OfferedTool, ...] = ()
         self._redactor = Redactor(transport.secrets)
-        self._client: Any = None
+        self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
@@ -143,7 +146,7 @@ class _Connection:
         """Call a tool by its name for the model. Everything that goes wrong is an error in the result."""
         tool = next(tool for tool in self.server.allow if offered_name(self.server.name, tool) == name)
         allowed = min(self.server.timeout.total_seconds(), seconds)
-        assert self._task is not None
+        assert self._task is not None and self._client is not None
         if self._task.done():
             return self._failed(f"the server has ended: {self._why_ended(None)}")
         call = asyncio.create_task(_send_call(self._client, tool, clean_data(dict(arguments))))
@@ -174,9 +177,9 @@ class _Connection:
                 ended.cancel()
                 closing.cancel()
 
-    async def _list_tools(self, client: Any) -> dict[str, Any]:
+    async def _list_tools(self, client: Client) -> dict[str, Tool | None]:
         """The server's tools by name, as far as they are allowed, and None for the others."""
-        listed: dict[str, Any] = {}
+        listed: dict[str, Tool | None] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -187,11 +190,11 @@ class _Connection:
                 break
         return listed
 
-    def _choose_tools(self, listed: Mapping[str, Any]) -> tuple[OfferedTool, ...]:
+    def _choose_tools(self, listed: Mapping[str, Tool | None]) -> tuple[OfferedTool, ...]:
         """The allowed tools. Raises CallError if one of them is missing, may change something, or cannot be offered."""
         return tuple(self._check_tool(name, listed) for name in self.server.allow)
 
-    def _check_tool(self, name: str, listed: Mapping[str, Any]) -> OfferedTool:
+    def _check_tool(self, name: str, listed: Mapping[str, Tool | None]) -> OfferedTool:
         tool = listed.get(name)
         if tool is None:
             known = ", ".join(islice((other[:64] for other in listed), MAX_NAMED)) or "none"
@@ -208,7 +211,7 @@ class _Connection:
         description = clean_text(tool.description or "")[:MAX_DESCRIPTION]
         return OfferedTool(offered_name(self.server.name, name), description, tool.input_schema, is_read_only)
 
-    def _read_result(self, result: Any) -> ToolResult:
+    def _read_result(self, result: CallToolResult) -> ToolResult:
         text, size = _result_text(result)
         kept = _cut(clean_text(self._redactor.redact(text)), self.server.max_result)
         if result.is_error:
@@ -236,7 +239,7 @@ class _Wire(Protocol):
     secrets: list[str]
     ended: asyncio.Event
 
-    def connect(self) -> AbstractAsyncContextManager[Any]: ...
+    def connect(self) -> AbstractAsyncContextManager[Streams]: ...
 
     def describe_problem(self) -> str | None: ...
 
@@ -255,7 +258,7 @@ class _HttpTransport:
         self.ended = asyncio.Event()
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Any]:
+    async def connect(self) -> AsyncIterator[Streams]:
         client = httpx2.AsyncClient(transport=_Transport(self._exchange), headers=self._headers, trust_env=False)
         without_login = str(httpx2.URL(self._url).copy_with(userinfo=b""))  # our client sends the login itself
         async with client, streamable_http_client(without_login, http_client=client) as streams:
@@ -296,12 +299,12 @@ class _ProgramTransport:
         self.ended = asyncio.Event()
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Any]:
+    async def connect(self) -> AsyncIterator[Streams]:
         await self._means.wait()
         try:
             async with self._means.converse(self._server.command, env=self._env, cwd=self._workspace) as program:
                 self._program = program
-                to_session, from_program = anyio.create_memory_object_stream[Any](0)
+                to_session, from_program = anyio.create_memory_object_stream[SessionMessage | Exception](0)
                 to_program, from_session = anyio.create_memory_object_stream[SessionMessage](0)
                 tasks = [
                     asyncio.create_task(self._read_lines(program, to_session)),
@@ -319,7 +322,7 @@ class _ProgramTransport:
             self._problem = str(error)
             raise
 
-    async def _read_lines(self, program: Conversation, to_session: Any) -> None:
+    async def _read_lines(self, program: Conversation, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         stray = 0
         try:
             for _ in range(MAX_MESSAGES):
@@ -339,7 +342,7 @@ class _ProgramTransport:
             to_session.close()
             self.ended.set()
 
-    async def _write_lines(self, program: Conversation, from_session: Any) -> None:
+    async def _write_lines(self, program: Conversation, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
         async for message in from_session:
             try:
                 await self._means.wait()
@@ -359,7 +362,7 @@ class _ProgramTransport:
         return f"it has ended: {printed[-MAX_STDERR:]}" if self.ended.is_set() and printed else None
 
 
-async def _send_call(client: Any, tool: str, arguments: dict[str, Any]) -> Any:
+async def _send_call(client: Client, tool: str, arguments: dict[str, Any]) -> CallToolResult:
     """Call a tool; the result as it came, apart from its form."""
     request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
     return await client.session.send_request(request, CallToolResult)
@@ -376,7 +379,7 @@ class _Transport(httpx2.AsyncBaseTransport):
         return httpx2.Response(reply.status, headers=dict(reply.headers), content=reply.body, request=request)
 
 
-def _header_secrets(values: Any) -> list[str]:
+def _header_secrets(values: Iterable[str]) -> list[str]:
     """The values of headers, and the token in them: a server may repeat it without the word before it."""
     return [part for value in values for part in (value, value.rpartition(" ")[2])]
 
@@ -397,7 +400,7 @@ def _invalid_part(error: BaseException) -> str | None:
     return f"its answer is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _schema_problem(schema: Any) -> str | None:
+def _schema_problem(schema: object) -> str | None:
     """Why a model cannot be offered a tool with this schema; None if it can."""
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         return 'is not one of an object; it needs "type": "object"'
@@ -432,7 +435,7 @@ class _Text:
         self.parts.append(f"[{what} ({mime_type or 'unknown type'}, {size:,} bytes) was left out]")
 
 
-def _result_text(result: Any) -> tuple[str, int]:
+def _result_text(result: CallToolResult) -> tuple[str, int]:
     """The text of a result and its size. Images and other parts without text are only named."""
     text = _Text([])
     for block in result.content[:MAX_BLOCKS]:

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 import jsonschema
 import mcp_types as types
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
@@ -256,17 +257,17 @@ TOOLS = (
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 
 
-def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
+def build_server(api_of: Callable[[ServerRequestContext], Api]) -> Server:
     """The MCP server. `api_of` gives the API for the caller of one request of the protocol."""
 
-    async def read(context: Any, endpoint: str, agent: str | None = None, **sent: object) -> dict[str, Any]:
+    async def read(context: ServerRequestContext, endpoint: str, agent: str | None = None, **sent: object) -> dict[str, Any]:
         """The answer to a question. A rejected request becomes a protocol error: only tool results can say why."""
         try:
             return await api_of(context)(endpoint, agent, sent)
         except ToolFailed as failed:
             raise MCPError(types.INVALID_PARAMS, str(failed)) from None
 
-    async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
+    async def list_tools(context: ServerRequestContext, _: object) -> types.ListToolsResult:
         may = (await read(context, "get_caller"))["may"]
         return types.ListToolsResult(
             tools=[
@@ -281,7 +282,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
             ]
         )
 
-    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: ServerRequestContext, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             tool = TOOLS_BY_NAME.get(params.name)
             if tool is None:
@@ -296,7 +297,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
             return types.CallToolResult(content=[types.TextContent(text=str(failed))], is_error=True)
         return _tool_result(data)
 
-    async def list_resources(context: Any, _: Any) -> types.ListResourcesResult:
+    async def list_resources(context: ServerRequestContext, _: object) -> types.ListResourcesResult:
         agents = (await read(context, "list_agents"))["agents"]
         names = [agent["name"] for agent in agents]
         return types.ListResourcesResult(
@@ -307,7 +308,7 @@ def build_server(api_of: Callable[[Any], Api]) -> Server[Any]:
             ]
         )
 
-    async def read_resource(context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read_resource(context: ServerRequestContext, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         quoted, _, what = uri.removeprefix("heartbeatd://agents/").partition("/")
         name = unquote(quoted)
@@ -376,7 +377,7 @@ class McpEndpoint:
         return self._handle
 
 
-async def _keep_running(manager: Any, ready: asyncio.Event) -> None:
+async def _keep_running(manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
     async with manager.run():
         ready.set()
         await asyncio.Event().wait()

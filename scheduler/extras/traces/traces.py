@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
-from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from heartbeat.runners import Answer, Resources, Tokens
@@ -60,8 +60,8 @@ class Traces:
         self._settings = settings
         self._worker = worker
         self._exporter: _Exporter | None = None
-        self._provider: Any = None
-        self._tracer: Any = None
+        self._provider: TracerProvider | None = None
+        self._tracer: Tracer | None = None
         self._queued: OrderedDict[tuple[int, int], Span] = OrderedDict()  # by run and fence, used in one thread
         if (variable := _disabling_variable(os.environ)) is not None:
             log_event(logging.INFO, "traces", problem=f"off because of {variable}")
@@ -153,7 +153,7 @@ class Traces:
 class Span:
     """A span, and the spans below it. Attributes that are None are left out."""
 
-    def __init__(self, tracer: Any, name: str, context: Any, kind: Any, attributes: Mapping[str, object]) -> None:
+    def __init__(self, tracer: Tracer, name: str, context: Context, kind: SpanKind, attributes: Mapping[str, object]) -> None:
         self._tracer = tracer
         self._span = tracer.start_span(name, context=context, kind=kind, attributes=_without_none(attributes))
         self.end = self._span.end
@@ -178,7 +178,7 @@ class Span:
         self._span.set_attributes(_without_none(attributes))
 
     @contextmanager
-    def child(self, made: type[Made], name: str, kind: Any, attributes: Mapping[str, object]) -> Iterator[Made]:
+    def child(self, made: type[Made], name: str, kind: SpanKind, attributes: Mapping[str, object]) -> Iterator[Made]:
         """A span below this one, for the duration of the context."""
         span = made(self._tracer, name, set_span_in_context(self._span), kind, attributes)
         try:
@@ -254,7 +254,7 @@ class _Exporter(OTLPSpanExporter):  # type: ignore[misc]
         self._problems = problems
         self.has_failed = False
 
-    def export(self, spans: Sequence[Any]) -> Any:
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         with limited_answers():
             result = super().export(spans)
         self.has_failed = result is not SpanExportResult.SUCCESS
@@ -277,7 +277,7 @@ class _LibraryLog(logging.Handler):
             log_event(logging.WARNING, "traces", problem=self._redactor.redact(record.getMessage())[:MAX_PROBLEM])
 
 
-def _start_provider() -> tuple[_Exporter, Any]:
+def _start_provider() -> tuple[_Exporter, TracerProvider]:
     """The exporter, and the provider of tracers with its thread. The SDK reads the OTEL_* variables."""
     problems = _LibraryLog(Redactor(_secrets(os.environ)))
     library = logging.getLogger("opentelemetry")
@@ -319,14 +319,14 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
     return [*values, *(part for url in urls for part in secret_parts(url, whole_url=False))]
 
 
-def _context_of(claim: Claim) -> Any:
+def _context_of(claim: Claim) -> Context:
     """The context of an attempt: the span of its scheduler, or the root of a trace, whatever the context of this thread is."""
     if claim.facts.traceparent is None:
         return Context()
     return TraceContextTextMapPropagator().extract({"traceparent": claim.facts.traceparent}, context=Context())
 
 
-def _run_attributes(claim: Claim) -> dict[str, Any]:
+def _run_attributes(claim: Claim) -> dict[str, object]:
     return {
         "heartbeatd.entry.kind": claim.entry.kind.value,
         "heartbeatd.entry.name": claim.entry.name,
