@@ -484,7 +484,7 @@ def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
     run_until_now(world)
     check(
         say(world),
-        "the config of 08:30 (by file watch) was rejected: config.yaml:9:31: agents.ops.heartbeat.interval",
+        "daemon config since 08:30: config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration",
         name="ops",
     )
 
