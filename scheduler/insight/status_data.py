@@ -37,7 +37,7 @@ from scheduler.insight import entry_states, problem_list, reload_history, wake_w
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
-from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay
+from scheduler.model.budget import ALL_ENTRIES, BudgetDay
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
@@ -183,12 +183,12 @@ def _count_problems(db: sqlite3.Connection) -> dict[tuple[str, str], ProblemCoun
 
 def _budget_usage(spent: SpentDay | None) -> BudgetUsage | None:
     """How much of each limit is used today; None if nothing has been counted today, or nothing is limited."""
-    limits = _used_limits(spent.budget, spent.amount) if spent else {}
+    limits = _used_limits(spent) if spent else {}
     return BudgetUsage(day=spent.day, ends_at=spent.ends_at, **limits) if spent and limits else None
 
 
-def _used_limits(budget: Budget, spent: Amount) -> dict[str, UsedLimit]:
-    return {key: UsedLimit(used=used, of=bound) for key, used, bound in budget.usage_by_limit(spent)}
+def _used_limits(spent: SpentDay) -> dict[str, UsedLimit]:
+    return {key: UsedLimit(used=used, of=bound) for key, used, bound in spent.budget.usage_by_limit(spent.amount)}
 
 
 def _spend_today(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> SpendToday:
@@ -212,20 +212,19 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
     The budget of all entries comes first, and has None as kind and name.
     """
     unknown_costs = spend.UnknownCosts(db)
-    for scope, (budget, counted) in spend.budgets_in_force(db).items():
-        (day, ends_at), is_shared = spend.open_budget_day(db, scope, budget, now), scope == ALL_ENTRIES
-        budget_day = BudgetDay(day, scope)
-        used = spend.spent_on_day(db, budget_day)
-        shares = spend.shares_of_day(db, day) if is_shared else {}
+    found = spend.budgets_in_force(db)
+    for scope, today in spend.spent_today(db, now, {scope: budget for scope, (budget, _) in found.items()}).items():
+        budget, counted = found[scope]
+        shares = spend.shares_of_day(db, today.day) if scope == ALL_ENTRIES else {}
         largest = sorted(shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs))
         yield BudgetStatus(
             kind=Kind(scope[0]).value if scope[0] else None,
             name=scope[1] or None,
-            day=day,
+            day=today.day,
             timezone=budget.zone.key,
-            ends_at=ends_at,
-            limits=_used_limits(budget, used),
-            untold_usd=round(unknown_costs.of_day(budget_day, budget), 6) if used.nanos else 0.0,
+            ends_at=today.ends_at,
+            limits=_used_limits(today),
+            untold_usd=round(unknown_costs.of_day(BudgetDay(today.day, scope), budget), 6) if today.amount.nanos else 0.0,
             counts=[EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
             shares=[
                 BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)

@@ -26,9 +26,9 @@ def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:
 
 
 def read_part(kind: type[T], row: sqlite3.Row, prefix: str, **given: object) -> T:
-    """An object whose fields are the columns of a row that begin with the prefix, and those that are `given`."""
-    columns = zip(row.keys(), row, strict=True)
-    return _make(kind, ((name.removeprefix(prefix), value) for name, value in columns if name.startswith(prefix)), given)
+    """An object whose fields are columns of a row, with this prefix before their names, unless they are `given`."""
+    names = (name for name in _converters(kind) if name not in given)  # type: ignore[arg-type]  # every class can be hashed
+    return _make(kind, ((name, row[prefix + name]) for name in names), given)
 
 
 def _make(kind: type[T], columns: Iterable[tuple[str, Any]], given: Mapping[str, object]) -> T:

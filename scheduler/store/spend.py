@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -144,15 +144,9 @@ def record_charge(tx: Transaction, run_id: int, by: Amount) -> None:
     )
 
 
-def spent_by_day(db: sqlite3.Connection, now: datetime) -> dict[tuple[str, str, str], Amount]:
-    """What was spent on each day that may be today in some zone, by day, kind and name."""
-    rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
-    return {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
-
-
 @dataclass(frozen=True, slots=True)
 class SpentDay:
-    """A day of a budget, when it ends, what was spent so far, and the budget as last recorded. Its zone is that of the times."""
+    """A day of a budget, when it ends, what was spent so far, and the budget, as last recorded or as in the config."""
 
     day: date
     ends_at: datetime
@@ -175,6 +169,18 @@ def days_in_progress(db: sqlite3.Connection, now: datetime) -> dict[Scope, Spent
         )
         for row in rows
     }
+
+
+def spent_today(db: sqlite3.Connection, now: datetime, budgets: Mapping[Scope, Budget]) -> dict[Scope, SpentDay]:
+    """The present day of each of these budgets, whether anything was spent on it or not. See `open_budget_day`."""
+    rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
+    spent = {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
+    begun, found = days_in_progress(db, now), {}
+    for scope, budget in budgets.items():
+        day = begun[scope].day if scope in begun else budget.local_day(now)
+        ends_at = begun[scope].ends_at if scope in begun else budget.day_end(day)
+        found[scope] = SpentDay(day, ends_at, spent.get((day.isoformat(), *scope), Amount()), budget)
+    return found
 
 
 def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime]:

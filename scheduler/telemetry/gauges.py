@@ -150,11 +150,8 @@ def read_budgets(
     `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was today, and the
     next run of the entry does not fit either. A budget of zero is left out.
     """
-    days, begun = spend.spent_by_day(db, now), spend.days_in_progress(db, now)
-    for scope, budget in _budgets_to_show(settings, wanted):
-        today = begun[scope].day if scope in begun else budget.local_day(now)
-        spent = days.get((today.isoformat(), *scope), NO_USAGE)
-        day = local_days.whole_day(today, budget.zone)
+    for scope, today in spend.spent_today(db, now, dict(_budgets_to_show(settings, wanted))).items():
+        budget, spent, day = today.budget, today.amount, local_days.whole_day(today.day, today.budget.zone)
         shares = plans.shares(db, settings, scope, day, now)
         lacking = {
             limit
