@@ -269,7 +269,7 @@ def test_an_agent_whose_budget_is_spent_is_not_called_failing(make_world: MakeWo
     world.stop()
     assert main(["status", "-c", str(world.config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "not run: agent/ops 5 times in a row (budget)" in shown
+    assert "info: agent/ops stopped: budget: its budget is used" in shown
     assert "failing" not in shown
 
 
