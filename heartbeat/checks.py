@@ -1,4 +1,7 @@
-"""Defines the reasons to skip a slot (`Skip`), and the checks before a heartbeat run, in their order."""
+"""Defines the reasons to skip a slot (`Skip`), and the checks before a heartbeat run, in their order.
+
+The precheck and the length of the prompt are expensive, so they are computed only if the cheap checks skip nothing.
+"""
 
 from __future__ import annotations
 

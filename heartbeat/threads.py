@@ -1,4 +1,7 @@
-"""Lets an asyncio task wait for blocking calls in daemon threads, and for work that must not be cancelled."""
+"""Lets an asyncio task wait for blocking calls in daemon threads, and for work that must not be cancelled.
+
+Python callables, Apprise, the lookup of host names and the access to network folders are such calls. They may hang.
+"""
 
 from __future__ import annotations
 

@@ -401,7 +401,7 @@ NO_TRACE = _NoTrace()
 class Resources:
     """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models.
 
-    With `own_agent` nothing else is used, and nothing is waited for.
+    With `own_agent` nothing else is used, and nothing is waited for. This package itself starts no programs and opens no sockets.
     """
 
     start: StartProcess

@@ -1,4 +1,8 @@
-"""Calls a model that may use tools: sends their results back to it until it answers, within limits of turns, time and cost."""
+"""Calls a model that may use tools: sends their results back to it until it answers, within limits of turns, time and cost.
+
+Each turn is counted with its maximum cost before it is sent, so that an attempt never exceeds its reservation in a budget. A
+tool is called only if the limits allow another turn that can send its result to the model.
+"""
 
 from __future__ import annotations
 

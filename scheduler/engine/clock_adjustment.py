@@ -1,4 +1,8 @@
-"""Detects changes of the system clock, and adjusts slots, waiting times and fixed intervals to them."""
+"""Detects changes of the system clock, and adjusts slots, waiting times and fixed intervals to them.
+
+There are three cases (`store/clock_changes`): the clock was ahead and is corrected, it was behind and is corrected, or it is set
+back for good. Run records are deleted only in the first case, and only those of slots that were never claimed.
+"""
 
 from __future__ import annotations
 

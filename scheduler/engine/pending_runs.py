@@ -89,7 +89,7 @@ def cancel_run(tick: Tick, run_id: int) -> bool:
     """Cancel a run that is in progress, waits for its next attempt, or awaits its result. Returns whether it has ended.
 
     A run in progress ends within seconds. It ends `abandoned` with the reason `cancelled`, without a retry. Its wakes wait for
-    another run.
+    another run. The executor ends it only after the commit. If the daemon crashes before, the run is not started again.
     """
     found = runs.find_open_run_by_id(tick.tx.db, run_id)
     if found is None:

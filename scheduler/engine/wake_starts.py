@@ -1,4 +1,8 @@
-"""Decides when a wake starts a run: on arrival, after a failed run, after a change of config, or never (it expires)."""
+"""Decides when a wake starts a run: on arrival, after a failed run, after a change of config, or never (it expires).
+
+The wake of a job waits while other jobs that may wake the same agent are running (`held_until`), so that one run of the agent can
+handle all of them. An agent may have a thousand waiting wakes, so a tick does not read their texts.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Locks the lanes: one lock file per agent, so that a run and a user's own session never use the agent at the same time.
 
 Every user of a lane opens its file itself, as `file_locks` explains. The children of a run inherit the descriptor, so the lane
-stays locked as long as one of them lives.
+stays locked as long as one of them lives. The executor locks a lane, and not the engine: a rollback of a transaction would not
+release it.
 """
 
 from __future__ import annotations

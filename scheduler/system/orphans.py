@@ -1,4 +1,7 @@
-"""Finds orphans (programs that outlived the daemon that started them) in /proc, and ends their process groups."""
+"""Finds orphans (programs that outlived the daemon that started them) in /proc, and ends their process groups.
+
+They are found by a variable of their environment, so that no process ID need be stored.
+"""
 
 from __future__ import annotations
 

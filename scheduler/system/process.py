@@ -1,4 +1,8 @@
-"""Starts programs, feeds them, keeps their output, and ends them together with their process groups."""
+"""Starts programs, feeds them, keeps their output, and ends them together with their process groups.
+
+The event loop watches the pipes and the pidfd of each program, so that 300 programs need no thread of their own. The subprocess
+functions of asyncio need one thread per program on Python 3.11, and the meaning of their `Process.wait()` has changed since.
+"""
 
 from __future__ import annotations
 

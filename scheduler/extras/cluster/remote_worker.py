@@ -3,6 +3,10 @@
 A worker holds a lease, which it renews every few seconds. After a time without PostgreSQL, or after its process was frozen, the
 lease is over: the worker then ends the tasks in progress, because a scheduler may have given them to another worker. All times
 are measured by a monotonic clock from what the database says, so the clocks of the machines may differ.
+
+The class `Worker` of Procrastinate is not used. It marks a job as finished only after its task has ended, so the result cannot be
+written in the same transaction. It stops after the first failed renewal of its lease, and it loses the result of a task that ends
+while PostgreSQL is down.
 """
 
 from __future__ import annotations

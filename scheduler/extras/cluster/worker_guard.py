@@ -1,5 +1,7 @@
 """Ends the programs of a worker that was killed or frozen: a second process watches the worker, and the next worker looks again.
 
+A worker has no database from which the next one could read which runs were in progress.
+
 Each worker has a file, whose lock it holds as long as it lives. The file contains the end of the worker's lease, and the marks of
 the runs in progress. Its name is in the environment of the worker's programs, because another worker on this machine may repeat
 a run with the same mark. Programs that a run has left in the background, and that were meant to continue, are in no file.
