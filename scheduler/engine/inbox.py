@@ -52,6 +52,7 @@ class PendingRequest:
 
         def refuse(error: Exception) -> None:
             log_event(logging.ERROR, "request_broken", error=error)
+            tick.note_error(TickPart.REQUEST, "a request", error)
             self._refusal = Refused("broken", "the daemon failed to do this; see its log")
 
         def answer() -> None:
@@ -60,7 +61,7 @@ class PendingRequest:
             except Refused as refusal:
                 self._refusal = refusal
 
-        run_isolated(tick, TickPart.REQUEST, "a request", answer, refuse)
+        run_isolated(tick, answer, refuse)
 
     def send_reply(self) -> None:
         """Complete the future with the answer."""

@@ -286,9 +286,9 @@ def _expect_slot(entry_row: EntryRow, slot: datetime | None) -> EntryRow:
 
 def expect_slot_after(entry_row: EntryRow, slot: datetime) -> EntryRow:
     """The row after a slot, or a wake at that time, was answered: the slot after it is expected, or a later one as before."""
-    following = entry_row.schedule.next(slot)
-    expected_at = entry_row.expected_at
-    if following is not None and expected_at is not None and following + entry_row.schedule.offset <= expected_at:
+    schedule, expected_at = entry_row.schedule, entry_row.expected_at
+    following = schedule.next(slot)
+    if following is not None and expected_at is not None and following + schedule.offset <= expected_at:
         return entry_row
     return _expect_slot(entry_row, following)
 
@@ -321,9 +321,10 @@ def expect_slot_after_result(entry_row: EntryRow, slot: datetime, result: Attemp
 
 def _is_slot(entry_row: EntryRow, slot: datetime, trigger: Trigger) -> bool:
     """Whether a run was started by a slot. For a late result, this depends on the run that it belongs to."""
+    schedule = entry_row.schedule
     if trigger is Trigger.RESULT:
-        return entry_row.schedule.slots(slot - MILLISECOND, slot) is not None
-    return trigger is entry_row.schedule.trigger and entry_row.schedule is not entry_schedule.NO_SCHEDULE
+        return schedule.slots(slot - MILLISECOND, slot) is not None
+    return trigger is schedule.trigger and schedule is not entry_schedule.NO_SCHEDULE
 
 
 def excuse_slots(tx: Transaction, since: datetime, until: datetime) -> None:

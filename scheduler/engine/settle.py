@@ -392,12 +392,8 @@ def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: Attempt
     wakes.delay_waiting_wakes(
         tick.tx, entry_row.kind, entry_row.name, tick.limits.wake_gap if entry_row.kind is Kind.HEARTBEAT else timedelta()
     )
-    _drop_wakes_if_inactive(tick.tx, entry_row)
-
-
-def _drop_wakes_if_inactive(tx: Transaction, entry_row: EntryRow) -> None:
     if entry_row.state != "active":
-        wakes.expire_wakes_of_entry(tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
+        wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
 
 
 def _request_wake(tick: Tick, wake: Wake) -> int | None:
@@ -415,7 +411,8 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
     if entry is None:
         runs.close_undeclared_run(tick.tx, entry_row.kind, entry_row.name, run, result)
         wakes.return_wakes(tick.tx, run.id)
-        _drop_wakes_if_inactive(tick.tx, entry_row)
+        if entry_row.state != "active":
+            wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
     else:
         taken = Facts(wakes=wakes.wakes_taken_by(tick.tx.db, run.id))
         after = _close_run(tick, entry_row, Claim(entry, runs.take_over_run(tick.tx, run), taken), result)

@@ -67,10 +67,14 @@ class Tick:
         self.plan, self.limits = plan, plan.settings.limits
         self.tx.config_hash = plan.settings.hash
 
+    def note_error(self, part: TickPart, about: str, error: Exception) -> None:
+        """Count an unexpected exception, and keep where it has happened."""
+        self.parts.errors[part] += 1
+        self.broken.append(f"{about}: {type(error).__name__}")
 
-def run_isolated(tick: Tick, part: TickPart, about: str, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
-    """Run a part of a tick, which is `about` this. If it raises, its rows, its events and a change of the plan are undone, and
-    `on_error` answers.
+
+def run_isolated(tick: Tick, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
+    """Run a part of a tick. If it raises, its rows, its events and a change of the plan are undone, and `on_error` answers.
 
     Errors of SQLite concern the whole transaction, so they are raised. A savepoint takes 2 µs, and a beat about 100.
     Without a write it takes no statement at all (`store/transaction`), so that idle ticks do not pay for it either.
@@ -83,8 +87,6 @@ def run_isolated(tick: Tick, part: TickPart, about: str, act: Callable[[], T], o
         raise
     except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
         tick.adopt_plan(plan)
-        tick.parts.errors[part] += 1
-        tick.broken.append(f"{about}: {type(error).__name__}")
         return on_error(error)
 
 
@@ -105,6 +107,7 @@ def run_for_entry(
 
     def on_error(error: Exception) -> None:
         log_event(logging.ERROR, "entry_broken", kind=kind, name=name, error=error)
+        tick.note_error(TickPart.ENTRY, f"{kind.noun} {name}", error)
         again_at = tick.now + POSTPONEMENT
         if postpone is not None:
             postpone(again_at)
@@ -115,7 +118,7 @@ def run_for_entry(
         if entry_row is not None:
             entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=again_at))
 
-    return run_isolated(tick, TickPart.ENTRY, f"{kind.noun} {name}", act, on_error)
+    return run_isolated(tick, act, on_error)
 
 
 def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error: Exception) -> None:
@@ -130,9 +133,10 @@ def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) ->
 
     def give_up(error: Exception) -> None:
         log_event(logging.ERROR, "message_broken", message=message.id, error=error)
+        tick.note_error(TickPart.MESSAGE, f"message {message.id}", error)
         outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
 
-    return run_isolated(tick, TickPart.MESSAGE, f"message {message.id}", act, give_up)
+    return run_isolated(tick, act, give_up)
 
 
 class TickParts:
@@ -149,10 +153,11 @@ class TickParts:
 
         def leave_out(error: Exception) -> T:
             log_event(logging.ERROR, "part_broken", part=name, error=error)
+            tick.note_error(name, name, error)
             self._paused[name] = tick.now + PART_PAUSE
             return otherwise
 
-        return run_isolated(tick, name, name, act, leave_out)
+        return run_isolated(tick, act, leave_out)
 
     def is_paused(self, name: TickPart, now: datetime) -> bool:
         """Whether a part is left out now."""

@@ -63,22 +63,22 @@ def heartbeat_schedule_text(beat: Heartbeat) -> str:
     hours = [[window.start, window.end, sorted(window.days), window.zone.key] for window in beat.hours.windows]
     days = {} if beat.calendars.always else {"days": beat.calendars.key()}
     if beat.schedule is not None:
-        return _to_text(schedule=beat.schedule, zone=beat.zone.key, offset=_seconds(beat.stagger), hours=hours, **days)
+        return _to_text(schedule=beat.schedule, zone=beat.zone.key, offset=beat.stagger.total_seconds(), hours=hours, **days)
     if beat.interval is None:
         return "{}"
     backoff = {"backoff": True} if beat.backoff_on_failure else {}
-    return _to_text(interval=_seconds(beat.interval), stagger=_seconds(beat.stagger), hours=hours, **backoff, **days)
+    return _to_text(interval=beat.interval.total_seconds(), stagger=beat.stagger.total_seconds(), hours=hours, **backoff, **days)
 
 
 def job_schedule_text(job: Job) -> str:
     """The schedule text of a job."""
     days = {} if job.calendars.always else {"days": job.calendars.key()}
     if job.schedule is not None:
-        return _to_text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=_seconds(job.stagger), **days)
+        return _to_text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=job.stagger.total_seconds(), **days)
     if job.every is not None:
-        return _to_text(every=_seconds(job.every), offset=_seconds(job.stagger), **days)
+        return _to_text(every=job.every.total_seconds(), offset=job.stagger.total_seconds(), **days)
     if job.at is not None:
-        return _to_text(at=job.at.wall_time.isoformat(), zone=job.at.zone.key, offset=_seconds(job.stagger), **days)
+        return _to_text(at=job.at.wall_time.isoformat(), zone=job.at.zone.key, offset=job.stagger.total_seconds(), **days)
     return "{}"
 
 
@@ -98,10 +98,6 @@ def done_at(state: str, text: str, settled_until: datetime, *, is_open: bool = F
 
 def _to_text(**parts: Any) -> str:
     return json.dumps(parts, separators=(",", ":"))
-
-
-def _seconds(duration: timedelta) -> float:
-    return duration.total_seconds()
 
 
 def schedule_parts(text: str) -> dict[str, Any]:

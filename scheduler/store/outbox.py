@@ -35,6 +35,8 @@ READY = (
     " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
 )
 
+DUE_MESSAGES = f"select id, channel from outbox where {READY} and not_before <= ? and {ELSEWHERE} order by id limit 64"  # noqa: S608
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -260,7 +262,8 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
     Together with those in progress (`busy`, by channel) there are at most `at_once` in all and `share` per channel.
     """
     chosen = []
-    for row in _due_messages(tx, [channel for channel, count in busy.items() if count >= share]):
+    full = json.dumps([channel for channel, count in busy.items() if count >= share])
+    for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), full)).fetchall():
         if busy.total() < at_once and busy[row["channel"]] < share:
             busy[row["channel"]] += 1
             chosen.append(row["id"])
@@ -272,11 +275,6 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
         (to_millis(tx.now), json.dumps(chosen)),
     ).fetchall()
     return sorted((_message_from_row(row) for row in rows), key=lambda message: message.id)
-
-
-def _due_messages(tx: Transaction, full: list[str]) -> list[sqlite3.Row]:
-    query = "select id, channel from outbox where " + READY + " and not_before <= ? and " + ELSEWHERE + " order by id limit 64"  # noqa: S608
-    return tx.db.execute(query, (to_millis(tx.now), json.dumps(full))).fetchall()
 
 
 def next_due_at(db: sqlite3.Connection, full: list[str]) -> datetime | None:

@@ -126,15 +126,10 @@ class UnitOfWork(Connection):
                 self._known.clear()
 
     @property
-    def total_changes(self) -> int:
-        """How many rows this connection has written since it was opened."""
-        self.write_changes()
-        return self._connection.total_changes
-
-    @property
     def has_written(self) -> bool:
         """Whether this transaction has changed anything."""
-        return self.total_changes > self._changes_before
+        self.write_changes()
+        return self._connection.total_changes > self._changes_before
 
     def know_entry(self, row: EntryRow) -> None:
         """Keep a row that was just read, so that it is read once."""
