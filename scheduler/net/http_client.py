@@ -431,27 +431,19 @@ def _guarded_socket(info: Any) -> socket:
 
 
 def _trace_requests() -> aiohttp.TraceConfig:
-    def exchange_of(context: SimpleNamespace) -> _Exchange:
-        found: _Exchange = context.trace_request_ctx
-        return found
+    """Keeps in the `_Exchange` of each request how far it has come."""
 
-    async def resolve_starts(_session: object, context: SimpleNamespace, _params: object) -> None:
-        exchange_of(context).resolving = True
+    def note(fact: str, value: bool) -> Callable[..., Awaitable[None]]:
+        async def hook(_session: object, context: SimpleNamespace, _params: object) -> None:
+            setattr(context.trace_request_ctx, fact, value)
 
-    async def resolve_ends(_session: object, context: SimpleNamespace, _params: object) -> None:
-        exchange_of(context).resolving = False
-
-    async def reused(_session: object, context: SimpleNamespace, _params: object) -> None:
-        exchange_of(context).reused = True
-
-    async def headers_sent(_session: object, context: SimpleNamespace, _params: object) -> None:
-        exchange_of(context).sent = True
+        return hook
 
     tracing = aiohttp.TraceConfig()
-    tracing.on_dns_resolvehost_start.append(resolve_starts)
-    tracing.on_dns_resolvehost_end.append(resolve_ends)
-    tracing.on_connection_reuseconn.append(reused)
-    tracing.on_request_headers_sent.append(headers_sent)
+    tracing.on_dns_resolvehost_start.append(note("resolving", True))
+    tracing.on_dns_resolvehost_end.append(note("resolving", False))
+    tracing.on_connection_reuseconn.append(note("reused", True))
+    tracing.on_request_headers_sent.append(note("sent", True))
     return tracing
 
 

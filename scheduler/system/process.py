@@ -41,10 +41,6 @@ ENDED = "the run was ended"
 MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
 
 
-def _confirm_always() -> None:
-    """A program that may be started at any time."""
-
-
 class Children:
     """The programs of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which orphans are found.
 
@@ -69,7 +65,7 @@ class Children:
         keep_tail: bool = False,
         inherited: Sequence[int] = (),
         timeout: timedelta | None = None,
-        confirm: Callable[[], None] = _confirm_always,
+        confirm: Callable[[], None] | None = None,
     ) -> ProcessResult:
         """Start `argv` (no shell), feed it `stdin` and wait until it has ended, even if the waiting task is cancelled.
 
@@ -102,7 +98,7 @@ class Children:
         env: Mapping[str, object],
         cwd: Path,
         inherited: Sequence[int] = (),
-        confirm: Callable[[], None] = _confirm_always,
+        confirm: Callable[[], None] | None = None,
     ) -> AsyncIterator[Conversation]:
         """Start `argv` (no shell) and exchange lines with it, for the duration of the context.
 
@@ -123,12 +119,18 @@ class Children:
                 alarm.cancel()
 
     async def _spawn(
-        self, argv: Sequence[str], env: Mapping[str, object], cwd: Path, inherited: Sequence[int], confirm: Callable[[], None]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, object],
+        cwd: Path,
+        inherited: Sequence[int],
+        confirm: Callable[[], None] | None,
     ) -> subprocess.Popen[bytes]:
         """Start a program in another thread. Raises NotStarted."""
 
         def open_process() -> _Spawned:
-            confirm()
+            if confirm is not None:
+                confirm()
             return None if self._end_reason else _open_process(argv, self._environment(env), cwd, inherited)
 
         if self._end_reason:
@@ -370,15 +372,12 @@ class _ChildProcess:
             return
         if chunk:
             self._sources[fd].append_chunk(chunk)
-            self._check_output_size()
+            if not self._flooded and max(self._output.total, self._errors.total) > MAX_OUTPUT:
+                self._flooded = True
+                self.stop(None)
             return
         self._loop.remove_reader(fd)
         self._sources.pop(fd).close()
-
-    def _check_output_size(self) -> None:
-        if not self._flooded and max(self._output.total, self._errors.total) > MAX_OUTPUT:
-            self._flooded = True
-            self.stop(None)
 
     def _make_result(self) -> ProcessResult:
         return ProcessResult(
