@@ -185,6 +185,8 @@ def release_unreported_notices(tick: Tick) -> None:
     There may be thousands of them, so the database is read once per agent.
     """
     notices_held = outbox.held_notices(tick.tx.db)
+    if not notices_held:
+        return
     expected = {(agent, held.target) for held in notices_held for agent in held.hold.agents}
     unable = {pair: _why_unable(tick, *pair) for pair in expected}
     agents = {agent for agent, _ in expected}
@@ -224,7 +226,9 @@ def end_reports_about_recovered_jobs(tick: Tick, claim: Claim, after: EntryRow) 
     """
     tx = tick.tx
     woken_by = {wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON}
-    known = problems.open_reports_of(tx.db, claim.entry.name) if woken_by else []
+    if not woken_by:
+        return after
+    known = problems.open_reports_of(tx.db, claim.entry.name)
     jobs = frozenset[str]().union(*(each.evidence.jobs for each in known)) & woken_by
     rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in sorted(jobs)}
     recovered = [job for job, row in rows.items() if row is not None and row.state == "active" and not row.failures]
