@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from heartbeat.prompt import AgentActivity
-from scheduler.engine import budget_reservations, planning, settle, startup
+from scheduler.engine import budget_reservations, planning, recovery, settle
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
 from scheduler.model import entry_schedule
@@ -62,7 +62,7 @@ def _claim_new_run(tick: Tick, entry: Entry, before: EntryRow) -> Claim | None:
     last_slot = entry_row.last_slot if slot is None else slot
     entries.change_entry(tx, before, planning.due_while_run_is_open(entry_row._replace(last_slot=last_slot), None))
     if tick.lost_commits and _may_be_repetition(tick.lost_commits, claim):
-        startup.recover_lost_attempt(tick, claim, LOST_RECORD)
+        recovery.recover_lost_attempt(tick, claim, LOST_RECORD)
         return None
     return claim
 
@@ -117,7 +117,7 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
     claim = _make_claim(tick, entry, entry_row, again, taken, is_first=again.has_not_begun)
     _report_start(tx, claim, None)
     if tick.lost_commits and _waited_before(tick.lost_commits, tx, run):
-        startup.recover_lost_attempt(tick, claim, LOST_RECORD)
+        recovery.recover_lost_attempt(tick, claim, LOST_RECORD)
         return None
     return claim
 

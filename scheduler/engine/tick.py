@@ -28,8 +28,8 @@ from scheduler.engine import (
     job_failures,
     maintenance,
     plan_sync,
+    recovery,
     runs_in_progress,
-    startup,
 )
 from scheduler.engine.claim import claim_due
 from scheduler.engine.clock_adjustment import ClockNews, ClockReading, ClockWatch
@@ -40,6 +40,7 @@ from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
 from scheduler.engine.runs_in_progress import Deadlines, HeldPlaces
 from scheduler.engine.settle import settle_attempt
+from scheduler.engine.startup import SurvivorsByRun
 from scheduler.engine.tick_items import LostCommits, Tick, TickParts, run_for_entry, run_for_message
 from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
@@ -262,12 +263,12 @@ class Engine:
             what = f"run {claim.run.id} of {claim.entry.kind.noun} {claim.entry.name}"
             tick.broken.append(f"{what}: {type(done.exception).__name__}")
         if isinstance(done.exception, Interrupted) and why != "cancelled":
-            startup.recover_lost_attempt(tick, claim, done.exception)
+            recovery.recover_lost_attempt(tick, claim, done.exception)
             return
         was_ended = why == "cancelled" or (why is not None and result.outcome in (Outcome.FAILED, Outcome.TIMEOUT))
         if why is not None and was_ended and not isinstance(done.exception, NotTaken):
             if why == "shutdown" and _is_due_after_restart(tick.plan, claim):
-                startup.requeue_interrupted_run(tick, claim, result)
+                recovery.requeue_interrupted_run(tick, claim, result)
                 return
             result = runs_in_progress.result_of_ended_run(claim, result, why)
         settle_attempt(tick, claim, result)
@@ -275,7 +276,7 @@ class Engine:
     def _maintain_database(self, tick: Tick) -> MaintenanceState:
         state = maintenance.maintain_database(tick, self._maintenance, self._grown_histories)
         if state.done_at == tick.now:
-            startup.recover_unknown_runs(tick, {*self._runs.inflight(), *(run_id for run_id, _ in self._runs.results())})
+            recovery.recover_unknown_runs(tick, {*self._runs.inflight(), *(run_id for run_id, _ in self._runs.results())})
         return state
 
     def _claim_due_runs(self, tick: Tick, work: Work) -> tuple[list[Claim], bool]:
@@ -418,13 +419,13 @@ class Engine:
         self,
         reading: ClockReading,
         boot: boots.Boot,
-        survivors: startup.SurvivorsByRun,
+        survivors: SurvivorsByRun,
         *,
         at_once: bool = False,
         changed: ConfigEvent | None = None,
         may_lack_commits: bool = False,
     ) -> None:
-        """Recover from the last boot, and make the entry rows agree with the plan (`startup.recover`).
+        """Recover from the last boot, and make the entry rows agree with the plan (`recovery.recover`).
 
         `changed` is what has changed in the config since the last boot. `may_lack_commits`: the database may have lost its last
         commits, so the runs that come due until now may have been carried out already. Raises DatabaseUnavailable.
@@ -435,7 +436,7 @@ class Engine:
             tick = self._new_tick(db, reading.now)
             adopted = dict(self._runs.inflight())
             adopted |= {run_id: done.task for run_id, done in self._runs.results()}  # read last: a run moves from there to here
-            startup.recover(tick, boot, startup.LeftRuns(survivors, adopted), at_once=at_once, changed=changed)
+            recovery.recover(tick, boot, recovery.LeftRuns(survivors, adopted), at_once=at_once, changed=changed)
             cancelled = {run.id for _, _, run in runs.all_open_runs(db) if run.is_cancelled}
         self.last_write_at = reading.now
         for run_id, claim in adopted.items():

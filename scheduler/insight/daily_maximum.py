@@ -12,7 +12,7 @@ from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
 from heartbeatd.answers import DailyMaximum, EntryMaximum
-from scheduler.engine.startup import MAX_CRASHES
+from scheduler.engine.recovery import MAX_CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage
 from scheduler.model.local_days import A_DAY

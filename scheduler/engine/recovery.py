@@ -1,0 +1,202 @@
+"""Recovers what an earlier boot, or a lost worker, has left open: interrupted runs are tried again or closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from scheduler.engine import (
+    budget_reservations,
+    channel_problems,
+    clock_adjustment,
+    delivery,
+    plan_sync,
+    planning,
+    settle,
+    wake_starts,
+)
+from scheduler.engine.startup import SurvivorsByRun
+from scheduler.engine.tick_items import Tick
+from scheduler.model.config_changes import ConfigEvent
+from scheduler.model.daemon_health import TickPart
+from scheduler.model.entry import Claim, Entry, OpenRun
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.events import RunRecovered, StaleResultDropped
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.wake import Wake
+from scheduler.store import boots, breakers, config_history, entries, runs, slot_records
+from scheduler.system.log import log_event
+from scheduler.work.executor import Interrupted
+
+LOST_COMMITS = "the database lost its last commits, so it may have been carried out more than once"
+
+LONGEST_RESTART = timedelta(minutes=10)  # no slot is expected to run during a planned restart that takes no longer
+
+MAX_CRASHES = 3  # a run that was interrupted more often probably crashes the daemon, so it is not run again
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRuns:
+    """What is known of the runs that the last boot has left open.
+
+    `survivors` are those with processes that could not be ended. The attempts `adopted` from that boot, by run, were not
+    interrupted, because workers execute them.
+    """
+
+    survivors: SurvivorsByRun
+    adopted: Mapping[int, Claim]
+
+
+def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, changed: ConfigEvent | None) -> None:
+    """Recover from the last boot, in the first transaction of this one.
+
+    1. The boot is recorded. A clock change while the daemon was down is followed.
+    2. Interrupted runs and deliveries are retried or closed.
+    3. Entry rows are added, changed and removed by the plan. With `at_once` new entries are due now.
+    4. Waiting wakes are reconsidered, and `@reboot` jobs are started.
+    """
+    tx, plan = tick.tx, tick.plan
+    last = boots.latest_boot(tx.db)
+    seen = last.last_tick_at if last else None
+    slots_may_differ = boots.record_boot(tx, boot)
+    if plan.stored_config:
+        config_history.record_config_in_force(tx, plan.stored_config)
+    if changed:
+        config_history.record_config_event(tx, changed)
+    if last is not None and last.config_hash != plan.settings.hash:
+        budget_reservations.adopt_budgets(tx, plan.settings)
+    budget_reservations.record_budgets(tx, plan.settings)
+    clock_adjustment.follow_clock_while_down(tx, seen)
+    if last is not None and last.clean and seen and tick.now - seen <= LONGEST_RESTART:
+        planning.excuse_slots(tx, seen, tick.now)
+    _recover_runs(tick, left, min(seen, tick.now) if seen else tick.now)
+    delivery.recover_deliveries(tick)
+    tick.parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
+    breakers.allow_probes_now(tx)  # a new key may be the reason for the restart
+    plan_sync.sync_entries(tick, {}, at_once=at_once)
+    wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
+    _wake_boot_jobs(tick)
+    if slots_may_differ:
+        for entry_row in entries.all_entries(tx.db):
+            planning.save_with_next_due(tx, entry_row, entry_row)
+
+
+def _recover_runs(tick: Tick, left: LeftRuns, interrupted_at: datetime) -> None:
+    """Retry or close every run that was interrupted by the end of the last boot. Waiting runs need no recovery."""
+    for kind, name, run in runs.all_open_runs(tick.tx.db):
+        adopted, is_declared = left.adopted.get(run.id), (kind, name) in tick.plan.entries
+        if run.state != "running":
+            continue
+        if is_declared and adopted is not None and (adopted.run.owner, adopted.run.fence) == (run.owner, run.fence):
+            log_event(logging.INFO, "run_adopted", run=run.id, kind=kind, name=name)
+        else:
+            survives = left.survivors is None or left.survivors.get(run.mark, False)
+            _recover_run(tick, kind, name, run, _by_stop_of_daemon(tick, interrupted_at, survives=survives))
+
+
+def recover_lost_attempt(tick: Tick, claim: Claim, interruption: Interrupted) -> None:
+    """Retry or close a run whose worker was stopped or lost. What the worker has used is unknown, so its reservation stays."""
+    found = runs.find_open_run_by_id(tick.tx.db, claim.run.id)
+    if found is None or not runs.owns_run(tick.tx, claim):
+        tick.tx.report(StaleResultDropped(claim.run.id, claim.entry.kind, claim.entry.name))
+        return
+    if claim.facts.probes and breakers.return_probes(tick.tx, claim, called=False):
+        wake_starts.retry_blocked_runs_and_wakes(tick)
+    _recover_run(tick, *found, _by_loss_of_worker(tick.now, interruption))
+
+
+def recover_unknown_runs(tick: Tick, known: Collection[int]) -> None:
+    """Retry or close the runs in progress that the executor does not know: nobody carries them out, or has a result of them."""
+    for kind, name, run in runs.all_open_runs(tick.tx.db):
+        if run.state == "running" and run.id not in known:
+            log_event(logging.ERROR, "run_unknown", run=run.id, kind=kind, name=name)
+            lost = Interrupted("the daemon lost it", was_stopped=False)
+            _recover_run(tick, kind, name, run, _by_loss_of_worker(tick.now, lost))
+
+
+@dataclass(frozen=True, slots=True)
+class _Interruption:
+    """How a run in progress was interrupted, and when.
+
+    `cause` says it in words, and `causes` what has happened so many times. `is_crash`: the run may have caused it. `survives`: a
+    process of the run is still running, so there is no retry. `may_survive`: one may be. `rest` is what the error says about the
+    processes if none is running, and `note` what it says in any case.
+    """
+
+    at: datetime
+    cause: str
+    causes: str
+    is_crash: bool = True
+    survives: bool = False
+    may_survive: bool = False
+    rest: str = ""
+    note: str = ""
+
+
+def _by_stop_of_daemon(tick: Tick, at: datetime, *, survives: bool) -> _Interruption:
+    cause = "the daemon stopped"
+    rest, note = "; its remaining processes on this machine were ended", f"; {LOST_COMMITS}" if tick.lost_commits else ""
+    return _Interruption(at, cause, cause, survives=survives, may_survive=survives, rest=rest, note=note)
+
+
+def _by_loss_of_worker(at: datetime, interruption: Interrupted) -> _Interruption:
+    is_lost = not interruption.was_stopped
+    return _Interruption(at, str(interruption), "its workers were lost", is_crash=is_lost, may_survive=is_lost)
+
+
+def _recover_run(tick: Tick, kind: Kind, name: str, run: OpenRun, how: _Interruption) -> None:
+    entry_row, entry = entries.get_entry(tick.tx, kind, name), tick.plan.entries.get((kind, name))
+    runs.record_interruption(tick.tx, run, how.at)
+    runs_again = entry is not None and _may_run_again(tick, entry, entry_row, run) and not how.survives
+    tick.tx.report(RunRecovered(run.id, kind, name, runs_again))
+    if runs_again:
+        runs.requeue_interrupted_run(tick.tx, run, crashed=how.is_crash)
+        entries.change_entry(tick.tx, entry_row, planning.due_while_run_is_open(entry_row, tick.now))
+        return
+    reason, why = _why_not_again(run, how)
+    message = f"{name} was interrupted: {why}" if kind is Kind.CRON else None  # only a person can check
+    result = AttemptResult(Outcome.ABANDONED, reason, error=f"{why}{how.note}", message=message)
+    settle.close_abandoned(tick, entry, entry_row, run, result)
+
+
+def _may_run_again(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun) -> bool:
+    """Whether an interrupted run is tried again, if no process of it is still running."""
+    if not (entry.enabled and entry.retries_after_crash) or run.crashes >= MAX_CRASHES or run.is_cancelled:
+        return False
+    return planning.may_still_run(tick.tx, entry, entry_row, run.slot)
+
+
+def _why_not_again(run: OpenRun, how: _Interruption) -> tuple[Failure | Reason, str]:
+    if run.crashes >= MAX_CRASHES:
+        return Reason.CRASH_COUNT, f"{how.causes} {run.crashes + 1} times during this run"
+    if run.is_cancelled and not how.survives:
+        return Reason.CANCELLED, "was cancelled"
+    if how.may_survive:
+        return Reason.CHILD_MAY_STILL_RUN, f"{how.cause} during this run; one of its processes may still be running"
+    return Failure.EXIT, f"{how.cause} during this run{how.rest}"
+
+
+def requeue_interrupted_run(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+    """Put a run back that the stop of the daemon interrupted. It uses up no retry. Its usage so far is recorded."""
+    settle.record_calls(tick, claim, result)
+    entry_row = entries.get_entry(tick.tx, claim.entry.kind, claim.entry.name)
+    runs.record_interruption(tick.tx, claim.run, tick.now)
+    runs.requeue_interrupted_run(tick.tx, claim.run, crashed=False)
+    planning.save_with_next_due(tick.tx, entry_row, entry_row)
+
+
+def _wake_boot_jobs(tick: Tick) -> None:
+    """Start the jobs with `schedule: "@reboot"`, except those with an open run, which was recovered."""
+    for (kind, name), entry in tick.plan.entries.items():
+        entry_row = entries.current_entry(tick.tx, kind, name) if entry.starts_at_boot and entry.enabled else None
+        if entry_row is None or runs.find_open_run(tick.tx.db, kind, name) is not None:
+            continue
+        if entry_row.paused:
+            slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.PAUSED, tick.now)
+        elif entry.is_day_off(tick.now):
+            slot_records.record_skip(tick.tx, entry_row, Trigger.REBOOT, Skip.CALENDAR, tick.now)
+        else:
+            wake_starts.accept_wake(tick, entry_row, Wake(name, source=Trigger.REBOOT, sender=Trigger.REBOOT, kind=Kind.CRON))
