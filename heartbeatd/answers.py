@@ -34,7 +34,13 @@ Shared = Annotated[Value, SHARED]
 class ResponseBody(BaseModel):
     """A JSON object with these keys. A limited token sees only the fields that are `Shared`."""
 
-    model_config = ConfigDict(strict=True, defer_build=True, validate_by_name=True, validate_by_alias=True)
+    model_config = ConfigDict(
+        strict=True,
+        defer_build=True,
+        alias_generator=lambda name: name.rstrip("_"),  # `from` is a word of Python
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
 
     def as_data(self) -> dict[str, Any]:
         """As JSON shows it: only the keys that were set."""
@@ -682,7 +688,7 @@ class ClockChange(SharedBody):
 class PlanForecast(ResponseBody):
     """What will run in a time."""
 
-    from_: Shared[Time] = Field(validation_alias="from", serialization_alias="from")
+    from_: Shared[Time]
     until: Shared[Time]
     entries: Shared[list[PlannedEntry]]
     days: Shared[list[DayTotals]]
@@ -795,7 +801,7 @@ class ExplanationAt(Explanation):
 class SlotStretch(EntryPart):
     """Consecutive slots with the same results."""
 
-    from_: Time = Field(validation_alias="from", serialization_alias="from")
+    from_: Time
     to: Time
     slots: int
     causes: list[CountedCause]
@@ -814,7 +820,7 @@ class ExplanationOn(Explanation):
 
     why: EntryOverview | None
     day: Day | None
-    from_: Time = Field(validation_alias="from", serialization_alias="from")
+    from_: Time
     until: Time
     slots: int
     stretches: list[SlotStretch]
@@ -843,7 +849,7 @@ class PresentProblem(ResponseBody):
 class Overview(ResponseBody):
     """What happened to all entries in a period, the unusual ones first. `changes` are the reloads of the period."""
 
-    from_: Shared[Time] = Field(validation_alias="from", serialization_alias="from")
+    from_: Shared[Time]
     until: Shared[Time]
     asked_at: Shared[Time]
     zone: Shared[str]

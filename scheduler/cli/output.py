@@ -27,7 +27,7 @@ from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.problem import Subject
 
 if TYPE_CHECKING:
-    from heartbeatd.answers import ProblemNotice, ResponseBody
+    from heartbeatd.answers import ResponseBody
     from scheduler.cli.daemon_files import DaemonProcess
     from scheduler.config.file.diagnostics import ConfigError
 
@@ -380,8 +380,3 @@ def format_reason(reason: str | None, suppression: str | None, delivery: str) ->
 def entry_label(kind: str, name: str) -> str:
     """The name of an entry with its kind: agent/NAME or cron/NAME. For the daemon itself it is `daemon`."""
     return Subject(kind, name).label
-
-
-def format_target(sent: ProblemNotice) -> str:
-    """A channel, and the recipient there if a message or a report names one."""
-    return f"{sent.channel}:{sent.target}" if sent.target else sent.channel

@@ -41,17 +41,8 @@ def parse_content(content: bytes, diagnostics: Diagnostics) -> marked_yaml.Marke
 
 def check_owner(found: os.stat_result, path: Path, diagnostics: Diagnostics) -> None:
     """Report other users who may write the config: it can run commands, as a crontab can."""
-    quoted = shlex.quote(str(path))
-    if everybody_may(found, MAY_WRITE):
-        diagnostics.add_error(NO_POSITION, "", f"everybody may write this file, and with it run commands; do: chmod o-w {quoted}")
-    elif others_may(found, MAY_WRITE):
-        diagnostics.add_warning(
-            NO_POSITION, "", f"its group may write this file, and with it run commands; do: chmod g-w {quoted}"
-        )
-    if found.st_uid not in (0, os.geteuid()):
-        diagnostics.add_warning(
-            NO_POSITION, "", f"this file belongs to another user (id {found.st_uid}), who can run commands with it"
-        )
+    _check_writers(found, path, "this file", "and with it run commands", diagnostics)
+    _check_user(found, "this file", "can run commands with it", diagnostics)
 
 
 def check_folder(path: Path, diagnostics: Diagnostics) -> None:
@@ -61,20 +52,24 @@ def check_folder(path: Path, diagnostics: Diagnostics) -> None:
     """
     for folder in dict.fromkeys((config_folder(path), path.resolve().parent)):
         found = folder.stat()
-        quoted = shlex.quote(str(folder))
-        replaces = "the folder of this file, and so replace it and run commands; do: chmod"
-        if found.st_mode & stat.S_ISVTX:
-            pass
-        elif everybody_may(found, MAY_WRITE):
-            diagnostics.add_error(NO_POSITION, "", f"everybody may write {folder}, {replaces} o-w {quoted}")
-        elif others_may(found, MAY_WRITE):
-            diagnostics.add_warning(NO_POSITION, "", f"its group may write {folder}, {replaces} g-w {quoted}")
-        if found.st_uid not in (0, os.geteuid()):
-            diagnostics.add_warning(
-                NO_POSITION,
-                "",
-                f"{folder} belongs to another user (id {found.st_uid}), who can replace this file and run commands",
-            )
+        if not found.st_mode & stat.S_ISVTX:
+            _check_writers(found, folder, f"{folder}, the folder of this file", "and so replace it and run commands", diagnostics)
+        _check_user(found, str(folder), "can replace this file and run commands", diagnostics)
+
+
+def _check_writers(found: os.stat_result, path: Path, what: str, so: str, diagnostics: Diagnostics) -> None:
+    """Report everybody, or a group, who may write `what`, and what they can do then."""
+    place = shlex.quote(str(path))
+    if everybody_may(found, MAY_WRITE):
+        diagnostics.add_error(NO_POSITION, "", f"everybody may write {what}, {so}; do: chmod o-w {place}")
+    elif others_may(found, MAY_WRITE):
+        diagnostics.add_warning(NO_POSITION, "", f"its group may write {what}, {so}; do: chmod g-w {place}")
+
+
+def _check_user(found: os.stat_result, what: str, can: str, diagnostics: Diagnostics) -> None:
+    """Report another user who owns `what`, and what that user can do."""
+    if found.st_uid not in (0, os.geteuid()):
+        diagnostics.add_warning(NO_POSITION, "", f"{what} belongs to another user (id {found.st_uid}), who {can}")
 
 
 def _decode_content(content: bytes, diagnostics: Diagnostics) -> str:

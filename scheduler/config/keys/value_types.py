@@ -378,7 +378,17 @@ def _check_expression(text: str) -> None:
     parse_expression(text)
 
 
-_AMOUNT = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}]}
+def _tokens(most: int, label: str) -> tuple[object, ...]:
+    """The marks of an amount of tokens."""
+    schema = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d+[km]$"}], "x-form": label}
+    return BeforeValidator(parse_tokens), Field(ge=1, le=most), WithJsonSchema(schema)
+
+
+def _usd(least: float, label: str) -> tuple[object, ...]:
+    """The marks of an amount of money."""
+    schema = {"type": "number", "minimum": least, "x-form": label}
+    return Field(ge=least, le=MOST_USD, allow_inf_nan=False), WithJsonSchema(schema)
+
 
 OrUnset = Annotated[T | None, _Unset()]
 Text = Annotated[str, text(parse_nonempty_text)]
@@ -407,31 +417,11 @@ Stagger = Annotated[
 Rate = Annotated[tuple[int, timedelta], text(parse_rate, "rate", pattern=r"^\d+ per \S+$")]
 OpeningTime = Annotated[int, text(parse_opening_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 ClosingTime = Annotated[int, text(parse_closing_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$|^24:00$")]
-Tokens = Annotated[
-    int,
-    BeforeValidator(parse_tokens),
-    Field(ge=1, le=1_000_000),
-    WithJsonSchema({**_AMOUNT, "x-form": "amount of tokens, at most 1,000k"}),
-]
-TokensADay = Annotated[
-    int,
-    BeforeValidator(parse_tokens),
-    Field(ge=1, le=MOST_TOKENS),
-    WithJsonSchema({**_AMOUNT, "x-form": "amount of tokens"}),
-]
-UsdADay = Annotated[
-    float,
-    Field(ge=0.0001, le=MOST_USD, allow_inf_nan=False),
-    WithJsonSchema({"type": "number", "minimum": 0.0001, "x-form": "USD"}),
-]
-UsdARun = Annotated[
-    float, Field(ge=0, le=MOST_USD, allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": 0, "x-form": "USD"})
-]
-UsdPerMillion = Annotated[
-    float,
-    Field(ge=0, le=MOST_USD, allow_inf_nan=False),
-    WithJsonSchema({"type": "number", "minimum": 0, "x-form": "USD per million tokens"}),
-]
+Tokens = Annotated[int, *_tokens(1_000_000, "amount of tokens, at most 1,000k")]
+TokensADay = Annotated[int, *_tokens(MOST_TOKENS, "amount of tokens")]
+UsdADay = Annotated[float, *_usd(0.0001, "USD")]
+UsdARun = Annotated[float, *_usd(0, "USD")]
+UsdPerMillion = Annotated[float, *_usd(0, "USD per million tokens")]
 Retries = Annotated[int, Field(ge=0, le=10)]
 AckLength = Annotated[int, Field(ge=0, le=10_000)]
 Count = Annotated[int, Field(ge=1, le=1000)]
