@@ -36,7 +36,7 @@ from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
-from scheduler.model.problem import DAEMON, Problem
+from scheduler.model.problem import DAEMON, PROVIDER, Problem
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import outbox, problems, rejected_wakes, run_history, runs, wakes
 
@@ -248,11 +248,11 @@ def _delivery_texts(run: RunRecord) -> list[str]:
 
 def _problem_facts(explained: ExplainedEntry) -> Iterator[Fact]:
     """The open problems: since when, what each recipient was sent, and what would end each."""
-    at, everything = explained.times.at, problems.all_problems(explained.db, also_over=False)
-    own = [each for each in everything if each.subject[:2] == explained.key]
+    db, at = explained.db, explained.times.at
+    own = [each for each in problems.unsettled_problems(db, *explained.key) if each.over_at is None]
     own.sort(key=lambda each: (-each.found.severity.rank, each.since))
-    answers = [(each, problem_list.as_answer(each, everything, explained.now)) for each in own]
-    found = [(problem, answer) for problem, answer in answers if answer.state in problem_list.LISTED]
+    shown = problem_list.as_answers(own, [*own, *problems.unsettled_problems(db, PROVIDER)], explained.now)
+    found = [pair for pair in zip(own, shown, strict=True) if pair[1].state in problem_list.LISTED]
     for problem, each in found[:MAX_PROBLEMS]:
         known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {each.course(at)}"
         ends = f". It {_ending_text(explained, problem)}" if problem.is_reported else ""

@@ -25,7 +25,7 @@ ACKNOWLEDGED = [name for name in answers.Problem.model_fields if name.startswith
 def list_problems(db: sqlite3.Connection, now: datetime, *, also_over: bool = True) -> list[answers.Problem]:
     """All problems: those that are over come last, and the most severe first."""
     found = problems.all_problems(db, also_over=also_over)
-    listed = [as_answer(each, found, now) for each in found]
+    listed = as_answers(found, found, now)
     return sorted(listed, key=lambda each: (each.over is not None, -Severity(each.severity).rank, each.since, each.subject))
 
 
@@ -56,8 +56,19 @@ def _names_of(problem: answers.Problem) -> tuple[str | None, ...]:
     return problem.number, problem.subject, problem.subject.partition("/")[2]
 
 
-def as_answer(problem: Problem, found: Collection[Problem], now: datetime) -> answers.Problem:
-    """A problem as the API shows it. `found` are those among which its cause and its consequences are looked for."""
+def as_answers(wanted: Iterable[Problem], found: Iterable[Problem], now: datetime) -> list[answers.Problem]:
+    """These problems as the API shows them. `found` are those among which their causes and consequences are looked for."""
+    numbers: dict[int | None, str] = {}
+    affected: dict[int | None, list[EntryName]] = {}
+    for each in found:
+        numbers[each.id] = each.number
+        if each.found.cause_id and each.subject.kind in tuple(Kind):
+            name = EntryName(kind=Kind(each.subject.kind).value, name=each.subject.name)
+            affected.setdefault(each.found.cause_id, []).append(name)
+    return [_as_answer(each, numbers.get(each.found.cause_id), affected.get(each.id, []), now) for each in wanted]
+
+
+def _as_answer(problem: Problem, cause: str | None, affects: list[EntryName], now: datetime) -> answers.Problem:
     subject, cause_id = problem.subject, problem.found.cause_id
     kind = Kind(subject.kind) if subject.kind in tuple(Kind) else None
     acknowledged = problem.acknowledgement if problem.is_acknowledged else None
@@ -76,12 +87,8 @@ def as_answer(problem: Problem, found: Collection[Problem], now: datetime) -> an
         over=problem.over_at,
         ended_by=problem.ended_by,
         unstable=problem.is_unstable(now),
-        cause=next((each.number for each in found if each.id == cause_id), None),
-        affects=[
-            EntryName(kind=Kind(each.subject.kind).value, name=each.subject.name)
-            for each in found
-            if each.found.cause_id == problem.id and each.subject.kind in tuple(Kind)
-        ],
+        cause=cause,
+        affects=affects,
         **{name: getattr(acknowledged, name.removeprefix("acknowledged_"), None) for name in ACKNOWLEDGED},
         run=problem.evidence.last_run_id or None,
         notices=[

@@ -15,12 +15,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 
-from heartbeatd import answers
+from heartbeat.findings import Severity
 from heartbeatd.operations import Concern, Permission
 from heartbeatd.questions import ListProblems
 from scheduler import __version__
 from scheduler.engine.inbox import Refused
 from scheduler.model.settings import Settings
+from scheduler.store import problems
 from scheduler.store.database import parse_row_id
 from scheduler.web.access import authorize
 from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
@@ -247,16 +248,22 @@ def shared_values(api: ApiRequest, session: Session | None, url: str) -> dict[st
     }
 
 
-def _new_problems(api: ApiRequest) -> list[answers.Problem]:
-    """The open problems that nobody has acknowledged, the most severe first, as far as the caller may see them.
+def _new_problems(api: ApiRequest) -> list[str]:
+    """The severities of the open problems that nobody has acknowledged, the worst first, as far as the caller may see them.
 
-    There are none if they cannot be read: the page of an error has the navigation too.
+    There are none if they cannot be read: the page of an error has the navigation too. For a token for all agents they are only
+    counted, because each page does this.
     """
     try:
-        listed = ask(api, "list_problems", ListProblems()).problems
+        if api.caller.agents is not None:
+            listed = ask(api, "list_problems", ListProblems()).problems
+            return [each.severity for each in listed if each.state == "open" and not each.acknowledged_at]
+        with open_reader(api.app_state) as db:
+            counts = problems.count_open(db)
     except EXPECTED_ERRORS:
         return []
-    return [each for each in listed if each.state == "open" and not each.acknowledged_at]
+    found = [severity for (_, severity, is_known), count in counts.items() if not is_known for _ in range(count)]
+    return sorted(found, key=lambda each: -Severity(each).rank)
 
 
 def _api_request(app_state: AppState, request: Request) -> ApiRequest:
