@@ -13,6 +13,7 @@ from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
+from scheduler.cli import options
 from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import format_table, print_answer, print_config_errors, print_warnings, shorten_to_line, utc_now
@@ -22,8 +23,8 @@ from scheduler.config.settings import load
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level
+from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.store import entries
 
@@ -46,7 +47,7 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
         return _show_diff(source, loaded)
     if tools:
         return _show_tools(loaded.settings, form)
-    return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, form)
+    return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, loaded.settings, form)
 
 
 def _show_diff(source: Source, loaded: LoadedConfig) -> int:
@@ -61,11 +62,9 @@ def _show_diff(source: Source, loaded: LoadedConfig) -> int:
     return 0
 
 
-def _show_effective(path: Path, name: str, form: str) -> int:
-    try:
-        rows = list_effective_values(path, os.environ, name)
-    except LookupError as error:
-        raise InputError(str(error)) from error
+def _show_effective(path: Path, name: str, settings: Settings, form: str) -> int:
+    known = [*((Kind.HEARTBEAT, each) for each in settings.heartbeats), *((Kind.CRON, each) for each in settings.jobs)]
+    rows = list_effective_values(path, os.environ, options.resolve_entry(name, known))
     print_answer([row._asdict() for row in rows], form, [format_table(("KEY", "VALUE", "FROM"), rows)])
     return 0
 

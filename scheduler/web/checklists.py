@@ -18,6 +18,7 @@ from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.settings.effective_values import list_effective_values
+from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.config_editing import read_config
@@ -162,7 +163,7 @@ def _in_config_message(request: ApiRequest, beat: Heartbeat) -> str:
     path = request.app_state.settings().path
     key, place = f"agents.{beat.name}.heartbeat.checklist", path.name
     try:
-        rows = list_effective_values(path, os.environ, f"agent/{beat.name}")
+        rows = list_effective_values(path, os.environ, (Kind.HEARTBEAT, beat.name))
         place = next((row.origin for row in rows if row.key == "heartbeat.checklist"), place)
     except (ConfigError, LookupError):
         pass

@@ -53,8 +53,7 @@ def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
     content, declared = _read_declared(request)
     found = declared.get(_section_of(kind))
     try:
-        word = "agent" if kind is Kind.HEARTBEAT else "cron"
-        rows = list_effective_values(request.app_state.settings().path, os.environ, f"{word}/{name}")
+        rows = list_effective_values(request.app_state.settings().path, os.environ, request.key)
     except LookupError:
         rows = []  # the file has changed and is not applied yet
     except ConfigError as error:

@@ -23,6 +23,7 @@ from scheduler.cli.main import main
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema, load_config
 from scheduler.engine.delivery import Delivery, action_if_uncertain
+from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel
 from scheduler.store.outbox import message_parts
 
@@ -363,7 +364,7 @@ def test_no_token_is_in_the_settings_the_effective_values_or_the_database(
     world = begin(make_world, config(phone))
     world.run(hours=1)
     settings = load_config(world.config, ENVIRON).settings
-    rows = list_effective_values(world.config, ENVIRON, "ops")
+    rows = list_effective_values(world.config, ENVIRON, (Kind.HEARTBEAT, "ops"))
     everything = f"{settings!r} {rows} {world.events} {world.records()}"
     state = b"".join(file.read_bytes() for file in world.state.parent.rglob("*") if file.is_file())
     assert len(phone.requests) == 2

@@ -131,7 +131,9 @@ def test_effective_values_are_printed_as_json(tmp_path: Path, capsys: pytest.Cap
     assert {"key": "every", "value": "1h", "origin": "config.yaml:7"} in json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("name", "error"), [("ops", "write agent/ops or cron/ops"), ("nobody", "neither an agent nor a job")])
+@pytest.mark.parametrize(
+    ("name", "error"), [("ops", "write agent/ops or cron/ops"), ("opps", "no agent or cron job 'opps'; did you mean ops?")]
+)
 def test_effective_values_need_the_name_of_one_entry(
     name: str, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
-import pytest
 from checkout import HOME
 from config_file import RIGHT, read
 
@@ -20,6 +19,7 @@ from scheduler.config.keys.reference import render_reference
 from scheduler.config.settings import agents, jobs
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema
+from scheduler.model.outcome import Kind
 
 PAGE = HOME / "docs" / "reference.md"
 
@@ -50,25 +50,16 @@ def test_the_schema_allows_x_keys_at_the_top() -> None:
 def test_effective_values_name_their_origin(tmp_path: Path) -> None:
     read(tmp_path, RIGHT)
     environ = {"HEARTBEATD_SET__agents__ops__model": "m"}
-    rows = {row.key: (row.value, row.origin) for row in list_effective_values(tmp_path / "config.yaml", environ, "ops")}
+    rows = {
+        row.key: (row.value, row.origin)
+        for row in list_effective_values(tmp_path / "config.yaml", environ, (Kind.HEARTBEAT, "ops"))
+    }
     assert rows["heartbeat.interval"] == ("30m", "config.yaml:14")
     assert rows["runner.argv"] == ("[cat]", "defaults.agent.runner.argv config.yaml:8")
     assert rows["model"] == ("m", "environment HEARTBEATD_SET__agents__ops__model")
     assert rows["heartbeat.timeout"] == ("5m", "built in")
     assert rows["heartbeat.timezone"] == ("Europe/Berlin", "built in")
     assert rows["heartbeat.deliver"] == ("[hook]", "built in")
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [("opps", "opps is neither an agent nor a job; did you mean ops?"), ("both", "write agent/both or cron/both")],
-)
-def test_a_name_of_no_entry_or_two_entries_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
-    both = "  both: {heartbeat: {interval: 1h}}\ncron:\n  both: {every: 1h, command: x}\n"
-    read(tmp_path, RIGHT.replace("cron:\n", both))
-    with pytest.raises(LookupError, match=problem):
-        list_effective_values(tmp_path / "config.yaml", {}, name)
-    assert list_effective_values(tmp_path / "config.yaml", {}, "cron/both")[0].key == "enabled"
 
 
 def test_every_key_of_an_agent_is_in_a_section_of_the_form_or_left_out_on_purpose() -> None:

@@ -19,6 +19,7 @@ from scheduler.config.settings import templates
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema, load_config
 from scheduler.model.budget import Price
+from scheduler.model.outcome import Kind
 
 KEY = "sk-canary-41d8"
 ENVIRON = {"KEY": KEY}
@@ -539,7 +540,7 @@ def test_the_minimum_interval_is_only_for_agents_that_call_a_model(tmp_path: Pat
 def test_no_secret_of_a_provider_or_a_gateway_is_shown(tmp_path: Path) -> None:
     text = fleet('runner: {kind: http, url: "http://a/${KEY}", headers: {Authorization: "Bearer ${KEY}"}}', "decide: {model: q}")
     loaded = read(tmp_path, text, ENVIRON)
-    rows = list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")
+    rows = list_effective_values(tmp_path / "config.yaml", ENVIRON, (Kind.HEARTBEAT, "ops"))
     assert KEY not in f"{loaded!r} {rows}"
     shown = {row.key: row.value for row in rows}
     assert (shown["runner.url"], shown["runner.headers"]) == ("http://***", "{Authorization: Bearer ${KEY}}")
@@ -608,7 +609,7 @@ def test_effective_values_show_the_runner_and_provider_of_an_agent(
     tmp_path: Path, runner: str, beat: str, expected: dict[str, str]
 ) -> None:
     ops(tmp_path, runner, beat)
-    rows = {row.key: row.value for row in list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")}
+    rows = {row.key: row.value for row in list_effective_values(tmp_path / "config.yaml", ENVIRON, (Kind.HEARTBEAT, "ops"))}
     assert expected.items() <= rows.items()
 
 

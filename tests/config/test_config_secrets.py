@@ -17,6 +17,7 @@ from scheduler.config.settings.config_snapshot import mask_text
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.secrets import is_secret_variable, read_env_file
+from scheduler.model.outcome import Kind
 
 CANARY = "canary-5f1c-do-not-print"
 WITH_SECRETS = """\
@@ -78,8 +79,8 @@ def test_no_secret_is_shown_in_settings_warnings_or_effective_values(tmp_path: P
     (tmp_path / "key.txt").write_text(CANARY)
     loaded = read(tmp_path, WITH_SECRETS, {"CANARY": CANARY})
     rows = [
-        *list_effective_values(tmp_path / "config.yaml", {"CANARY": CANARY}, "ops"),
-        *list_effective_values(tmp_path / "config.yaml", {}, "job"),
+        *list_effective_values(tmp_path / "config.yaml", {"CANARY": CANARY}, (Kind.HEARTBEAT, "ops")),
+        *list_effective_values(tmp_path / "config.yaml", {}, (Kind.CRON, "job")),
     ]
     assert CANARY not in f"{loaded} {loaded!r} {rows}"
     assert ("env", "{KEY: ${file:key.txt}}") in [row[:2] for row in rows]

@@ -25,6 +25,7 @@ from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
+from scheduler.model.outcome import Kind
 from scheduler.store import overviews
 from scheduler.telemetry.event_log import EventLog
 
@@ -587,7 +588,9 @@ def read_both(folder: Path, text: str) -> tuple[Any, Any]:
 def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
     read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "on_failure: {after: 2}")
     rows = {
-        row.key: row.value for name in ("ops", "nightly") for row in list_effective_values(tmp_path / "config.yaml", {}, name)
+        row.key: row.value
+        for key in ((Kind.HEARTBEAT, "ops"), (Kind.CRON, "nightly"))
+        for row in list_effective_values(tmp_path / "config.yaml", {}, key)
     }
     assert {key: value for key, value in rows.items() if "on_failure." in key} == {
         "heartbeat.on_failure.after": "2",

@@ -13,12 +13,12 @@ from heartbeat.words import format_duration
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.message_parts import did_you_mean
 from scheduler.config.keys.models import Form, definition
 from scheduler.config.settings.config_data import map_at, read_config_data
 from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.runners import DEFAULT_MODEL
+from scheduler.model.entry import Key
 from scheduler.model.settings import Settings
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
@@ -32,11 +32,10 @@ class EffectiveValue(NamedTuple):
     origin: str
 
 
-def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> list[EffectiveValue]:
-    """Every value of `name` (or agent/NAME, cron/NAME). Raises ConfigError for an invalid config, and LookupError, whose text
-    says what to write, for a name that does not exist or is ambiguous."""
+def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> list[EffectiveValue]:
+    """Every value of an agent or a job. Raises ConfigError for an invalid config, and LookupError if it has no such entry."""
+    kind, name = key[0].section, key[1]
     settings = load_config(path, environ, resolve_secrets=False).settings
-    kind, name = _find_entry(name, settings)
     diagnostics = Diagnostics(str(path))
     source = read_config_data(path, environ, diagnostics)
     section, model = SECTIONS[kind]
@@ -44,19 +43,6 @@ def list_effective_values(path: Path, environ: Mapping[str, str], name: str) -> 
     written = merge(defaults, source.root[section][name] or MarkedMap())
     listing = _Listing(path.name, diagnostics.default_paths, _BuiltValues(settings, kind, name, written))
     return list(listing.iterate_values(model, SecretMasker(source.root).mask_map(written, (section, name)), ()))
-
-
-def _find_entry(name: str, settings: Settings) -> tuple[str, str]:
-    kind, slash, bare = name.partition("/")
-    known = {"agent": settings.heartbeats, "cron": settings.jobs}
-    if slash and kind in known and bare in known[kind]:
-        return kind, bare
-    found = [kind for kind, names in known.items() if name in names]
-    if len(found) == 1:
-        return found[0], name
-    if found:
-        raise LookupError(f"{name} is both an agent and a job; write agent/{name} or cron/{name}")
-    raise LookupError(f"{name} is neither an agent nor a job{did_you_mean(name, [*settings.heartbeats, *settings.jobs])}")
 
 
 class _Listing:

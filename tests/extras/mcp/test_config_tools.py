@@ -217,7 +217,9 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> N
 def test_the_secrets_of_servers_are_masked(tmp_path: Path) -> None:
     text = config(f'mcp: [{{name: disk, url: "https://a.example/{KEY}", headers: {{A: "{KEY}"}}, allow: free}}]')
     read(tmp_path, text, ENVIRON)
-    shown = {value.key: value.value for value in list_effective_values(tmp_path / "config.yaml", ENVIRON, "ops")}
+    shown = {
+        value.key: value.value for value in list_effective_values(tmp_path / "config.yaml", ENVIRON, (Kind.HEARTBEAT, "ops"))
+    }
     assert shown["runner.tools.mcp"] == "[{name: disk, url: https://***, headers: {A: ***}, allow: free}]"
     assert shown["runner.tools.max_turns"] == "10"
 
