@@ -1,17 +1,19 @@
-"""Parses the text of a checklist: its items with their annotations, the completed items, and whether any work is left."""
+"""Reads the text of a checklist: its items and their annotations, whether any work is left, and what of it is due."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import lru_cache
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import pairwise
 
 from heartbeat.words import parse_duration
 
 _FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
-HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*))?$")
 _EMPTY_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])?\s*(?:\[\s*\])?$")
 _DONE_BOX = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])\s*)?\[[xX]\](?:\s|$)")
 _RULE = re.compile(r"([-*_])(?:\s*\1){2,}$")
@@ -21,6 +23,37 @@ LONGEST_EVERY = timedelta(days=9999)
 _BULLET = re.compile(r"(\s*)(?:[-*+]|\d{1,9}[.)])(?:\s+|$)")
 _BRACKETS = re.compile(r"\[([^\[\]]{0,40})\](?:\s+|$)")
 _PRIORITIES = {"high": HIGH, "medium": NORMAL, "low": LOW}
+# A YAML block as OpenClaw reads it.
+_TASKS_KEY = re.compile(r"\s*tasks:\s*$", re.IGNORECASE)
+_TASK_ENTRY = re.compile(r"\s*-\s*(?:name|interval|prompt):\s", re.IGNORECASE)
+_MARK_ADVICE = "write [every 30m] with a unit (s, m, h or d), or [high], [low], [paused], [completed]"
+_TASKS_ADVICE = "write each task as an item of its own: - [every 30m] Is there urgent mail?"
+
+ANY_SLOT = datetime.min.replace(tzinfo=UTC)  # stands for any slot, if the selection is the same at all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The number of boxes with a text that are open, and that are done."""
+
+    open: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a checklist goes into the prompt.
+
+    `text` includes the headings. `has_work` says whether anything in it is to be done. Items with an `every` are named by the
+    hash of their text: `prompted_items` are those in the text, `recurring_items` are all of the list. `remarks` are those of
+    the checklist.
+    """
+
+    text: str
+    has_work: bool
+    prompted_items: frozenset[str] = frozenset()
+    recurring_items: frozenset[str] = frozenset()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +95,6 @@ def parse_list_line(line: str) -> ListLine | None:
     return replace(found, text=line[at:].strip())
 
 
-def unreadable_mark(line: str) -> str | None:
-    """Text in the place of a mark that looks like one but cannot be read, such as `[every 30]` without a unit. None if there is
-    none.
-    """
-    marked = parse_list_line(line)
-    brackets = _BRACKETS.match(marked.text) if marked else None
-    if brackets is None:
-        return None
-    words = [word.strip().lower() for word in brackets[1].split("|")]
-    means_a_mark = words[0].startswith("every ") or (len(words) > 1 and any(_add_mark(ListLine("", 0), word) for word in words))
-    return f"[{brackets[1]}]" if means_a_mark else None
-
-
 def _add_brackets(found: ListLine, words: str) -> ListLine | None:
     """The line with the marks of one pair of brackets, which are separated by `|`. None if one of them is neither a box nor a
     mark.
@@ -101,79 +121,230 @@ def _add_mark(found: ListLine, word: str) -> ListLine | None:
     return None
 
 
-def open_tasks(text: str) -> str:
-    """The text without HTML comments and without sections under a `Completed` heading of any level.
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line outside comments. `level` is that of a heading, else 0. `is_open`: it is in no completed section.
 
-    Such a section ends at the next heading of the same or a higher level. Nothing is removed inside code fences. A comment that
-    is never closed stays.
+    `item` are its parts if it is a line of a list. `has_work`: it contains something to do.
     """
-    return "\n".join(line for line, _ in open_lines(text)).strip("\n")
+
+    text: str
+    is_code: bool
+    level: int
+    is_open: bool
+    item: ListLine | None
+    has_work: bool
 
 
-@lru_cache(maxsize=16)
-def has_work(text: str) -> bool:
-    """Whether the checklist has anything to prompt the agent about.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """The lines of a list item with everything that belongs to it, or lines without an item."""
 
-    Blank lines, headings, rules, empty list items and boxes, done boxes, marks without a text, empty fences, comments and
-    everything under `Completed` do not count. `#TODO`, without a blank, is not a heading and counts.
-    """
-    return any(is_content(line, code) for line, code in open_lines(text))
+    lines: list[_Line]
+    has_work: bool
 
+    @property
+    def item(self) -> ListLine | None:
+        """The parts of its first line, if it is an item with something to do."""
+        return self.lines[0].item if self.has_work else None
 
-@lru_cache(maxsize=16)
-def open_lines(text: str) -> tuple[tuple[str, bool], ...]:
-    """The lines of all sections that are not completed, without comments, and whether each line is code.
+    @property
+    def is_recurring(self) -> bool:
+        return self.item is not None and self.item.every is not None
 
-    Cached, because each run needs the lines of the same text about ten times.
-    """
-    return tuple(_lines_outside_completed(text))
+    @property
+    def item_hash(self) -> str:
+        """Identifies the item by its text. Marks, boxes and indentation do not change it."""
+        shown = (line.text for line in self.lines if line.text.strip())
+        bare = (marked.text if (marked := parse_list_line(line)) else line for line in shown)
+        text = "\n".join(" ".join(line.split()) for line in bare)
+        return sha256(text.encode(errors="replace")).hexdigest()
 
+    def is_due(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> bool:
+        if self.item is None or self.item.paused:
+            return False
+        if self.item.every is None or everything:
+            return True
+        last = last_prompted.get(self.item_hash)
+        # A slot before the last one means that the system clock was set back. Waiting until that time again would take too long.
+        return last is None or not last <= slot < last + self.item.every
 
-def _lines_outside_completed(text: str) -> Iterator[tuple[str, bool]]:
-    completed = 0
-    for line, code in _visible_lines(text):
-        heading = None if code else HEADING.match(line)
-        if heading and (not completed or len(heading[1]) <= completed):
-            completed = len(heading[1]) if _is_completed_title(heading[2] or "") else 0
-        if not completed:
-            yield line, code
-
-
-def is_content(line: str, code: bool) -> bool:
-    """Whether a line contains something to do."""
-    bare = line.strip()
-    if not bare:
-        return False
-    if code:
-        return not _FENCE.match(line)
-    if marked := parse_list_line(line):
-        bare = marked.without_marks.strip()
-    return not (HEADING.match(line) or _EMPTY_ITEM.match(bare) or _DONE_BOX.match(bare) or _RULE.match(bare))
+    def lines_for_agent(self) -> Iterator[str]:
+        """The lines without the marks of the item. Only a high priority stays marked."""
+        first, *others = self.lines
+        if marked := first.item:
+            urgent = "[high] " if marked.priority == HIGH else ""
+            yield f"{marked.lead}{urgent}{marked.without_marks[len(marked.lead) :]}"
+        else:
+            yield first.text
+        yield from (line.text for line in others)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """The number of boxes with a text that are open, and that are done."""
+class _Section:
+    """A heading and everything below it up to the next heading. Level 0 is the text before the first heading."""
 
-    open: int
-    done: int
+    level: int
+    heading: list[str]
+    blocks: list[_Block]
+
+    def due_blocks(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> list[_Block]:
+        """The blocks that go into the prompt: the due items, and the other text if there is a due item."""
+        due = {block for block in self.blocks if block.is_due(slot, last_prompted, everything=everything)}
+        if not due and any(block.item for block in self.blocks):
+            return []
+        # Due items are sorted within their own positions, so that the text between them stays where it is.
+        in_order = (block for block in self.blocks if block in due)
+        ordered = iter(sorted(in_order, key=lambda block: block.item.priority if block.item else NORMAL))
+        return [next(ordered) if block in due else block for block in self.blocks if block in due or not block.item]
+
+
+class Checklist:
+    """A parsed checklist. Use `parse_checklist`, which parses each text once."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = tuple(_parse_lines(text))
+        self._open = [line for line in self.lines if line.is_open]
+
+    @property
+    def open_text(self) -> str:
+        """The text without HTML comments and without sections under a `Completed` heading of any level.
+
+        Such a section ends at the next heading of the same or a higher level. Nothing is removed inside code fences. A comment
+        that is never closed stays.
+        """
+        return "\n".join(line.text for line in self._open).strip("\n")
+
+    @cached_property
+    def has_work(self) -> bool:
+        """Whether it has anything to prompt the agent about.
+
+        Blank lines, headings, rules, empty list items and boxes, done boxes, marks without a text, empty fences, comments and
+        everything under `Completed` do not count. `#TODO`, without a blank, is not a heading and counts.
+        """
+        return any(line.has_work for line in self._open)
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes about text that looks like a mark but cannot be read, and so is sent as plain text."""
+        strange = dict.fromkeys(mark for line in self._open if line.item and (mark := _unreadable_mark(line.item)))
+        found = [f"{mark} is not an annotation and is sent as plain text; {_MARK_ADVICE}" for mark in strange]
+        lines = [line.text for line in self._open if line.text.strip()]
+        if any(_TASKS_KEY.match(first) and _TASK_ENTRY.match(second) for first, second in pairwise(lines)):
+            found.append(f"a `tasks:` block is sent as plain text, whole and at every run; {_TASKS_ADVICE}")
+        return tuple(found)
+
+    def select_due_items(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool = False) -> Selection:
+        """What goes into the prompt at `slot`. `last_prompted` has the slot at which each item was last in a prompt, by its hash.
+
+        An item without `every` is due at every run, a paused item never. `everything` selects all items that are not paused. In
+        each section the due items are sorted by priority. Other text belongs to the items of its section and goes into the prompt
+        with them, or at every run if the section has no items. Sections without due items are left out.
+        """
+        return self._constant_selection or self._select(slot, last_prompted, everything=everything)
+
+    @cached_property
+    def _constant_selection(self) -> Selection | None:
+        """The selection if no item has an `every`, as in most checklists: it is the same at every run. None otherwise."""
+        return None if self._recurring_items else self._select(ANY_SLOT, {}, everything=True)
+
+    @cached_property
+    def _sections(self) -> list[_Section]:
+        sections = [_Section(0, [], [])]
+        for lines in _group_lines(self._open):
+            if lines[0].level:
+                sections.append(_Section(lines[0].level, [lines[0].text], []))
+            else:
+                sections[-1].blocks.append(_Block(lines, any(line.has_work for line in lines)))
+        return sections
+
+    @cached_property
+    def _recurring_items(self) -> frozenset[str]:
+        blocks = (block for section in self._sections for block in section.blocks)
+        return frozenset(block.item_hash for block in blocks if block.is_recurring)
+
+    def _select(self, slot: datetime, last_prompted: Mapping[str, datetime], *, everything: bool) -> Selection:
+        due = [section.due_blocks(slot, last_prompted, everything=everything) for section in self._sections]
+        levels = [section.level for section in self._sections]
+        has_work = [any(block.has_work for block in blocks) for blocks in due]
+        lines: list[str] = []
+        for place, section in enumerate(self._sections):
+            end = next((at for at in range(place + 1, len(levels)) if levels[at] <= section.level), len(levels))
+            if any(has_work[place:end]):  # a heading is included if something below it is
+                lines += section.heading
+                lines += (line for block in due[place] for line in block.lines_for_agent())
+        prompted = frozenset(block.item_hash for blocks in due for block in blocks if block.is_recurring)
+        return Selection("\n".join(lines).strip("\n"), any(has_work), prompted, self._recurring_items, self.remarks)
+
+
+@lru_cache(maxsize=16)
+def parse_checklist(text: str) -> Checklist:
+    """The checklist with this text. Cached, because each run needs it several times, and most runs have the same text."""
+    return Checklist(text)
 
 
 @lru_cache(maxsize=16)
 def count_boxes(*texts: str) -> Progress:
     """The boxes of these texts: the done ones everywhere, the open ones outside `Completed`."""
-    opened = sum(_has_box(line, "[ ]") for text in texts for line, code in open_lines(text) if not code)
-    done = sum(_has_box(line, "[x]") for text in texts for line, code in _visible_lines(text) if not code)
-    return Progress(opened, done)
+    lines = (line for text in texts for line in parse_checklist(text).lines if line.item and line.item.text)
+    boxes = [line.item.box for line in lines if line.item and (line.is_open or line.item.box == "[x]")]
+    return Progress(boxes.count("[ ]"), boxes.count("[x]"))
 
 
-def _has_box(line: str, box: str) -> bool:
-    marked = parse_list_line(line)
-    return marked is not None and marked.box == box and bool(marked.text)
+def _unreadable_mark(item: ListLine) -> str | None:
+    """Text in the place of a mark that looks like one but cannot be read, such as `[every 30]` without a unit. None if there is
+    none.
+    """
+    brackets = _BRACKETS.match(item.text)
+    if brackets is None:
+        return None
+    words = [word.strip().lower() for word in brackets[1].split("|")]
+    means_a_mark = words[0].startswith("every ") or (len(words) > 1 and any(_add_mark(ListLine("", 0), word) for word in words))
+    return f"[{brackets[1]}]" if means_a_mark else None
 
 
-def _is_completed_title(title: str) -> bool:
-    return title.rstrip("# \t").strip("*_~: \t").casefold() == "completed"
+def _group_lines(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
+    """Groups of lines that belong together: a heading, a list item with the lines that are indented below it or follow
+    directly, or other lines.
+    """
+    group: list[_Line] = []
+    for line in lines:
+        if group and not _continues_group(group[0], group[-1], line):
+            yield group
+            group = []
+        group.append(line)
+    if group:
+        yield group
+
+
+def _continues_group(first: _Line, before: _Line, line: _Line) -> bool:
+    if line.is_code and before.is_code:
+        return True
+    if line.level or first.level:
+        return False
+    if first.item is None:
+        return line.item is None
+    if line.item is not None:
+        return line.item.indent > first.item.indent
+    wide = line.text.expandtabs(4)
+    return not wide.strip() or bool(before.text.strip()) or len(wide) - len(wide.lstrip()) > first.item.indent
+
+
+def _parse_lines(text: str) -> Iterator[_Line]:
+    completed = 0  # the level of the completed section, 0 outside
+    for line, code in _visible_lines(text):
+        heading = None if code else _HEADING.match(line)
+        level = len(heading[1]) if heading else 0
+        if heading and (not completed or level <= completed):
+            title = (heading[2] or "").rstrip("# \t").strip("*_~: \t")
+            completed = level if title.casefold() == "completed" else 0
+        item = None if code else parse_list_line(line)
+        bare = item.without_marks.strip() if item else line.strip()
+        if code:
+            has_work = bool(bare) and not _FENCE.match(line)
+        else:
+            has_work = bool(bare) and not (level or _EMPTY_ITEM.match(bare) or _DONE_BOX.match(bare) or _RULE.match(bare))
+        yield _Line(line, code, level, not completed, item, has_work)
 
 
 def _visible_lines(text: str) -> Iterator[tuple[str, bool]]:
@@ -185,7 +356,8 @@ def _visible_lines(text: str) -> Iterator[tuple[str, bool]]:
         bare = line.rstrip("\r\n")
         if fence:
             yield bare, True
-            fence = "" if _closes_fence(fence, bare) else fence
+            mark = bare.strip()
+            fence = "" if len(mark) >= len(fence) and not mark.strip(fence[0]) else fence
         elif not hidden and (opened := _FENCE.match(bare)):
             yield bare, True
             fence = opened[1]
@@ -194,11 +366,6 @@ def _visible_lines(text: str) -> Iterator[tuple[str, bool]]:
             if shown.strip() or not bare.strip():
                 yield shown, False
         start += len(line)
-
-
-def _closes_fence(fence: str, line: str) -> bool:
-    mark = line.strip()
-    return len(mark) >= len(fence) and not mark.strip(fence[0])
 
 
 def _strip_comments(line: str, hidden: bool, last_close: int) -> tuple[str, bool]:

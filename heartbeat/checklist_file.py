@@ -14,7 +14,7 @@ from enum import Enum
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
-from heartbeat import checklist
+from heartbeat.checklist import parse_checklist
 
 MAX_BYTES = 64 * 1024
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -56,7 +56,7 @@ class ChecklistVersion:
     @property
     def has_work(self) -> bool:
         """Whether the checklist has anything to do. A byte order mark is ignored."""
-        return checklist.has_work(self.text.removeprefix("\ufeff"))
+        return parse_checklist(self.text.removeprefix("\ufeff")).has_work
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 
-from heartbeat import checklist, due_items
+from heartbeat.checklist import Selection, parse_checklist
 from heartbeat.checklist_file import FileProblem, create_checklist, read_file
-from heartbeat.due_items import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Heartbeat, Precheck
 
@@ -56,7 +55,7 @@ class Situation:
     `checklist` is its text, or the reason why there is none, as `load_checklist` returns it. `blocked` has the reasons that are
     known beforehand, each with its details: paused, another program holds the agent's lock, the budget has no room for this run,
     the circuit breaker of the model's provider is open. `slot` and `last_prompted` decide which items are due, as
-    `due_items.select_due_items` says.
+    `Checklist.select_due_items` says.
     """
 
     heartbeat: Heartbeat
@@ -72,12 +71,13 @@ class Situation:
         """What of the checklist goes into the prompt. A woken run gets all of it."""
         if isinstance(self.checklist, Skip):
             return EMPTY_SELECTION
-        return due_items.select_due_items(self.checklist, self.slot or self.now, self.last_prompted, everything=self.woken)
+        parsed = parse_checklist(self.checklist)
+        return parsed.select_due_items(self.slot or self.now, self.last_prompted, everything=self.woken)
 
     @property
     def has_work(self) -> bool:
         """Whether the checklist has any work, due or not."""
-        return not isinstance(self.checklist, Skip) and checklist.has_work(self.checklist)
+        return not isinstance(self.checklist, Skip) and parse_checklist(self.checklist).has_work
 
     @property
     def runs_without_checklist(self) -> bool:

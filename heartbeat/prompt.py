@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from zoneinfo import ZoneInfo
 
-from heartbeat.checklist import Progress, open_tasks
+from heartbeat.checklist import Progress, parse_checklist
 from heartbeat.checklist_file import FileProblem
 from heartbeat.evidence import OpenProblem
 from heartbeat.findings import TOOL_NAME
@@ -433,7 +433,7 @@ def _cut_precheck_output(checked: PrecheckResult) -> tuple[str, ...]:
 
 
 def _checklist_text(facts: PromptFacts) -> str:
-    tasks = open_tasks(facts.checklist).strip()
+    tasks = parse_checklist(facts.checklist).open_text.strip()
     if tasks:
         return f"Checklist:\n{tasks}"
     return f"The checklist is empty. {_FROM_MEMORY}" if facts.memory else "The checklist is empty."

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
+from heartbeat.checklist import Selection
 from heartbeat.checks import Skip
-from heartbeat.due_items import Selection
 from heartbeat.findings import Report
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.runners import Call, Failure, ToolCall

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from heartbeat import checklist, due_items
+from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
@@ -415,8 +415,8 @@ class _EntryDay(ExplainedEntry):
         text = load_checklist(self.spec) if self.spec else Skip.CHECKLIST_MISSING
         if isinstance(text, Skip):
             return ""
-        everything = due_items.select_due_items(text, self.now, {}, everything=True)
-        if checklist.has_work(text) and not everything.has_work:
+        parsed = parse_checklist(text)
+        if parsed.has_work and not parsed.select_due_items(self.now, {}, everything=True).has_work:
             return "all its items are paused or completed"
         return "each was checked within its [every ...]"
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from cron import crontab_reader
 from cron.job import Job
-from heartbeat import due_items
+from heartbeat.checklist import parse_checklist
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, list_names
@@ -144,7 +144,7 @@ def _checklist_remarks(heartbeats: Iterable[Heartbeat]) -> Iterator[tuple[str, s
     for heartbeat in heartbeats:
         text = load_checklist(heartbeat) if heartbeat.enabled else ""
         if isinstance(text, str) and not isinstance(text, Skip):
-            yield from ((heartbeat.name, remark) for remark in due_items.find_remarks(text))
+            yield from ((heartbeat.name, remark) for remark in parse_checklist(text).remarks)
 
 
 def check_folder(folder: Path) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from heartbeat.due_items import Selection
+from heartbeat.checklist import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeatd.answers import KnownTarget
 from scheduler.model.entry import Claim, Entry

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from heartbeat import checklist_file
-from heartbeat.checklist import has_work
+from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, FileProblem, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
 from heartbeatd.answers import Checklist
@@ -36,7 +36,7 @@ def get_checklist(request: ApiRequest, _: GetChecklist) -> Checklist:
     """The checklist with the hash of this version."""
     beat = _find_heartbeat(request)
     if _is_in_config(beat):
-        return Checklist(file=None, text=beat.checklist, hash=None, has_work=has_work(beat.checklist))
+        return Checklist(file=None, text=beat.checklist, hash=None, has_work=parse_checklist(beat.checklist).has_work)
     found = checklist_file.read_checklist(beat.workspace, beat.checklist)
     if isinstance(found, NotUtf8):
         raise HttpError(409, "checklist_not_utf8", f"{beat.checklist} of {beat.name} cannot be shown: {found}")

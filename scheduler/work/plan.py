@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cron.job import Job, format_wake_text, wakes_after
-from heartbeat import due_items, verdict
+from heartbeat import verdict
 from heartbeat.calendars import HoursAndDays
+from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
 from heartbeat.hours import first_closed, first_open
 from heartbeat.spec import Agent, Heartbeat, ModelRunner, Precheck
@@ -74,7 +75,7 @@ class HeartbeatEntry(Entry):
 
     def checklist_remarks(self) -> tuple[str, ...]:
         text = load_checklist(self.spec)
-        return () if isinstance(text, Skip) else due_items.find_remarks(text)
+        return () if isinstance(text, Skip) else parse_checklist(text).remarks
 
     @property
     def open_times(self) -> HoursAndDays:

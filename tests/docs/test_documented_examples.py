@@ -39,7 +39,8 @@ from servers.telegram import Telegram
 
 import heartbeat
 from cron import crontab_reader
-from heartbeat import due_items, findings
+from heartbeat import findings
+from heartbeat.checklist import parse_checklist
 from scheduler.cli.main import commands, main
 from scheduler.config.keys import time_zones
 
@@ -511,7 +512,7 @@ def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
 
 @blocks("markdown")
 def test_a_checklist_has_only_known_annotations(block: Block) -> None:
-    assert due_items.find_remarks(block.text) == ()
+    assert parse_checklist(block.text).remarks == ()
 
 
 @blocks("json")

@@ -16,7 +16,7 @@ from threading import Event, Thread
 import pytest
 from loops import loop_over
 
-from heartbeat.checklist import has_work, open_tasks
+from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import CHECKLIST_TEMPLATE, MAX_BYTES, FileProblem, create_checklist, read_file
 
 
@@ -203,7 +203,7 @@ def test_a_partly_written_template_is_removed(root: Path) -> None:
 
 
 def test_the_template_has_no_work() -> None:
-    assert not has_work(CHECKLIST_TEMPLATE)
+    assert not parse_checklist(CHECKLIST_TEMPLATE).has_work
 
 
 def _open_files() -> int:
@@ -251,7 +251,7 @@ def _umask() -> int:
     ],
 )
 def test_these_texts_have_no_work(text: str) -> None:
-    assert not has_work(text)
+    assert not parse_checklist(text).has_work
 
 
 @loop_over(
@@ -282,17 +282,17 @@ def test_these_texts_have_no_work(text: str) -> None:
     ],
 )
 def test_these_texts_have_work(text: str) -> None:
-    assert has_work(text)
+    assert parse_checklist(text).has_work
 
 
 def test_tasks_leave_out_comments_and_completed_items() -> None:
     text = "# List\n<!-- not\nthis -->\n- mail <!-- twice -->\n## Completed\n- old\n### Even older\n- x\n## Active\n- disk\n"
-    assert open_tasks(text) == "# List\n- mail \n## Active\n- disk"
+    assert parse_checklist(text).open_text == "# List\n- mail \n## Active\n- disk"
 
 
 def test_tasks_keep_code_as_it_is() -> None:
     text = "- run\n```html\n<!-- shown -->\n## Completed\n```\n- done?"
-    assert open_tasks(text) == text
+    assert parse_checklist(text).open_text == text
 
 
 @pytest.mark.parametrize(
@@ -300,6 +300,6 @@ def test_tasks_keep_code_as_it_is() -> None:
 )
 def test_hostile_lists_take_linear_time(text: str) -> None:
     begun = time.process_time()
-    has_work(text)
-    open_tasks(text)
+    parsed = parse_checklist(text)
+    _ = parsed.has_work, parsed.open_text
     assert time.process_time() - begun < 1

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 from heartbeat_specs import AGENT
 from loops import loop_over
 
-from heartbeat import due_items
 from heartbeat.calendars import AllowedDays, Calendar
+from heartbeat.checklist import parse_checklist
 from heartbeat.checks import Situation, Skip, check_results, first_obstacle, load_checklist, precheck_obstacle
 from heartbeat.hours import EVERY_DAY, Hours, window
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
@@ -28,7 +28,7 @@ FREE = Situation(OPS, NOON, woken=False, checklist="- look")
 PAUSED = {Skip.PAUSED: None}
 BREAKER_OPEN = {Skip.BREAKER_OPEN: "the key was refused"}
 
-ASKED = dict.fromkeys(due_items.select_due_items("- [every 6h] look", NOON, {}).recurring_items, NOON - timedelta(hours=5))
+ASKED = dict.fromkeys(parse_checklist("- [every 6h] look").select_due_items(NOON, {}).recurring_items, NOON - timedelta(hours=5))
 
 
 def given(heartbeat: dict[str, Any] | None = None, **changes: Any) -> Situation:

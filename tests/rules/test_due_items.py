@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from loops import loop_over
 
-from heartbeat.checklist import HIGH, LOW, NORMAL, Progress, count_boxes, has_work, parse_list_line
-from heartbeat.due_items import find_remarks, select_due_items
+from heartbeat.checklist import HIGH, LOW, NORMAL, Progress, count_boxes, parse_checklist, parse_list_line
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -17,9 +16,9 @@ HOUR = timedelta(hours=1)
 
 def due(text: str, **asked_before: int) -> str:
     """The items that are due at eight if all items were last checked `hours` before."""
-    known = select_due_items(text, EIGHT, {}).recurring_items
+    known = parse_checklist(text).select_due_items(EIGHT, {}).recurring_items
     before = dict.fromkeys(known, EIGHT - asked_before["hours"] * HOUR) if asked_before else {}
-    return select_due_items(text, EIGHT, before).text
+    return parse_checklist(text).select_due_items(EIGHT, before).text
 
 
 @loop_over(
@@ -64,7 +63,7 @@ def test_marks_may_come_before_or_after_a_box_and_unknown_marks_are_text(
 
 def test_zeroclaws_marks_for_completed_and_paused_items_work() -> None:
     assert due("- [low] a\n- [low|paused] b\n- [high] c") == "- [high] c\n- a"
-    assert not has_work("- [completed] look")
+    assert not parse_checklist("- [completed] look").has_work
     assert due("- [low|paused] b\n- [completed] c") == ""
     assert count_boxes("- [completed] a\n- [ ] b") == Progress(open=1, done=1)
 
@@ -83,10 +82,10 @@ def test_zeroclaws_marks_for_completed_and_paused_items_work() -> None:
     ],
 )
 def test_text_that_looks_like_a_mark_or_a_tasks_block_gets_a_remark(text: str, expected: list[str]) -> None:
-    found = find_remarks(text)
+    found = parse_checklist(text).remarks
     assert len(found) == len(expected)
     assert all(words in remark for words, remark in zip(expected, found, strict=True))
-    assert select_due_items(text, EIGHT, {}).remarks == found
+    assert parse_checklist(text).select_due_items(EIGHT, {}).remarks == found
 
 
 @loop_over(
@@ -105,7 +104,7 @@ def test_text_that_looks_like_a_mark_or_a_tasks_block_gets_a_remark(text: str, e
     ],
 )
 def test_ordinary_text_gets_no_remark(text: str) -> None:
-    assert find_remarks(text) == ()
+    assert parse_checklist(text).remarks == ()
 
 
 @pytest.mark.parametrize("line", ["look", "# - look", "-look", "[high] look", "", "--- [high]"])
@@ -128,14 +127,14 @@ def test_an_item_without_every_or_never_prompted_is_due() -> None:
 
 
 def test_a_paused_item_is_never_in_the_prompt_not_even_with_everything() -> None:
-    assert select_due_items("- [paused] look", EIGHT, {}).text == ""
-    assert select_due_items("- [paused] look\n- see", EIGHT, {}, everything=True).text == "- see"
+    assert parse_checklist("- [paused] look").select_due_items(EIGHT, {}).text == ""
+    assert parse_checklist("- [paused] look\n- see").select_due_items(EIGHT, {}, everything=True).text == "- see"
 
 
 def test_everything_selects_items_that_are_not_due() -> None:
     text = "- [every 6h] look"
-    known = select_due_items(text, EIGHT, {}).recurring_items
-    found = select_due_items(text, EIGHT, dict.fromkeys(known, EIGHT), everything=True)
+    known = parse_checklist(text).select_due_items(EIGHT, {}).recurring_items
+    found = parse_checklist(text).select_due_items(EIGHT, dict.fromkeys(known, EIGHT), everything=True)
     assert (found.text, found.prompted_items) == ("- look", known)
 
 
@@ -162,7 +161,7 @@ def test_other_text_belongs_to_the_items_of_its_section_and_is_always_in_the_pro
 
 def test_done_and_completed_items_are_not_selected() -> None:
     text = "- [x] [every 6h] old\n- [every 6h] look\n# Completed\n- [every 1h] older"
-    assert len(select_due_items(text, EIGHT, {}).recurring_items) == 1
+    assert len(parse_checklist(text).select_due_items(EIGHT, {}).recurring_items) == 1
     assert due(text, hours=1) == ""
 
 
@@ -174,13 +173,16 @@ def test_done_and_completed_items_are_not_selected() -> None:
 def test_an_item_keeps_its_hash_while_its_text_is_the_same(other: str) -> None:
     text = "- [every 6h] look at it\n  - [ ] part"
     marked = other if "every" in other else other.replace("look", "[every 6h] look", 1)
-    assert select_due_items(text, EIGHT, {}).recurring_items == select_due_items(marked, EIGHT, {}).recurring_items
+    assert (
+        parse_checklist(text).select_due_items(EIGHT, {}).recurring_items
+        == parse_checklist(marked).select_due_items(EIGHT, {}).recurring_items
+    )
 
 
 def test_an_item_with_another_text_has_another_hash() -> None:
     assert (
-        not select_due_items("- [every 6h] look", EIGHT, {}).recurring_items
-        & select_due_items("- [every 6h] look twice", EIGHT, {}).recurring_items
+        not parse_checklist("- [every 6h] look").select_due_items(EIGHT, {}).recurring_items
+        & parse_checklist("- [every 6h] look twice").select_due_items(EIGHT, {}).recurring_items
     )
 
 
@@ -191,7 +193,7 @@ def test_code_is_neither_heading_nor_item() -> None:
 
 @pytest.mark.parametrize("text", ["- [high] [ ]", "- [every 6h]", "- [paused] [x] done", "- [x] [low] done"])
 def test_marks_alone_and_marked_items_that_are_done_are_no_work(text: str) -> None:
-    assert not has_work(text)
+    assert not parse_checklist(text).has_work
 
 
 def test_boxes_are_counted_including_done_ones_under_completed() -> None:
@@ -204,5 +206,5 @@ def test_boxes_are_counted_including_done_ones_under_completed() -> None:
 def test_the_largest_checklist_is_parsed_quickly(line: str) -> None:
     text = line * (64 * 1024 // len(line))
     begun = time.process_time()
-    select_due_items(text, EIGHT, {})
+    parse_checklist(text).select_due_items(EIGHT, {})
     assert time.process_time() - begun < 2

@@ -15,7 +15,7 @@ from test_story_silence import status_lines
 from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
-from heartbeat.due_items import Selection
+from heartbeat.checklist import Selection
 from heartbeat.findings import Finding, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.result import SentPrompt

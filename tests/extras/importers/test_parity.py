@@ -16,7 +16,7 @@ from test_story_explain import fact_of
 from world import Delayed, MakeWorld, World, utc
 
 import heartbeat
-from heartbeat.checklist import has_work, open_tasks
+from heartbeat.checklist import parse_checklist
 from heartbeat.interval_slots import stagger_for
 from heartbeat.verdict import judge_answer
 from heartbeatd.verbs import NoteActivity
@@ -104,8 +104,8 @@ def test_claw0_status_shows_enabled_in_hours_due_and_duplicates(
 
 @row("claw0", 3)
 def test_claw0_headings_and_empty_checkboxes_are_no_content() -> None:
-    assert not has_work("# Tasks\n\n- [ ]\n* [ ] \n- [x] done\n-\n")
-    assert has_work("# Tasks\n- [ ] look\n")
+    assert not parse_checklist("# Tasks\n\n- [ ]\n* [ ] \n- [x] done\n-\n").has_work
+    assert parse_checklist("# Tasks\n- [ ] look\n").has_work
 
 
 @row("claw0", 5)
@@ -464,8 +464,8 @@ def test_nanobot_decides_first_then_executes_then_notifies() -> None:
 @row("nanobot", 2)
 def test_nanobot_active_tasks_count_and_completed_ones_do_not() -> None:
     text = "## Active Tasks\n- look at b\n## Completed\n- look at c\n"
-    assert open_tasks(text) == "## Active Tasks\n- look at b"
-    assert not has_work("## Active Tasks\n## Completed\n- look at c\n")
+    assert parse_checklist(text).open_text == "## Active Tasks\n- look at b"
+    assert not parse_checklist("## Active Tasks\n## Completed\n- look at c\n").has_work
 
 
 @row("nanobot", 3)
