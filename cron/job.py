@@ -74,9 +74,9 @@ class Job(_Timing, _Action):
 
     name: str
     deliver: tuple[str, ...] = ()
-    on_failure_after: int = 0  # failures in a row before a notification; 0: never
-    on_failure_remind: timedelta = timedelta(0)
-    on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
+    problems_after: int = 0  # failures in a row before a message about them; 0: never
+    problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
+    problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
     wake_heartbeat: tuple[str, ...] = ()
     wake_on: WakeOn = "always"
     wake_mode: WakeMode = "now"

@@ -207,7 +207,7 @@ class _Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class _Messages:
-    """Which answers, conditions and failures are delivered, and to whom."""
+    """Which answers, problems and failures are delivered, and to whom."""
 
     ok_match: OkMatch = "edges"
     ack_max_chars: int = 5
@@ -216,13 +216,11 @@ class _Messages:
     show_resolved: bool = True
     dedup_window: timedelta = timedelta(hours=24)
     dedup_normalize: DedupNormalize = "text"
-    remind: timedelta = timedelta(hours=24)  # after this time, an open condition is reported again
-    remind_critical: timedelta = timedelta(hours=6)
-    clear_after: int = 2  # answers in a row that do not mention a condition, and close it
+    clear_after: int = 2  # answers in a row that do not mention a problem, and end it
     deliver: tuple[str, ...] = ()
-    on_failure_after: int = 0  # failures in a row before a notification; 0: never
-    on_failure_remind: timedelta = timedelta(0)
-    on_failure_deliver: tuple[str, ...] = ()  # empty: `deliver`
+    problems_after: int = 0  # failures in a row before a message about them; 0: never
+    problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
+    problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
 
 
 @dataclass(frozen=True, kw_only=True)

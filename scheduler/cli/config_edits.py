@@ -195,7 +195,7 @@ def add_job(name: str, template: str, target: str | None, interval: timedelta | 
     loaded, inherits = _add_entry(path, "cron", name, make_entry, interval, dry_run=dry_run)
     added = loaded.settings.jobs[name]
     schedule = entry_schedule.job_schedule_text(added)
-    targets = (added.on_failure_deliver or added.deliver) if added.on_failure_after else ()
+    targets = (added.problems_deliver or added.deliver) if added.problems_after else ()
     _print_effect(name, schedule, inherits=inherits, what="failures are reported to", targets=targets)
     if not dry_run:
         click.echo(f"next: heartbeatd check; heartbeatd cron run {name} --wait; heartbeatd logs {name}")

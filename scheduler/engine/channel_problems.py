@@ -65,7 +65,7 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, *, is_lost: 
     now = after_finding(problems.find_problem(tick.tx.db, subject), subject, found, tick.now, opens=True)
     now = replace(now, id=problems.save_problem(tick.tx, now))
     entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
-    wished, failing = entry.on_failure.deliver if entry else (), problems.failing_targets(tick.tx.db)
+    wished, failing = entry.problem_rule.deliver if entry else (), problems.failing_targets(tick.tx.db)
     recipient = notices.substitute_target(tick.plan.settings.channels, wished, failing | {Target(message.channel)})
 
     def text_of(news: News) -> str:

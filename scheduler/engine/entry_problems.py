@@ -67,7 +67,7 @@ def update_problems(
 def _update_problems(
     tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken, covered: frozenset[Target]
 ) -> EntryRow:
-    entry, rule = claim.entry, claim.entry.on_failure
+    entry, rule = claim.entry, claim.entry.problem_rule
     blamed = provider_problems.find_blame(tick.tx, claim, result) if rule.after and _is_failure(result) else None
     if result.reason is Skip.BREAKER_OPEN and blamed is None:
         return entry_row  # the breaker has closed in the meantime, or failures are not reported
@@ -109,7 +109,7 @@ def _notify_recipients(
     covered: frozenset[Target],
 ) -> EntryRow:
     """Notify the recipients of an entry of its problems, and count those that are not settled."""
-    targets, remind = notices.notice_targets(tick, claim.entry), claim.entry.on_failure.remind
+    targets, remind = notices.notice_targets(tick, claim.entry), claim.entry.problem_rule.remind
     news = {key: news_of(problem, targets, remind_interval(problem.found, remind), tick.now) for key, problem in after.items()}
     if entry_row.is_muted(tick.now):
         is_held = any(each.change is Change.OPENED for each in chain.from_iterable(news.values()))
@@ -191,10 +191,10 @@ def _passed_check(cause: Skip, reason: Skip) -> bool:
 def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, known: Sequence[str]) -> bool:
     """Whether an entry begins to fail, fails for another reason than the `known` ones, or has one of them no more.
 
-    It never does with `on_failure: none`, because failures are not reported then. While a provider fails, its open breaker is no
+    It never does with `after: none`, because failures are not reported then. While a provider fails, its open breaker is no
     other reason than its refusals.
     """
-    after = claim.entry.on_failure.after
+    after = claim.entry.problem_rule.after
     if not after:
         return False
     before = {each.key: each for each in problems.problems_of(tx.db, Subject(*claim.entry.key)) if each.over_at is None}

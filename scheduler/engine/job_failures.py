@@ -253,7 +253,9 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
                 target for each in ended for target in each.notices if each.is_known_to(target) and each.is_unstable(tx.now)
             }
             if entry.spec.show_resolved:
-                covered |= problem_notices.send_ends_together(tick, outbox.origin_of_claim(claim), ended, entry.spec.remind)
+                covered |= problem_notices.send_ends_together(
+                    tick, outbox.origin_of_claim(claim), ended, entry.problem_rule.remind
+                )
         if row is not None:
             entries.change_entry(tx, row, row._replace(reported=problems.count_unsettled(tx.db, Subject.of_reports(agent))))
     return frozenset(covered)

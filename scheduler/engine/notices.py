@@ -213,7 +213,7 @@ def _shorten(text: str) -> str:
 
 def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """The recipients of an entry's notifications; a substitute if all of their channels are dead."""
-    wished, dead = entry.on_failure.deliver, problems.failing_targets(tick.tx.db)
+    wished, dead = entry.problem_rule.deliver, problems.failing_targets(tick.tx.db)
     alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
     return alive or (substitute_target(tick.plan.settings.channels, wished, dead),)
 

@@ -72,7 +72,7 @@ def record_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) 
     was, found = problems.find_problem(tick.tx.db, Subject.of_circuit(blamed.circuit)), _finding(blamed)
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
-    opens = breakers.find_breaker(tick.tx, blamed.circuit) is not None or count >= claim.entry.on_failure.after
+    opens = breakers.find_breaker(tick.tx, blamed.circuit) is not None or count >= claim.entry.problem_rule.after
     now = after_finding(was, Subject.of_circuit(blamed.circuit), found, tick.now, opens=opens)
     return replace(now, id=problems.save_problem(tick.tx, now))
 
@@ -81,7 +81,9 @@ def notify_recipients(tick: Tick, claim: Claim, problem: Problem) -> None:
     """Notify the recipients of an entry of the problem that makes it fail, if that is news for them."""
     if problem.is_open:
         recipients = notices.notice_targets(tick, claim.entry)
-        _send(tick, claim, news_of(problem, recipients, remind_interval(problem.found, claim.entry.on_failure.remind), tick.now))
+        _send(
+            tick, claim, news_of(problem, recipients, remind_interval(problem.found, claim.entry.problem_rule.remind), tick.now)
+        )
 
 
 def _finding(blamed: FailedCircuit) -> Finding:
@@ -141,7 +143,7 @@ def _end(tick: Tick, claim: Claim, problem: Problem) -> None:
 
 
 def _send_end(tick: Tick, claim: Claim, problem: Problem) -> None:
-    _send(tick, claim, news_of(problem, (), claim.entry.on_failure.remind, tick.now))
+    _send(tick, claim, news_of(problem, (), claim.entry.problem_rule.remind, tick.now))
 
 
 def _send(tick: Tick, claim: Claim, news: Iterable[News]) -> None:

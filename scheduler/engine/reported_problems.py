@@ -12,7 +12,7 @@ from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Heartbeat
-from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of
+from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, remind_interval
 from scheduler.model import problem
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
@@ -102,7 +102,11 @@ def plan_update(
     is_flooded = tracker.note_flood(most)
     after = tuple(tracker.now_known.values())
     is_shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
-    found = [news for each in after for news in news_of(each, targets, interval_of(spec, each), tx.now)] if is_shown else []
+    found = (
+        [news for each in after for news in news_of(each, targets, remind_interval(each.found, spec.problems_remind), tx.now)]
+        if is_shown
+        else []
+    )
     found = [each for each in found if each.target in targets]  # a recipient that was removed from `deliver` gets no end
     is_hidden = {Change.OVER} if not spec.show_resolved else set()
     news = [replace(each, change=None) if each.change in is_hidden else each for each in found]
@@ -114,11 +118,6 @@ def plan_update(
         tracker.effects,
         frozenset(line.name for line in lines or ()) - named,
     )
-
-
-def interval_of(spec: Heartbeat, each: Problem) -> timedelta:
-    """The interval of reminders of a problem that an agent reports."""
-    return spec.remind_critical if each.found.severity is Severity.CRITICAL else spec.remind
 
 
 def _is_new(news: News) -> bool:

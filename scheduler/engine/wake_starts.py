@@ -225,5 +225,5 @@ def expire_wakes(tick: Tick) -> None:
     ]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
-        if entry is not None and entry.on_failure.after:
+        if entry is not None and entry.problem_rule.after:
             entry_problems.notify_expired_wakes(tick, entry, tuple(together))

@@ -18,7 +18,7 @@ from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import planning
 from scheduler.engine.claim import hypothetical_claim
-from scheduler.engine.reported_problems import interval_of
+from scheduler.engine.problems import remind_interval
 from scheduler.engine.tick_items import Tick
 from scheduler.insight import schedule_texts
 from scheduler.insight.entry_states import active_mute
@@ -174,7 +174,9 @@ def _is_known(problem: Problem) -> bool:
 def _known_text(problem: Problem, spec: Heartbeat | None, now: datetime, times: TimeFormat) -> str:
     since = f"known since {times.at(problem.since)}"
     stable = [each for each in problem.notices.values() if each.kind is Told.OPEN]
-    reminder = min((each.at + interval_of(spec, problem) for each in stable), default=None) if spec else None
+    reminder = (
+        min((each.at + remind_interval(problem.found, spec.problems_remind) for each in stable), default=None) if spec else None
+    )
     if reminder is None or problem.found.severity is Severity.INFO:
         return since
     return f"{since}, next reminder {times.at(reminder) if reminder > now else 'with the next answer that mentions it'}"

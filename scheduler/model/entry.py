@@ -16,7 +16,7 @@ from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.settings import OnFailure
+from scheduler.model.settings import ProblemRule
 from scheduler.model.wake import Wake
 
 Key = tuple[Kind, str]
@@ -166,10 +166,10 @@ class Entry(ABC):
         return self.spec.deliver
 
     @property
-    def on_failure(self) -> OnFailure:
-        """When and where its failures are notified."""
+    def problem_rule(self) -> ProblemRule:
+        """When and where its failures are sent."""
         spec = self.spec
-        return OnFailure(spec.on_failure_after, spec.on_failure_remind, spec.on_failure_deliver or spec.deliver)
+        return ProblemRule(spec.problems_after, spec.problems_remind, spec.problems_deliver or spec.deliver)
 
     def checklist_remarks(self) -> tuple[str, ...]:
         """Lines of its present checklist that look like an item annotation and are none."""

@@ -151,8 +151,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class OnFailure:
-    """When failures are notified: after `after` in a row (0: never), again after each `remind`, on these channels."""
+class ProblemRule:
+    """When the failures of an agent or a job are sent: `after` so many in a row (0: never), again after `remind`, and to whom."""
 
     after: int
     remind: timedelta

@@ -173,12 +173,12 @@ NEW_ENTRIES = [  # the config before, and what is said of an agent and of a job 
         "every 30m, failures are reported to log",
     ),
     (
-        f"{PHONE}defaults:\n  heartbeat: {{interval: 2h, deliver: log}}\n  cron: {{every: 3h, on_failure: {{deliver: log}}}}\n",
+        f"{PHONE}defaults:\n  heartbeat: {{interval: 2h, deliver: log}}\n  cron: {{every: 3h, problems: {{deliver: log}}}}\n",
         "every 2h (set in defaults), messages go to log",
         "every 3h (set in defaults), failures are reported to log",
     ),
     (
-        'defaults:\n  heartbeat: {schedule: "0 9 * * *"}\n  cron: {schedule: "0 8 * * *", deliver: log, on_failure: none}\n',
+        'defaults:\n  heartbeat: {schedule: "0 9 * * *"}\n  cron: {schedule: "0 8 * * *", deliver: log, problems: {after: none}}\n',
         "by '0 9 * * *' (set in defaults), messages go to log",
         "by '0 8 * * *' (set in defaults), failures are reported to nobody",
     ),

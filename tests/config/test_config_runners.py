@@ -249,24 +249,77 @@ def test_a_model_answers_with_findings_and_other_runners_with_text(
     assert ops(tmp_path, runner, written).answer == answer
 
 
-def test_conditions_are_reported_and_closed_as_configured(tmp_path: Path) -> None:
-    def rules(written: str) -> tuple[timedelta, timedelta, int, bool]:
+def test_problems_are_sent_and_end_as_configured(tmp_path: Path) -> None:
+    def rules(written: str) -> tuple[int, timedelta, int, bool]:
         found = ops(tmp_path, beat=written)
-        return found.remind, found.remind_critical, found.clear_after, found.show_resolved
+        return found.problems_after, found.problems_remind, found.clear_after, found.show_resolved
 
-    assert rules(BEAT) == (timedelta(hours=24), timedelta(hours=6), 2, True)
-    text = "conditions: {remind: 3d, remind_critical: 1h, clear_after: 5}\n      show_resolved: false"
-    assert rules(text) == (timedelta(days=3), timedelta(hours=1), 5, False)
-    assert rules("conditions: {remind: 2h}")[:2] == (timedelta(hours=2), timedelta(hours=2))
-    assert rules("conditions: {remind: 3d}")[:2] == (timedelta(days=3), timedelta(hours=6))
+    assert rules(BEAT) == (2, timedelta(hours=24), 2, True)
+    text = "problems: {after: 3, remind: 3d, clear_after: 5}\n      show_resolved: false"
+    assert rules(text) == (3, timedelta(days=3), 5, False)
+    assert rules("problems: {after: none}")[0] == 0
 
 
-def test_conditions_are_inherited_key_by_key_and_set_by_the_environment(tmp_path: Path) -> None:
-    text = FLEET.replace("deliver: log", "deliver: log, conditions: {remind: 2d, clear_after: 4}, answer: text")
-    environ = {**ENVIRON, "HEARTBEATD_SET__agents__ops__heartbeat__conditions__remind_critical": "30m"}
-    found = read(tmp_path, text.replace(BEAT, "conditions: {clear_after: 1}"), environ).settings.heartbeats["ops"]
-    assert (found.remind, found.remind_critical, found.clear_after) == (timedelta(days=2), timedelta(minutes=30), 1)
+def test_problems_are_inherited_key_by_key_and_set_by_the_environment(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, problems: {remind: 2d, clear_after: 4}, answer: text")
+    environ = {**ENVIRON, "HEARTBEATD_SET__agents__ops__heartbeat__problems__after": "5"}
+    found = read(tmp_path, text.replace(BEAT, "problems: {clear_after: 1}"), environ).settings.heartbeats["ops"]
+    assert (found.problems_remind, found.problems_after, found.clear_after) == (timedelta(days=2), 5, 1)
     assert found.answer == "text"
+
+
+FORMER = "this key is called problems now"
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ("on_failure: {after: 4, remind: 6h}", (4, timedelta(hours=6), 2)),
+        ("on_failure: none", (0, timedelta(hours=24), 2)),
+        ("conditions: {remind: 2h, clear_after: 5}", (2, timedelta(hours=2), 5)),
+        ("on_failure: none\n      conditions: {clear_after: 5}", (0, timedelta(hours=24), 5)),
+        ("conditions: {remind: 6h}\n      on_failure: {remind: 6h, after: 3}", (3, timedelta(hours=6), 2)),
+        ("on_failure: {after: 4}\n      problems: {clear_after: 1}", (4, timedelta(hours=24), 1)),
+    ],
+)
+def test_the_former_names_of_problems_work_with_a_warning(tmp_path: Path, written: str, rule: tuple[int, timedelta, int]) -> None:
+    loaded = read(tmp_path, fleet(beat=written), ENVIRON)
+    found = loaded.settings.heartbeats["ops"]
+    assert (found.problems_after, found.problems_remind, found.clear_after) == rule
+    former = written.partition(":")[0]
+    (warning,) = (str(each) for each in loaded.warnings if FORMER in str(each))
+    assert f"config.yaml:11:7: agents.ops.heartbeat.{former}: {FORMER}; rename it" in warning
+
+
+def test_the_former_names_in_defaults_are_inherited_and_only_the_first_is_named(tmp_path: Path) -> None:
+    text = FLEET.replace("deliver: log", "deliver: log, on_failure: {after: 4}").replace(BEAT, "problems: {remind: 2h}")
+    loaded = read(tmp_path, text + "cron: {tick: {every: 1h, command: x, on_failure: {after: 5}}}\n", ENVIRON)
+    found = loaded.settings.heartbeats["ops"]
+    assert (found.problems_after, found.problems_remind) == (4, timedelta(hours=2))
+    assert loaded.settings.jobs["tick"].problems_after == 5
+    (warning,) = (str(each) for each in loaded.warnings if FORMER in str(each))
+    assert "defaults.heartbeat.on_failure: " in warning
+    assert warning.endswith("rename it (here and in 1 more places)")
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        (
+            "on_failure: {remind: 6h}\n      conditions: {remind: 2h}",
+            "conditions.remind: this is called problems.remind now, which",
+        ),
+        ("problems: {after: 1}\n      on_failure: {after: 2}", "on_failure.after: this is called problems.after now, which has"),
+        (
+            "conditions: {remind_critical: 1h}",
+            "problems.remind_critical: this key no longer exists; remove it; `remind` applies to",
+        ),
+    ],
+)
+def test_a_former_name_that_says_something_else_is_an_error(tmp_path: Path, written: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, fleet(beat=written), ENVIRON)
+    assert f"agents.ops.heartbeat.{complaint}" in str(raised.value)
 
 
 def test_memory_and_the_length_of_a_prompt_are_read(tmp_path: Path) -> None:
@@ -370,18 +423,19 @@ FAULTS = [
     (BEAT, 'answer: strutured', "config.yaml:11:15: agents.ops.heartbeat.answer: 'strutured' is not allowed here; did you mean structured?"),
     (BEAT, 'answer: yes', "config.yaml:11:15: agents.ops.heartbeat.answer: 'yes' is not allowed here; write structured or text"),
     (BEAT, 'format: json', 'config.yaml:11:7: agents.ops.heartbeat.format: unknown key; `heartbeatd docs reference` lists all keys'),
-    (BEAT, 'conditions: {remind: 0s}', "config.yaml:11:28: agents.ops.heartbeat.conditions.remind: '0s' is zero; write 90s, 30m or 1h30m"),
-    (BEAT, 'conditions: {remind_critical: 6}', 'config.yaml:11:37: agents.ops.heartbeat.conditions.remind_critical: 6 has no unit; write 90s, 30m or 1h30m'),
-    (BEAT, 'conditions: {clear_after: 0}', 'config.yaml:11:33: agents.ops.heartbeat.conditions.clear_after: 0 is out of range; write 1 or more'),
-    (BEAT, 'conditions: {clear_after: 10m}', "config.yaml:11:33: agents.ops.heartbeat.conditions.clear_after: '10m' is not a whole number; write a number such as 2"),
-    (BEAT, 'conditions: {repeat_interval: 12h}', 'config.yaml:11:20: agents.ops.heartbeat.conditions.repeat_interval: unknown key; write remind, remind_critical or clear_after'),
-    (BEAT, 'conditions: {resolve_after: 3}', 'config.yaml:11:20: agents.ops.heartbeat.conditions.resolve_after: unknown key; write remind, remind_critical or clear_after'),
-    (BEAT, 'conditions: {show_resolved: false}', "config.yaml:11:20: agents.ops.heartbeat.conditions.show_resolved: unknown key here; it belongs under agents.ops.heartbeat"),
-    (BEAT, 'conditions: 12h', 'config.yaml:11:19: agents.ops.heartbeat.conditions: this must be a map of keys with values; write {remind: 24h}'),
-    (BEAT, 'condition: {remind: 12h}', "config.yaml:11:7: agents.ops.heartbeat.condition: unknown key; did you mean conditions?"),
-    (BEAT, 'remind: 12h', "config.yaml:11:7: agents.ops.heartbeat.remind: unknown key here; it belongs under agents.ops.heartbeat.conditions or agents.ops.heartbeat.on_failure"),
+    (BEAT, 'problems: {remind: 0s}', "config.yaml:11:26: agents.ops.heartbeat.problems.remind: '0s' is zero; write 90s, 30m or 1h30m"),
+    (BEAT, 'problems: {remind_critical: 6}', 'config.yaml:11:18: agents.ops.heartbeat.problems.remind_critical: this key no longer exists; remove it; `remind` applies to critical problems too, up to 6h'),
+    (BEAT, 'problems: {after: 0}', 'config.yaml:11:25: agents.ops.heartbeat.problems.after: 0 is no number from 1 to 1,000; write 2 or none'),
+    (BEAT, 'problems: {clear_after: 0}', 'config.yaml:11:31: agents.ops.heartbeat.problems.clear_after: 0 is out of range; write 1 or more'),
+    (BEAT, 'problems: {clear_after: 10m}', "config.yaml:11:31: agents.ops.heartbeat.problems.clear_after: '10m' is not a whole number; write a number such as 2"),
+    (BEAT, 'problems: {repeat_interval: 12h}', 'config.yaml:11:18: agents.ops.heartbeat.problems.repeat_interval: unknown key; write after, remind, deliver or clear_after'),
+    (BEAT, 'problems: {resolve_after: 3}', 'config.yaml:11:18: agents.ops.heartbeat.problems.resolve_after: unknown key; write after, remind, deliver or clear_after'),
+    (BEAT, 'problems: {show_resolved: false}', "config.yaml:11:18: agents.ops.heartbeat.problems.show_resolved: unknown key here; it belongs under agents.ops.heartbeat"),
+    (BEAT, 'conditions: 12h', 'config.yaml:11:19: agents.ops.heartbeat.problems: this must be a map of keys with values; write {after: 2}'),
+    (BEAT, 'problem: {remind: 12h}', "config.yaml:11:7: agents.ops.heartbeat.problem: unknown key; did you mean problems?"),
+    (BEAT, 'remind: 12h', "config.yaml:11:7: agents.ops.heartbeat.remind: unknown key here; it belongs under agents.ops.heartbeat.problems"),
     (BEAT, 'repeat_interval: 12h', 'config.yaml:11:7: agents.ops.heartbeat.repeat_interval: unknown key; `heartbeatd docs reference` lists all keys'),
-    (BEAT, 'clear_after: 3', "config.yaml:11:7: agents.ops.heartbeat.clear_after: unknown key here; it belongs under agents.ops.heartbeat.conditions"),
+    (BEAT, 'clear_after: 3', "config.yaml:11:7: agents.ops.heartbeat.clear_after: unknown key here; it belongs under agents.ops.heartbeat.problems"),
     (BEAT, 'resolve_after: 3', 'config.yaml:11:7: agents.ops.heartbeat.resolve_after: unknown key; `heartbeatd docs reference` lists all keys'),
     (BEAT, 'send_resolved: false', 'config.yaml:11:7: agents.ops.heartbeat.send_resolved: unknown key; `heartbeatd docs reference` lists all keys'),
     (BEAT, 'show_resolved: 0', 'config.yaml:11:22: agents.ops.heartbeat.show_resolved: 0 is not true or false; write true or false'),
@@ -580,13 +634,12 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
         ),
         (
             RUNNER,
-            "precheck: {command: ./look, unchanged: {skip: true}}\n      conditions: {remind: 2h}",
+            "precheck: {command: ./look, unchanged: {skip: true}}\n      problems: {remind: 2h}",
             {
                 "heartbeat.answer": "structured",
                 "heartbeat.ask_again": "2",
-                "heartbeat.conditions.remind": "2h",
-                "heartbeat.conditions.remind_critical": "2h",
-                "heartbeat.conditions.clear_after": "2",
+                "heartbeat.problems.remind": "2h",
+                "heartbeat.problems.clear_after": "2",
                 "heartbeat.show_resolved": "true",
                 "heartbeat.precheck.unchanged.skip": "true",
                 "heartbeat.precheck.unchanged.max_age": "none",
@@ -596,7 +649,7 @@ def test_reading_commands_need_no_key(tmp_path: Path) -> None:
         (
             "runner: {kind: command, argv: [cat]}",
             BEAT,
-            {"heartbeat.answer": "text", "heartbeat.ask_again": "0", "heartbeat.conditions.remind": "24h"},
+            {"heartbeat.answer": "text", "heartbeat.ask_again": "0", "heartbeat.problems.remind": "24h"},
         ),
         (
             'runner: {kind: python, call: "a:b"}',

@@ -25,7 +25,7 @@ YAML = """
 server: {listen: "127.0.0.1:0", tokens: {chief: {value: "chief-token-with-enough-bits-in-it-1", may: [read, wake, operate, edit]}}}
 channels: {hook: {kind: webhook, url: "https://example.org/hooks/s3cret-canary-0123456789"}, phone: {kind: command, argv: [send]}, away: {kind: command, argv: [send]}}
 agents:
-  hostile: {runner: {kind: command, argv: [agent], env: {API_KEY: "s3cret-canary-0123456789"}}, heartbeat: {interval: 30m, stagger: 0s, answer: structured, deliver: phone, retries: 0, on_failure: {after: 1}}}
+  hostile: {runner: {kind: command, argv: [agent], env: {API_KEY: "s3cret-canary-0123456789"}}, heartbeat: {interval: 30m, stagger: 0s, answer: structured, deliver: phone, retries: 0, problems: {after: 1}}}
   long: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}}
 cron:
   job: {every: 1h, command: measure, deliver: away}

@@ -25,7 +25,7 @@ host: web1
 channels:
   {name}: {{{keys}}}
 agents:
-  ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, stagger: 0, deliver: {name}, on_failure: {{after: 1}}}}}}
+  ops: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 1h, stagger: 0, deliver: {name}, problems: {{after: 1}}}}}}
 """
 TELL = 'url: "${{TG}}", base_url: "{url}", allow_private: true'
 GUILD = 'url: "${{DC}}", base_url: "{url}", allow_private: true'

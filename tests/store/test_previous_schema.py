@@ -39,7 +39,7 @@ agents:
     runner: {kind: command, argv: [agent]}
     heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: dead-room, timeout: 5h, budget: {usd_per_run: 0.02}}
 cron:
-  retried: {command: sync, schedule: "*/20 * * * *", retries: 3, deliver: dead-room, on_failure: {after: 1, deliver: ops-room}}
+  retried: {command: sync, schedule: "*/20 * * * *", retries: 3, deliver: dead-room, problems: {after: 1, deliver: ops-room}}
   later: {command: report, at: "2026-03-05 09:00"}
 """
 

@@ -20,7 +20,7 @@ channels:
 agents:
   ops:
     runner: {kind: command, argv: [agent]}
-    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, on_failure: {after: 1, remind: 2d}}
+    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, problems: {after: 1, remind: 2d}}
 """
 AT = 1772438400000  # 2026-03-02 08:00 UTC
 """The time at which the earlier version has found and reported everything."""

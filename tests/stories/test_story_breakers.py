@@ -99,7 +99,7 @@ def test_a_refused_key_or_account_opens_the_breaker_of_the_whole_provider(
 
 def test_each_conversation_that_got_the_failure_of_a_provider_gets_its_end(make_world: MakeWorld) -> None:
     answer, messages = [NO_KEY], list[tuple[str, str]]()
-    to_last = "deliver: last, on_failure: {after: 1, deliver: last}"
+    to_last = "deliver: last, problems: {after: 1, deliver: last}"
     with Models(lambda request: answer[0]) as server:
         yaml = fleet(server.url, "a", "b", a=to_last, b=f"stagger: 5m, {to_last}").replace(
             "127.0.0.1:1/x", "127.0.0.1:1/{target}"
@@ -122,7 +122,7 @@ def test_each_conversation_that_got_the_failure_of_a_provider_gets_its_end(make_
 
 def test_the_failure_of_a_model_for_one_agent_is_not_over_because_it_answers_another(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY if "look at b" in str(request.json) else OK) as server:
-        yaml = fleet(server.url, "a", "b", b="stagger: 5m, prompt: look at b, on_failure: {after: 1}")
+        yaml = fleet(server.url, "a", "b", b="stagger: 5m, prompt: look at b, problems: {after: 1}")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(hours=3, minutes=10)
     assert count_outcomes(world, "a") == Counter(ok=7)
@@ -134,7 +134,7 @@ def test_the_failure_of_a_model_for_one_agent_is_not_over_because_it_answers_ano
 def test_an_agent_that_works_with_another_provider_does_not_end_the_failure_of_the_first_for_others(
     make_world: MakeWorld,
 ) -> None:
-    once = "on_failure: {after: 1}"
+    once = "problems: {after: 1}"
     with Models(lambda request: BUSY) as busy, Models(lambda request: OK) as works:
         yaml = fleet(busy.url, "a", "b", a=once, b=f"stagger: 5m, {once}").replace(
             "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{works.url}"}}, '
@@ -153,7 +153,7 @@ def test_the_end_of_a_failure_is_sent_although_a_refused_key_prevented_runs_in_b
     too_long = error_answer(400, "invalid_request_error", "too long")
     with Models(lambda request: too_long if "look at b" in str(request.json) else OK) as server:
         world = make_world(
-            fleet(server.url, "a", "b", b="interval: 90m, stagger: 5m, prompt: look at b, on_failure: {after: 1}"),
+            fleet(server.url, "a", "b", b="interval: 90m, stagger: 5m, prompt: look at b, problems: {after: 1}"),
             environ={"KEY": KEY},
         )
         world.run(minutes=80)
@@ -170,7 +170,7 @@ def test_the_end_of_a_failure_is_sent_although_a_refused_key_prevented_runs_in_b
 def test_a_mute_until_something_changes_ends_when_the_breaker_stops_the_agent(make_world: MakeWorld) -> None:
     answers = iter([OK, OK])
     with Models(lambda request: next(answers, NO_KEY)) as server:
-        world = make_world(fleet(server.url, "a", "b", b="stagger: 5m, on_failure: {after: 1}"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", "b", b="stagger: 5m, problems: {after: 1}"), environ={"KEY": KEY})
         world.run(minutes=10)
         world.request(VerbRequest(Mute(until_changed=True), (Kind.HEARTBEAT, "b")))
         world.run(minutes=30)

@@ -466,7 +466,7 @@ def test_budget_days_long_past_are_deleted(make_world: MakeWorld) -> None:
 
 
 def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_world: MakeWorld) -> None:
-    yaml = program_agent("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", on_failure="{after: 1}")
+    yaml = program_agent("{usd_per_day: 0.10, usd_per_run: 0.04}", timezone="Asia/Ho_Chi_Minh", problems="{after: 1}")
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
     error = (

@@ -82,11 +82,9 @@ def test_the_wakes_of_a_cancelled_run_are_delivered_by_the_next_run(make_world: 
     assert "look at the mail queue" in world.calls[2].stdin
 
 
-@pytest.mark.parametrize("on_failure", ["none", "{after: 1}"])
-def test_a_cancelled_job_causes_no_notification(make_world: MakeWorld, on_failure: str) -> None:
-    world = make_world(
-        job(every="1h", deliver="log", on_failure=on_failure), scripts={"measure": lambda call: Delayed("x", HOUR)}
-    )
+@pytest.mark.parametrize("problems", ["{after: none}", "{after: 1}"])
+def test_a_cancelled_job_causes_no_notification(make_world: MakeWorld, problems: str) -> None:
+    world = make_world(job(every="1h", deliver="log", problems=problems), scripts={"measure": lambda call: Delayed("x", HOUR)})
     world.run_job("measure")
     world_with_run_in_progress(world).request(VerbRequest(Cancel(), 1))
     world.run(minutes=1)

@@ -467,7 +467,7 @@ def test_setting_the_clock_back_does_not_delay_a_message(make_world: MakeWorld) 
 
 
 def test_setting_the_clock_back_does_not_delay_the_reminder_of_a_failure(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0", on_failure="{remind: 6h}"))
+    world = make_world(agent(retries="0", problems="{remind: 6h}"))
     world.scripts["ops"] = lambda call: 1
     world.run(hours=1)
     world.clock.now -= timedelta(days=365)
@@ -527,7 +527,7 @@ def test_durations_in_messages_are_true_whatever_the_clock_showed_meanwhile(make
     for number, (before, after) in enumerate([([], [2, -2]), ([], [-2, 2]), ([2], [-2]), ([-2], [2]), ([], [2]), ([], [-2])]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        config = agent(interval="none", on_failure="{after: 1}") + "limits: {wake_gap: 0s}\n"
+        config = agent(interval="none", problems="{after: 1}") + "limits: {wake_gap: 0s}\n"
         world = make_world(config, folder=folder, scripts={"ops": lambda call: "[disk] full"})
         answers: list[str | int] = ["[disk] full", 3, "[disk] resolved: empty"]
 

@@ -72,7 +72,7 @@ def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_
     scripts = answers(*("\n".join(f"[item{run}-{number}] broken" for number in range(50)) for run in range(12)), "HEARTBEAT_OK")
     said = iter(["[disk] full", "[disk] resolved"])
     world = make_world(
-        CONFIG.replace("deliver: phone", "deliver: phone, conditions: {clear_after: 1}") + calm,
+        CONFIG.replace("deliver: phone", "deliver: phone, problems: {clear_after: 1}") + calm,
         scripts={**scripts, "calm": lambda _: next(said, "HEARTBEAT_OK")},
     )
     world.run(hours=4)

@@ -89,7 +89,7 @@ def test_a_condition_that_two_answers_do_not_mention_is_over(make_world: MakeWor
 
 def test_a_failed_run_does_not_count_as_an_answer_without_the_condition(make_world: MakeWorld) -> None:
     replies: Iterator[Any] = iter(["[disk] 92 %", "HEARTBEAT_OK", 1, 1, 1, 1, "[disk] 92 %"])
-    world = make_world(config(retries="0", on_failure="none"), scripts={"ops": lambda _: next(replies, "[disk] 92 %")})
+    world = make_world(config(retries="0", problems="{after: none}"), scripts={"ops": lambda _: next(replies, "[disk] 92 %")})
     world.run(hours=3)
     assert sent(world) == ["[disk] 92 %"]
 
@@ -174,7 +174,7 @@ def test_no_reminder_is_queued_beside_a_report_that_waits_for_a_decision_of_a_us
 
 
 def test_no_reminder_of_a_failure_is_queued_beside_a_message_that_waits_for_a_decision_of_a_user(make_world: MakeWorld) -> None:
-    yaml = config(retries="0", on_failure="{after: 1, remind: 2h}").replace("true}", "true, uncertain: hold}")
+    yaml = config(retries="0", problems="{after: 1, remind: 2h}").replace("true}", "true, uncertain: hold}")
     world = make_world(yaml, scripts={"ops": lambda _: 3}, send=lambda _: DeliveryResult("uncertain", "no answer"))
     world.run(hours=13)
     assert [row["state"] for row in world.store.connection.execute("select state from outbox")] == ["held"]
@@ -249,7 +249,7 @@ def test_a_condition_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_
 
 def test_a_condition_that_was_wrongly_taken_as_over_after_days_needs_a_longer_silence_too(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 9, *["HEARTBEAT_OK"] * 2, "[disk] 92 %", *["HEARTBEAT_OK"] * 3, "[disk] 92 %")
-    world = make_world(config(interval="6h", conditions="{remind: 30d}"), scripts=agent)
+    world = make_world(config(interval="6h", problems="{remind: 30d}"), scripts=agent)
     world.run(hours=6 * 16)
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 2d12h", "[disk] 92 %"]
 
@@ -261,7 +261,7 @@ def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_condition
         run = next(numbers)
         return json.dumps({"findings": [{"key": f"k{run}-{number}", "text": "x"} for number in range(1500)]})
 
-    world = make_world(config(conditions="{clear_after: 100}"), scripts={"ops": agent})
+    world = make_world(config(problems="{clear_after: 100}"), scripts={"ops": agent})
     world.run(hours=3)
     reported = world.store.connection.execute("select count(*) from problem where part = 'reported'").fetchone()[0]
     assert reported == 201  # one of them stands for all that could not be tracked, and one for those that were not sent
@@ -295,7 +295,7 @@ def test_the_condition_of_untracked_findings_ends_while_the_lines_that_came_with
     many = json.dumps({"findings": [{"key": f"k-{number}", "text": "x"} for number in range(60)]})
     check = "{command: ./check.sh, unchanged: skip, confirm: 0}"
     printed = outputs("disk is full", *(f"disk is full\n{name} waits" for name in ("mail", "print", "backup")))
-    world = make_world(config(precheck=check, conditions="{clear_after: 2}"), scripts=answers(many, "[k-1] x"), prechecks=printed)
+    world = make_world(config(precheck=check, problems="{clear_after: 2}"), scripts=answers(many, "[k-1] x"), prechecks=printed)
     world.run(minutes=40)
     first, last = (line for text in sent(world) for line in text.splitlines() if "too-many-findings" in line)
     assert first.startswith("[heartbeatd:too-many-findings] 10 findings of the agent could not be tracked")

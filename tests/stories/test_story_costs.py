@@ -162,7 +162,7 @@ def fleet(budget: str) -> str:
 timezone: Europe/Berlin
 limits: {{budget: {budget}}}
 channels: {{ops: {{kind: webhook, url: "https://chat.example.org/hook"}}}}
-defaults: {{heartbeat: {{stagger: 0s, deliver: ops, checklist: "- look\\n", on_failure: {{after: 1}}}}}}
+defaults: {{heartbeat: {{stagger: 0s, deliver: ops, checklist: "- look\\n", problems: {{after: 1}}}}}}
 agents:
 {agents}"""
 

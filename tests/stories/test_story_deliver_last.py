@@ -404,7 +404,7 @@ def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World
 
 def test_failure_notifications_of_a_job_without_an_agent_cannot_go_to_last(tmp_path: Path) -> None:
     loaded = read(tmp_path, config() + "cron: {tick: {every: 6h, command: x}}\n")
-    assert loaded.settings.jobs["tick"].on_failure_deliver == ("log",)
+    assert loaded.settings.jobs["tick"].problems_deliver == ("log",)
 
 
 def test_an_unused_channel_causes_a_warning(tmp_path: Path) -> None:

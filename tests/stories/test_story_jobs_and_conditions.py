@@ -48,7 +48,7 @@ agents:
 {agent}
 cron:
   nightly-backup:
-    {{schedule: "0 3 * * *", command: backup, wake_heartbeat: ops, wake_on: failure, on_failure: {{deliver: phone}}, {job}}}
+    {{schedule: "0 3 * * *", command: backup, wake_heartbeat: ops, wake_on: failure, problems: {{deliver: phone}}, {job}}}
 {more}
 """
 
@@ -126,7 +126,7 @@ def test_an_agent_that_does_not_report_the_failure_releases_the_notification(mak
 def test_a_condition_about_two_jobs_is_over_when_both_work_again(make_world: MakeWorld) -> None:
     other = "  mirror: {schedule: '0 4,5 * * *', command: mirror, wake_heartbeat: ops, wake_on: failure, deliver: phone}"
     world = make_world(
-        config('active_hours: "00:00-24:00", conditions: {clear_after: 100}', more=other), start=NIGHT,
+        config('active_hours: "00:00-24:00", problems: {clear_after: 100}', more=other), start=NIGHT,
         scripts={
             "nightly-backup": in_turn(FAILED, ""), "mirror": in_turn(FAILED, ""),
             "ops": lambda call: (
@@ -195,7 +195,9 @@ def test_the_release_of_a_notification_does_not_postpone_the_reminders_of_a_reci
 
 def test_an_agent_that_fails_twice_releases_the_notification(make_world: MakeWorld) -> None:
     world = make_world(
-        config("retries: 0, on_failure: none"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: FAILED}
+        config("retries: 0, problems: {after: none}"),
+        start=NIGHT,
+        scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: FAILED},
     )
     world.run_until("2026-03-02 08:00")
     world.run(seconds=30)
@@ -205,7 +207,9 @@ def test_an_agent_that_fails_twice_releases_the_notification(make_world: MakeWor
 
 
 def test_an_agent_whose_runs_are_skipped_twice_releases_the_notification(make_world: MakeWorld) -> None:
-    world = make_world(config("max_input_tokens: 1, on_failure: none"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world = make_world(
+        config("max_input_tokens: 1, problems: {after: none}"), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)}
+    )
     world.run_until("2026-03-02 12:00")
     assert [line[12:] for line in sent(world)] == [FAILURE]
     assert held_back(world)[0]["held_back"]["note"].startswith("2 runs of agent ops could not report it (the last is run ")
@@ -213,7 +217,7 @@ def test_an_agent_whose_runs_are_skipped_twice_releases_the_notification(make_wo
 
 def test_an_agent_that_fails_once_and_then_reports_is_one_message(make_world: MakeWorld) -> None:
     world = make_world(
-        config("retries: 0, on_failure: none"), start=NIGHT,
+        config("retries: 0, problems: {after: none}"), start=NIGHT,
         scripts={"nightly-backup": in_turn(FAILED), "ops": in_turn(FAILED, REPORT)},
     )  # fmt: skip
     world.run_until("2026-03-02 10:00")
@@ -322,7 +326,7 @@ def test_an_agent_reports_a_failure_although_the_job_wakes_another_agent_since(m
 
 
 def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorld) -> None:
-    text = config().replace("on_failure: {deliver: phone}", "on_failure: {deliver: [phone, room]}")
+    text = config().replace("problems: {deliver: phone}", "problems: {deliver: [phone, room]}")
     channels: list[tuple[str, str]] = []
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)})
     deliver = world.send
@@ -335,7 +339,7 @@ def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorl
     assert channels == [("room", FAILURE), ("phone", REPORT)]
 
 
-OTHER_JOB = '  nightly-certs: {schedule: "0 3 * * *", command: certs, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
+OTHER_JOB = '  nightly-certs: {schedule: "0 3 * * *", command: certs, wake_heartbeat: ops, wake_on: failure, problems: {deliver: phone}}\n'
 
 
 @pytest.mark.parametrize("answer", ["[backup:nightly] The backup failed.", "The nightly-backup failed."])
@@ -413,7 +417,7 @@ def test_an_agent_cannot_close_the_condition_of_a_job_that_still_fails(make_worl
 
 def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: MakeWorld) -> None:
     text = config().replace('schedule: "0 3 * * *"', 'schedule: "0 */2 * * *"').replace(
-        "on_failure: {deliver: phone}", "on_failure: {deliver: phone, remind: 1h}"
+        "problems: {deliver: phone}", "problems: {deliver: phone, remind: 1h}"
     )  # fmt: skip
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
     world.run_until("2026-03-03 12:00")
@@ -479,7 +483,9 @@ def test_a_report_about_a_job_that_works_again_already_is_followed_by_its_end(ma
     assert ops.reported == 0
 
 
-SYNC = '  nightly-sync: {schedule: "0 3 * * *", command: sync, wake_heartbeat: ops, wake_on: failure, on_failure: {deliver: phone}}\n'
+SYNC = (
+    '  nightly-sync: {schedule: "0 3 * * *", command: sync, wake_heartbeat: ops, wake_on: failure, problems: {deliver: phone}}\n'
+)
 
 
 def test_a_condition_about_two_jobs_ends_when_both_work_again(make_world: MakeWorld) -> None:
@@ -581,7 +587,7 @@ def test_an_expired_wake_releases_the_notification(make_world: MakeWorld) -> Non
 
 def test_without_failure_notifications_the_agent_alone_reports_and_the_end_is_one_message(make_world: MakeWorld) -> None:
     world = make_world(
-        config().replace("on_failure: {deliver: phone}", "on_failure: none"), start=NIGHT,
+        config().replace("problems: {deliver: phone}", "problems: {after: none}"), start=NIGHT,
         scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)},
     )  # fmt: skip
     world.run_until("2026-03-03 12:00")
@@ -630,7 +636,7 @@ def test_an_agent_that_answers_later_is_awaited(make_world: MakeWorld, answer: s
 def test_deliver_last_holds_back_only_what_the_agent_says_in_the_same_conversation(make_world: MakeWorld, talks_to: str) -> None:
     chat = CHANNELS + '  chat: {kind: webhook, url: "http://127.0.0.1:9/to/{target}", allow_private: true}\n'
     text = config("deliver: last", channels=chat).replace("command: backup", "prompt: back up, agent: ops")
-    text = text.replace("on_failure: {deliver: phone}", "on_failure: {deliver: last}")
+    text = text.replace("problems: {deliver: phone}", "problems: {deliver: last}")
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
     world.request(VerbRequest(NoteActivity(channel="chat", target="4711"), (Kind.HEARTBEAT, "ops")))
     world.run_until("2026-03-02 06:00")
@@ -681,7 +687,7 @@ def failing_backup(answer: str) -> dict[str, Any]:
 
 
 def test_many_notifications_that_are_held_back_are_looked_at_with_a_few_statements(make_world: MakeWorld) -> None:
-    keys = 'schedule: "0 3 * * *", stagger: 0s, command: b, wake_heartbeat: ops, on_failure: {deliver: phone}'
+    keys = 'schedule: "0 3 * * *", stagger: 0s, command: b, wake_heartbeat: ops, problems: {deliver: phone}'
     names = [f"job{number}" for number in range(40)]
     more = "".join(f"  {name}: {{{keys}}}\n" for name in names)
     world = make_world(config(more=more), start=NIGHT, scripts=dict.fromkeys(names, lambda _: FAILED))

@@ -28,9 +28,9 @@ channels:
 agents:
   ops:
     runner: {kind: command, argv: [agent]}
-    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, on_failure: {after: 1, remind: 6h}}
+    heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, problems: {after: 1, remind: 6h}}
 cron:
-  backup: {every: 1h, command: backup, deliver: phone, retries: 0, on_failure: {after: 1}}
+  backup: {every: 1h, command: backup, deliver: phone, retries: 0, problems: {after: 1}}
 """
 
 
@@ -223,7 +223,7 @@ def test_the_output_and_the_failures_of_a_muted_job_are_held_back(make_world: Ma
 
 JOB = """\
 cron:
-  backup: {every: 1h, command: backup, deliver: phone, retries: 0, on_failure: {after: 1}, wake_heartbeat: ops, wake_on: failure}
+  backup: {every: 1h, command: backup, deliver: phone, retries: 0, problems: {after: 1}, wake_heartbeat: ops, wake_on: failure}
 """
 
 
@@ -286,17 +286,17 @@ FAILING_SKIPS = [  # more keys, the results of the precheck and of the agent, an
     ("precheck: {command: look, on_error: run}", [3, 3, NO_WORK], [OK], [True, False]),
     ("budget: {runs_per_day: 2}", [], [OK], [True, False]),
     ("budget: {runs_per_day: 2}", [], [3], [True, False]),
-    ("on_failure: {after: 2}", [], [OK, 3, OK, 3, 3], [True, True, True, False]),
-    ("on_failure: none", [], [OK, 3, OK, 3, "new"], [True, True, True, False]),
-    ("on_failure: none, budget: {runs_per_day: 2}", [], [OK], [True, True, True]),
-    ("on_failure: none, precheck: {command: look, on_error: run}", ["mail", 3], [OK], [True, True]),
+    ("problems: {after: 2}", [], [OK, 3, OK, 3, 3], [True, True, True, False]),
+    ("problems: {after: none}", [], [OK, 3, OK, 3, "new"], [True, True, True, False]),
+    ("problems: {after: none}, budget: {runs_per_day: 2}", [], [OK], [True, True, True]),
+    ("problems: {after: none}, precheck: {command: look, on_error: run}", ["mail", 3], [OK], [True, True]),
 ]
 
 
 def test_a_mute_until_something_changes_ends_by_every_failure_that_is_reported(make_world: MakeWorld, tmp_path: Path) -> None:
     for number, (keys, checked, said, lasts) in enumerate(FAILING_SKIPS):
-        before = "on_failure: {after: 1, remind: 6h}"
-        own = keys if "on_failure" in keys else f"{before}, {keys}"
+        before = "problems: {after: 1, remind: 6h}"
+        own = keys if "problems" in keys else f"{before}, {keys}"
         (folder := tmp_path / str(number)).mkdir()
         world = make_world(CONFIG.partition("cron:")[0].replace(before, own), folder, scripts={"ops": answers(*said)})
         world.prechecks["ops"] = answers(*checked or [OK])
@@ -391,7 +391,7 @@ def test_a_mute_until_something_changes_lasts_while_two_problems_do_and_ends_whe
 ) -> None:
     cut = reply(message(text("HEARTBEAT_OK and more"), stop_reason="max_tokens"))
     with Models(lambda request: cut) as server:
-        yaml = fleet(server.url, "ops", ops="precheck: {command: look, on_error: run}, on_failure: {after: 1}")
+        yaml = fleet(server.url, "ops", ops="precheck: {command: look, on_error: run}, problems: {after: 1}")
         world = make_world(yaml, environ={"KEY": KEY}, prechecks={"ops": lambda call: 1})
         world.run(minutes=10)
         mute(world, until_changed=True)

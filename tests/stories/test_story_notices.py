@@ -72,7 +72,7 @@ def fail_until(world: World, text: str, error: Callable[[int], str] | None) -> N
 
 
 def test_the_same_failure_with_changing_numbers_is_reported_once_with_reminders(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0", on_failure="{remind: 6h}"))
+    world = make_world(agent(retries="0", problems="{remind: 6h}"))
     fail_until(world, "2026-03-03 07:59", lambda count: f"disk {count * 3 % 100} % full, {count} errors at 0x{count}")
     fail_until(world, "2026-03-03 12:00", None)
     assert sum(row["outcome"] == "failed" for row in world.records()) == 48
@@ -124,7 +124,7 @@ def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders
 
 
 def test_a_recovery_resets_the_failure_count(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0", on_failure="{after: 3}"))
+    world = make_world(agent(retries="0", problems="{after: 3}"))
     fail_until(world, "2026-03-02 08:59", lambda count: "no")
     fail_until(world, "2026-03-02 09:29", None)
     fail_until(world, "2026-03-02 10:29", lambda count: "no")
@@ -155,8 +155,8 @@ def test_disabling_an_agent_ends_its_problem(make_world: MakeWorld) -> None:
     assert [line[12:31] for line in message_lines(world)] == ["warning  ops failed"] * 2
 
 
-def test_on_failure_none_sends_no_notifications(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0", on_failure="none"))
+def test_after_none_sends_no_notifications(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", problems="{after: none}"))
     fail_until(world, "2026-03-02 20:00", lambda count: "no")
     fail_until(world, "2026-03-02 21:00", None)
     assert (message_lines(world), notices(world)) == ([], [])
@@ -191,7 +191,7 @@ def test_a_failed_job_is_reported_once_with_its_output(make_world: MakeWorld) ->
 
 
 def test_a_job_without_notifications_still_delivers_its_output(make_world: MakeWorld) -> None:
-    world = make_world(job(every="30m", deliver="log", on_failure="none"))
+    world = make_world(job(every="30m", deliver="log", problems="{after: none}"))
     world.scripts["measure"] = lambda call: process_result(2, "torn")
     world.run(minutes=65)
     assert [text for *_, text in world.delivered] == ["measure ended failed: exit code 2: torn"] * 2
@@ -203,7 +203,7 @@ def test_a_job_without_notifications_still_delivers_its_output(make_world: MakeW
         (HOOKS, {"deliver": "none"}, ["log"]),
         (HOOKS.partition("  other")[0], {}, ["hook"]),
         (HOOKS, {"deliver": "other"}, ["other"]),
-        (HOOKS, {"deliver": "other", "on_failure": "{deliver: [hook, log]}"}, ["hook", "log"]),
+        (HOOKS, {"deliver": "other", "problems": "{deliver: [hook, log]}"}, ["hook", "log"]),
         ("", {}, ["log"]),
     ],
 )
@@ -437,7 +437,7 @@ def test_failures_are_not_reported_on_a_dead_channel(make_world: MakeWorld) -> N
 
 def test_a_failure_whose_message_was_not_delivered_is_sent_again_when_its_channel_works(make_world: MakeWorld) -> None:
     other_agent = agent(interval="1h", deliver="hook").partition("agents:\n")[2].replace("ops:", "web:", 1)
-    world = make_world(HOOKS + agent(deliver="[hook, other]", retries="0", on_failure="{after: 1}") + other_agent)
+    world = make_world(HOOKS + agent(deliver="[hook, other]", retries="0", problems="{after: 1}") + other_agent)
     world.scripts |= {"ops": lambda call: 1 if call.at < utc("2026-03-02 10:15") else "HEARTBEAT_OK"}
     world.scripts |= {"web": lambda call: f"ALERT: {call.at:%H:%M}"}
     answers, sent = {"hook": REFUSED}, list[tuple[str, str]]()
@@ -527,7 +527,7 @@ def test_a_channel_that_takes_no_message_for_an_hour_is_reported_on_another_one_
 
 def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(make_world: MakeWorld) -> None:
     channels = "channels: {guild: {url: 'discord://42/abc', prefix: none}}\n"
-    world = make_world(channels + agent(deliver="guild", retries="0", on_failure="{after: 1}"))
+    world = make_world(channels + agent(deliver="guild", retries="0", problems="{after: 1}"))
     world.send = lambda delivery: DeliveryResult("retry", "down") if delivery.message.notice else TAKEN
     world.scripts["ops"] = lambda call: 1 if len(world.calls) == 1 else "x" * 5000
     world.run(minutes=31)
@@ -536,7 +536,7 @@ def test_a_pending_notification_does_not_delay_a_message_on_the_same_channel(mak
 
 @pytest.mark.parametrize("trouble", [reset(), page(500), page(429)], ids=["breaks off", "500", "429"])
 def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone: Telegram, guild: Discord, trouble: Any) -> None:
-    world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone", problems="{after: 1}", retries="0")
     world.scripts["ops"] = lambda call: 1
     phone.script = [trouble]
     world.run(hours=2)
@@ -546,7 +546,7 @@ def test_a_notification_is_retried_like_any_message(make_world: MakeWorld, phone
 
 
 def test_an_answer_of_100_kb_is_a_failure_that_is_reported(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
-    world = world_with_real_channels(make_world, phone, guild, deliver="phone", on_failure="{after: 1}", retries="0")
+    world = world_with_real_channels(make_world, phone, guild, deliver="phone", problems="{after: 1}", retries="0")
     world.scripts["ops"] = lambda call: "ALERT " * 17_000
     world.run(minutes=5)
     assert [text.splitlines()[0] for text in phone.texts] == [
@@ -555,77 +555,76 @@ def test_an_answer_of_100_kb_is_a_failure_that_is_reported(make_world: MakeWorld
 
 
 def test_an_error_of_100_kb_is_shortened_in_the_notification(make_world: MakeWorld, phone: Telegram, guild: Discord) -> None:
-    world = world_with_real_channels(make_world, phone, guild, deliver="guild", on_failure="{after: 1}", retries="0")
+    world = world_with_real_channels(make_world, phone, guild, deliver="guild", problems="{after: 1}", retries="0")
     world.scripts["ops"] = lambda call: process_result(1, "ä" * 100_000)
     world.run(minutes=5)
     assert [len(text) < 800 for text in guild.texts] == [True]
 
 
-# --- the on_failure settings ------------------------------------------------------------------------------------------
+# --- the settings of problems ------------------------------------------------------------------------------------------
 
 BASE = "channels: {hook: {kind: webhook, url: 'https://example.org/x'}, other: {kind: webhook, url: 'https://example.org/y'}}\n"
 OPS = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, %s}}}\n"
 JOB = "cron: {nightly: {every: 6h, command: x, %s}}\n"
 
 
-def test_on_failure_is_inherited_merged_and_reset(tmp_path: Path) -> None:
-    text = (
-        "defaults: {heartbeat: {on_failure: {remind: 1h, deliver: other}}, cron: {on_failure: {after: 4}}}\n" + BASE + OPS + JOB
-    )
-    beat, work = read_both(tmp_path, text % ("deliver: hook, on_failure: {after: 3}", "deliver: hook"))
+def test_the_settings_of_problems_are_inherited_merged_and_reset(tmp_path: Path) -> None:
+    text = "defaults: {heartbeat: {problems: {remind: 1h, deliver: other}}, cron: {problems: {after: 4}}}\n" + BASE + OPS + JOB
+    beat, work = read_both(tmp_path, text % ("deliver: hook, problems: {after: 3}", "deliver: hook"))
     assert (beat.after, beat.remind, beat.deliver) == (3, timedelta(hours=1), ("other",))
     assert (work.after, work.remind, work.deliver) == (4, timedelta(hours=24), ("hook",))
-    beat, work = read_both(tmp_path, text % ("on_failure: none", "on_failure: none"))
+    beat, work = read_both(tmp_path, text % ("problems: {after: none}", "problems: {after: none}"))
     assert (beat.after, work.after) == (0, 0)
 
 
 def read_both(folder: Path, text: str) -> tuple[Any, Any]:
     from scheduler.work import plan
 
-    return tuple(entry.on_failure for entry in plan.make_plan(read(folder, text).settings).entries.values())  # type: ignore[return-value]
+    return tuple(entry.problem_rule for entry in plan.make_plan(read(folder, text).settings).entries.values())  # type: ignore[return-value]
 
 
-def test_check_shows_the_effective_on_failure(tmp_path: Path) -> None:
-    read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "on_failure: {after: 2}")
+def test_check_shows_the_effective_settings_of_problems(tmp_path: Path) -> None:
+    read(tmp_path, BASE + OPS % "deliver: hook" + JOB % "problems: {after: none}")
     rows = {
         row.key: row.value
         for key in ((Kind.HEARTBEAT, "ops"), (Kind.CRON, "nightly"))
         for row in list_effective_values(tmp_path / "config.yaml", {}, key)
     }
-    assert {key: value for key, value in rows.items() if "on_failure." in key} == {
-        "heartbeat.on_failure.after": "2",
-        "heartbeat.on_failure.remind": "24h",
-        "heartbeat.on_failure.deliver": "[hook]",
-        "on_failure.after": "2",
-        "on_failure.remind": "24h",
-        "on_failure.deliver": "[log]",
+    assert {key: value for key, value in rows.items() if "problems." in key} == {
+        "heartbeat.problems.after": "2",
+        "heartbeat.problems.remind": "24h",
+        "heartbeat.problems.deliver": "[hook]",
+        "heartbeat.problems.clear_after": "2",
+        "problems.after": "none",
+        "problems.remind": "24h",
+        "problems.deliver": "none",
     }
 
 
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("{after: 0}", "on_failure.after: 0 is out of range; write 1 or more"),
-        ("{remind: 6}", "on_failure.remind: 6 has no unit; write 90s, 30m or 1h30m"),
-        ("{remind: 0s}", "on_failure.remind: '0s' is zero; write 90s, 30m or 1h30m"),
-        ("{deliver: hok}", "on_failure.deliver: 'hok' is not a declared channel; did you mean hook?"),
+        ("{after: 0}", "problems.after: 0 is no number from 1 to 1,000; write 2 or none"),
+        ("{remind: 6}", "problems.remind: 6 has no unit; write 90s, 30m or 1h30m"),
+        ("{remind: 0s}", "problems.remind: '0s' is zero; write 90s, 30m or 1h30m"),
+        ("{deliver: hok}", "problems.deliver: 'hok' is not a declared channel; did you mean hook?"),
         (
             "{deliver: none}",
-            "on_failure.deliver: failures would not be sent to anyone; write on_failure: none if that is intended",
+            "problems.deliver: failures would not be sent to anyone; write after: none if that is intended",
         ),
-        ("{delivr: hook}", "on_failure.delivr: unknown key; did you mean deliver?"),
-        ("never", "on_failure: this must be a map of keys with values; write {after: "),
+        ("{delivr: hook}", "problems.delivr: unknown key; did you mean deliver?"),
+        ("never", "problems: this must be a map of keys with values; write {after: "),
     ],
 )
-def test_invalid_on_failure_settings_are_reported(tmp_path: Path, written: str, complaint: str) -> None:
-    (beat,) = complaints(tmp_path, BASE + OPS % f"on_failure: {written}")
-    (work,) = complaints(tmp_path, BASE + JOB % f"on_failure: {written}")
+def test_invalid_settings_of_problems_are_reported(tmp_path: Path, written: str, complaint: str) -> None:
+    (beat,) = complaints(tmp_path, BASE + OPS % f"problems: {written}")
+    (work,) = complaints(tmp_path, BASE + JOB % f"problems: {written}")
     assert beat.partition("agents.ops.heartbeat.")[2].startswith(complaint)
     assert work.partition("cron.nightly.")[2].startswith(complaint)
 
 
 def test_a_channel_used_only_for_notifications_needs_its_secret(tmp_path: Path) -> None:
-    text = BASE.replace("https://example.org/y", "${HOOK}") + OPS % "deliver: hook, on_failure: {deliver: other}"
+    text = BASE.replace("https://example.org/y", "${HOOK}") + OPS % "deliver: hook, problems: {deliver: other}"
     assert [line.partition(": ")[2] for line in complaints(tmp_path, text)] == [
         "channels.other.url: HOOK is not set; set it in the environment or in the env_file"
     ]
@@ -725,7 +724,7 @@ def test_the_end_is_sent_if_any_message_about_the_problem_has_arrived(make_world
     table = [((), [opened, reminder, end]), ((11,), [opened, end]), ((8,), [again, end])]
     for number, (refused, expected) in enumerate(table):
         (folder := tmp_path / str(number)).mkdir()
-        world = make_world(HOOKS + agent(retries="0", interval="1h", deliver="hook", on_failure="{after: 1, remind: 3h}"), folder)
+        world = make_world(HOOKS + agent(retries="0", interval="1h", deliver="hook", problems="{after: 1, remind: 3h}"), folder)
         world.send = lambda sent, world=world, refused=refused: REFUSED if world.clock.now.hour in refused else TAKEN
         fail_until(world, "2026-03-02 11:59", lambda count: "no")
         fail_until(world, "2026-03-02 13:00", None)

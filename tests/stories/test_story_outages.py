@@ -101,7 +101,7 @@ def test_a_provider_that_fails_fifteen_agents_for_hours_is_one_message_and_one_e
     make_world: MakeWorld, act: Act, begins: str
 ) -> None:
     names = [f"a{number:02}" for number in range(15)]
-    more = {name: f"stagger: {place}m, on_failure: {{remind: 2d}}" for place, name in enumerate(names)}
+    more = {name: f"stagger: {place}m, problems: {{remind: 2d}}" for place, name in enumerate(names)}
     with Models(lambda request: act) as server:
         world = make_world(fleet(server.url, *names, **more), environ={"KEY": KEY})
         world.run(hours=size(3, 24))
@@ -139,9 +139,7 @@ def test_a_short_outage_below_every_agents_threshold_is_not_reported(make_world:
 
 def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY) as server:
-        world = make_world(
-            fleet(server.url, "a", "b", a="on_failure: {after: 9}", b="on_failure: {after: 3}"), environ={"KEY": KEY}
-        )
+        world = make_world(fleet(server.url, "a", "b", a="problems: {after: 9}", b="problems: {after: 3}"), environ={"KEY": KEY})
         world.run(minutes=59)
         assert notification_lines(world) == []
         world.run(minutes=2)
@@ -168,7 +166,7 @@ def test_each_channel_gets_one_notification_and_one_recovery(make_world: MakeWor
 
 def test_an_agent_without_notifications_causes_no_outage_notification(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = make_world(fleet(server.url, "a", a="on_failure: none"), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, "a", a="problems: {after: none}"), environ={"KEY": KEY})
         world.run(hours=2)
     assert notification_lines(world) == []
 
@@ -302,7 +300,7 @@ def test_an_agent_that_fails_for_the_third_time_in_a_day_is_unstable_until_it_is
 
 
 def test_an_agent_that_is_unstable_for_a_day_causes_no_further_message(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0", on_failure="{after: 1, remind: 6h}"))
+    world = make_world(agent(retries="0", problems="{after: 1, remind: 6h}"))
     flap(world, "ops", *[timedelta(minutes=30)] * 48)
     assert words(world) == [
         "03-02 08:00 warning", "03-02 08:30 over", "03-02 09:00 warning", "03-02 09:30 over", "03-02 10:00 warning unstable",
@@ -342,7 +340,7 @@ def test_an_unstable_job_is_reported_once(make_world: MakeWorld) -> None:
 
 def test_an_unstable_provider_is_reported_once_until_it_is_stable(make_world: MakeWorld) -> None:
     with Models(lambda request: OK) as server:
-        more = {name: f"{stagger}, on_failure: {{after: 1}}" for name, stagger in LATER.items()}
+        more = {name: f"{stagger}, problems: {{after: 1}}" for name, stagger in LATER.items()}
         world = make_world(fleet(server.url, *FIVE, **more), environ={"KEY": KEY})
         for number in range(10):
             fails = number % 2 == 0
@@ -379,7 +377,7 @@ def test_a_provider_is_over_when_it_answers_and_no_entry_fails_because_of_it(mak
         ("an error of its own", error_answer(400, "invalid_request_error", "what?"), ""),
         ("removed", BUSY, "removed"),
         ("disabled", BUSY, "enabled: false"),
-        ("its failures are not reported", BUSY, "on_failure: none"),
+        ("its failures are not reported", BUSY, "problems: {after: none}"),
     ]
     for number, (case, later, change) in enumerate(table):
         (folder := tmp_path / str(number)).mkdir()
@@ -431,7 +429,7 @@ def test_a_provider_is_not_over_while_it_answers_only_the_first_attempt_of_a_run
 
 def test_an_agent_that_is_removed_during_a_run_that_fails_has_no_problem_any_more(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY) as server:
-        yaml = fleet(server.url, "a", "b", a="timeout: 30m, on_failure: {after: 1}", b="stagger: 15m")
+        yaml = fleet(server.url, "a", "b", a="timeout: 30m, problems: {after: 1}", b="stagger: 15m")
         world = make_world(yaml, environ={"KEY": KEY}, durations={"a": timedelta(minutes=10)})
         world.run(minutes=3)
         world.reload(fleet(server.url, "b", b="stagger: 15m"))

@@ -34,12 +34,12 @@ channels:
   mail: {{kind: webhook, url: "http://127.0.0.1:9/mail", allow_private: true}}
 defaults:
   agent: {{runner: {{kind: command, argv: [agent]}}}}
-  heartbeat: {{interval: none, checklist: "- look\\n", retries: 0, conditions: {{remind: {remind}}}, on_failure: {{remind: {remind}}}}}
+  heartbeat: {{interval: none, checklist: "- look\\n", retries: 0, problems: {{remind: {remind}}}}}
 agents:
   ops: {{heartbeat: {{deliver: [{ops}]}}}}
   host: {{heartbeat: {{deliver: phone, precheck: {{command: ./check.sh}}}}}}
 cron:
-  backup: {{schedule: "0 0 1 1 *", command: backup, deliver: mail, on_failure: {{remind: {remind}}}}}
+  backup: {{schedule: "0 0 1 1 *", command: backup, deliver: mail, problems: {{remind: {remind}}}}}
 """
 STEPS = 500  # of an example
 SEVERITIES = ("info", "warning", "critical")

@@ -64,7 +64,7 @@ timezone: {ZONE}
 channels: {{phone: {{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}}}
 defaults:
   agent: {{runner: {{kind: command, argv: [agent]}}}}
-  heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, conditions: {{remind: 1h}}}}
+  heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, problems: {{remind: 1h}}}}
 """
 
 
@@ -643,7 +643,7 @@ def test_an_agent_that_has_nothing_to_say(plant: Plant, say: Say) -> None:
 
 def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
     world = plant(
-        fleet("{conditions: {remind: 7d}}"),
+        fleet("{problems: {remind: 7d}}"),
         scripts={"ops": lambda call: "[disk:/var] /var is full"},
         start=MIDNIGHT - timedelta(hours=3),
     )

@@ -134,7 +134,7 @@ agents:
   quiet: {{}}
 cron:
   backup: {{every: 30m, command: backup}}
-  fails: {{every: 30m, command: fails, on_failure: none}}
+  fails: {{every: 30m, command: fails, problems: {{after: none}}}}
   silenced: {{every: 30m, command: silenced}}
   late: {{every: 30m, command: late, timeout: 20h}}
 """
@@ -235,7 +235,7 @@ def test_a_failure_notification_that_has_not_arrived_is_not_called_reported(make
 def test_an_alert_that_was_given_up_is_called_undelivered_although_a_later_failure_notification_has_arrived(
     make_world: MakeWorld,
 ) -> None:
-    config = CONFIG.replace("deliver: dead}", "deliver: dead, retries: 0, on_failure: {after: 1}}")
+    config = CONFIG.replace("deliver: dead}", "deliver: dead, retries: 0, problems: {after: 1}}")
     world = make_world(config, scripts={"ops": lambda _: "the disk is full" if len(world.calls) == 1 else 1})
 
     def send(sent: Delivery) -> DeliveryResult:

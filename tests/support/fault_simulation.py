@@ -160,7 +160,7 @@ class Host:
         beat = {"interval": INTERVAL, "stagger": "0s", "checklist": "- look\n", "deliver": "log", "retries": 0, "answer": "text"}
         found = {
             "runner": dict(runner) if runner else {"kind": "command", "argv": self.program(name)},
-            "heartbeat": beat | {"timeout": "10s", "on_failure": "none"} | heartbeat,
+            "heartbeat": beat | {"timeout": "10s", "problems": {"after": "none"}} | heartbeat,
         }
         self.config.setdefault("agents", {})[name] = found | ({"model": model} if model else {})
 

@@ -40,7 +40,7 @@ providers: {anthropic: {api_key: k, base_url: "MODEL"}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
 defaults:
   agent: {runner: {kind: command, argv: [agent]}}
-  heartbeat: {checklist: "- look\\n", deliver: hook, on_failure: none}
+  heartbeat: {checklist: "- look\\n", deliver: hook, problems: {after: none}}
 agents:
   ops: {heartbeat: {interval: 15m, active_hours: "08:00-22:00"}}
   night: {heartbeat: {interval: 30m, active_hours: "22:00-06:00"}}

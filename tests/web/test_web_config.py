@@ -208,7 +208,7 @@ def test_an_unknown_key_is_named_with_the_closest_known_one(daemon: WebDaemon) -
         {"heartbeat": {"deliver": "log"}},
         {"heartbeat": None},
         {"model": "big"},
-        {"heartbeat": {"enabled": False, "on_failure": None}},
+        {"heartbeat": {"enabled": False, "problems": {"after": None}}},
     ],
 )
 def test_a_token_for_its_own_agent_cannot_lift_its_limits(daemon: WebDaemon, changes: dict[str, Any]) -> None:

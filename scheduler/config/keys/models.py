@@ -48,6 +48,7 @@ def key(
     own: bool = False,
     file_only: bool = False,
     applies_to: Literal["prompt", "command"] | None = None,
+    former: tuple[str, ...] = (),
 ) -> Any:
     """A key with its default, and with its text in the file (`written`) or in words (`unset`) if the value does not show it.
 
@@ -57,11 +58,11 @@ def key(
     some agents may change it only if it is `own`. No token may change it if it is `file_only`: it can run programs, read files,
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
-    `applies_to` is the other key without which it has no effect.
+    `applies_to` is the other key without which it has no effect. `former` are earlier names of a map, which still work.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
-    extra |= {name: mark for name, mark in {"examples": example and [example], **marks}.items() if mark}
+    extra |= {name: mark for name, mark in {"examples": example and [example], "x-former": former, **marks}.items() if mark}
 
     def update(schema: JsonSchemaValue) -> None:
         schema.pop("default", None)
@@ -303,37 +304,36 @@ class Dedup(ConfigPart):
     normalize: DedupNormalize = key("text", "With `numbers`, alerts that differ only in numbers count as the same alert.")
 
 
-class Conditions(ConfigPart):
-    """The rules for the problems that an agent reports under a key."""
+class JobProblems(ConfigPart):
+    """The rules for the messages about problems of a job."""
 
-    remind: types.PositiveDuration = key(timedelta(hours=24), "The interval of reminders while a problem is open.", written="24h")
-    remind_critical: OrUnset[types.PositiveDuration] = optional_key(
-        "The interval of reminders while a critical problem is open.", "`remind`, at most 6h"
+    after: types.CountOrNone = key(
+        1, "The number of failures in a row after which they are a problem. With `none`, no message about them is sent."
     )
-    clear_after: Annotated[int, Field(ge=1, le=100)] = key(
-        2,
-        "A problem is closed when this many answers in a row do not mention it, unless a line of the precheck or a failed"
-        " job is evidence.",
-    )
-
-
-class OnFailure(ConfigPart):
-    """When and where failures and recovery are reported."""
-
-    after: types.Count = key(2, "The number of failures in a row after which a notification is sent.")
     remind: types.PositiveDuration = key(
-        timedelta(hours=24), "The interval of reminders while the failures continue.", written="24h"
+        timedelta(hours=24),
+        "The interval of reminders while a problem is open, at most 6h if it is critical.",
+        written="24h",
+        own=True,
     )
     deliver: OrUnset[types.Targets] = optional_key(
-        "The channels of the notifications.",
+        "The channels of the messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
 
 
-class JobOnFailure(OnFailure):
-    """When and where failures and recovery are reported."""
+class Problems(JobProblems):
+    """The rules for the messages about problems of an agent."""
 
-    after: types.Count = key(1, "The number of failures in a row after which a notification is sent.")
+    after: types.CountOrNone = key(
+        2, "The number of failures in a row after which they are a problem. With `none`, no message about them is sent."
+    )
+    clear_after: Annotated[int, Field(ge=1, le=100)] = key(
+        2,
+        "A problem that the agent reports is over when this many answers in a row do not mention it, unless a line of the"
+        " precheck or a failed job is evidence.",
+        own=True,
+    )
 
 
 class EntryKeys(ConfigPart):
@@ -467,15 +467,14 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     show_ok: bool = key(False, "With `true`, answers that report no problem are delivered too.", own=True)
     show_alerts: bool = key(True, "With `false`, alerts are not delivered.")
     show_resolved: bool = key(True, "With `false`, the end of a problem of the agent is not reported.", own=True)
-    conditions: Conditions = key(Conditions(), "When an open problem is reported again, and when it is closed.", own=True)
     dedup: Dedup = key(Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", own=True)
     deliver: OrUnset[types.Targets] = optional_key(
         "The channels for messages of the agent. `last` is the chat in which a user last wrote to it, and needs a channel"
         " with `{target}` in its URL.",
         "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
     )
-    on_failure: Annotated[OnFailure | None, MapOr("none")] = key(
-        OnFailure(), "When and where failures and recovery are reported."
+    problems: Problems = key(
+        Problems(), "When messages about problems are sent, and where those about failures.", former=("on_failure", "conditions")
     )
 
 
@@ -567,9 +566,7 @@ class JobAction(ConfigPart):
 
 class Job(EntryKeys, JobAction, JobTiming):
     deliver: types.Targets = key((), "The channels for the output.", written="none")
-    on_failure: Annotated[JobOnFailure | None, MapOr("none")] = key(
-        JobOnFailure(), "When and where failures and recovery are reported."
-    )
+    problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "The agents that are woken when the job ends.")
     wake_on: WakeOn = key("always", "The outcomes after which the agents are woken.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
@@ -891,6 +888,13 @@ def models_at(steps: Iterable[str | int], model: str = "") -> list[Form]:
         else:  # a name, an index or the tag of a union
             found = [each for each in found if step in kinds_of_model(each)] or found
     return found
+
+
+@cache
+def former_keys(model: str) -> Mapping[str, str]:
+    """The present names of the keys of a model, by their former names."""
+    properties = definition(model)["properties"]
+    return {former: name for name, form in properties.items() for former in form.get("x-former", ())}
 
 
 @cache

@@ -35,7 +35,9 @@ This page lists every key of config.yaml, with its form and its default. It is g
 def render_reference() -> str:
     """The page in Markdown."""
     made = config_schema()
-    own = [f"`{key}`" for key, form in made["$defs"]["Heartbeat"]["properties"].items() if "x-own" in form]
+    beat, rules = (made["$defs"][model]["properties"].items() for model in ("Heartbeat", "Problems"))
+    own = [f"`{key}`" for key, form in beat if "x-own" in form]
+    own += [f"`problems.{key}`" for key, form in rules if "x-own" in form]
     limited = f"- A token that is limited to some agents may change these keys of their heartbeats: {', '.join(own)}.\n"
     return "\n".join([_HEAD + limited, *_render_section("Top level", made, made["$defs"], {})])
 

@@ -49,6 +49,7 @@ _MISSING = ("missing", "union_tag_not_found")
 
 # What to say for a key that does not exist any more, by the title of its model.
 REMOVED = {
+    ("Problems", "remind_critical"): "this key no longer exists; remove it; `remind` applies to critical problems too, up to 6h",
     (models.TITLE, "shard"): f"shards no longer exist; remove this key; {INSTEAD_OF_SHARDS}",
     (
         "Channel",
@@ -163,6 +164,8 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps) -> str:
     """The error for an unknown key: with the closest key of its map, else with the maps that have a key of this name."""
     if removed := REMOVED.get((model["title"], name)):
         return removed
+    if present := models.former_keys(model["title"]).get(name):
+        return f"this key is called {present} now; write {present}: {_example_map(models_at((*steps[:-1], present))[0])}"
     known = tuple(model["properties"])
     if close := find_closest(name, known):
         return f"unknown key; did you mean {close}?"

@@ -38,6 +38,7 @@ Share = float | timedelta
 
 MOST_USD = 1_000_000
 MOST_TOKENS = 1_000_000_000
+MOST_COUNT = 1000
 DEFAULT_PREFIX = "[{agent}@{host}]"
 PREFIX_PLACEHOLDERS = ("agent", "host", "kind")
 MAX_PREFIX_LENGTH = 100
@@ -360,6 +361,15 @@ def parse_state(value: object) -> str:
     return text
 
 
+def parse_count_or_none(value: object) -> int:
+    """A number from 1 on; 0 for `none`."""
+    if value == "none":
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_COUNT:
+        raise ValueError(f"{quote_value(value)} is no number from 1 to {MOST_COUNT:,}; write 2 or none")
+    return value
+
+
 def parse_workspace_file(value: object) -> str:
     """The name of a file inside its folder."""
     name = parse_nonempty_text(value)
@@ -425,6 +435,14 @@ UsdPerMillion = Annotated[float, *_usd(0, "USD per million tokens")]
 Retries = Annotated[int, Field(ge=0, le=10)]
 AckLength = Annotated[int, Field(ge=0, le=10_000)]
 Count = Annotated[int, Field(ge=1, le=1000)]
+CountOrNone = Annotated[
+    int,
+    Notation(
+        parse_count_or_none,
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNT}, {"const": "none"}]},
+        f"number, 1 to {MOST_COUNT:,}, or `none`",
+    ),
+]
 ChannelKindName = Annotated[str, _Words(tuple(kind.name for kind in registry.KINDS))]
 
 _SOME = AfterValidator(check_some)

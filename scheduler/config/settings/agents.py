@@ -26,7 +26,6 @@ from scheduler.config.settings.entry_parts import (
 from scheduler.config.settings.runners import Runners, calls_model, is_enabled, uses_provider
 
 LONGEST_GRACE = timedelta(minutes=10)
-LONGEST_REMIND_CRITICAL = timedelta(hours=6)  # the default of remind_critical
 ASYNC_RUNNERS = ("http", "python")
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
 COMPUTED_KEYS = (
@@ -69,9 +68,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         model=runners.choose_model(agent, runner, node),
         context=agent.context,
         answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),
-        remind=beat.conditions.remind,
-        remind_critical=beat.conditions.remind_critical or min(beat.conditions.remind, LONGEST_REMIND_CRITICAL),
-        clear_after=beat.conditions.clear_after,
+        clear_after=beat.problems.clear_after,
         ask_again=_further_calls(beat.ask_again, runner),
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,

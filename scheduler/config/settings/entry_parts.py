@@ -21,12 +21,11 @@ from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, OnFailure
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, ProblemRule
 
 NO_TIME = timedelta(0)
 A_DAY = timedelta(days=1)
 LONGEST_PRECHECK = timedelta(seconds=30)
-NO_NOTICES = OnFailure(0, NO_TIME, ())
 WEEKS = 4
 SOME_MONDAY = datetime(2026, 1, 5, tzinfo=UTC)  # no clock changes in the four weeks from then on
 SOME_WEEKS = (SOME_MONDAY - datetime.resolution, SOME_MONDAY + WEEKS * timedelta(days=7) - datetime.resolution)
@@ -50,7 +49,7 @@ def build_shared_fields(
     `period` is the shortest time between two runs, None if there is none. `share` is how much of it the stagger may be.
     `speaks`: the entry has an agent, so `last` may be a recipient.
     """
-    on_failure = _build_on_failure(part.on_failure, deliver, node, speaks=speaks)
+    rule = _build_problem_rule(part.problems, deliver, node, speaks=speaks)
     grace = part.misfire.grace
     return {
         "name": name,
@@ -59,9 +58,9 @@ def build_shared_fields(
         "grace": grace if grace is not None else min(period / 2, longest_grace) if period else longest_grace,
         "calendars": _build_days(part, zone, node),
         "deliver": deliver,
-        "on_failure_after": on_failure.after,
-        "on_failure_remind": on_failure.remind,
-        "on_failure_deliver": on_failure.deliver,
+        "problems_after": rule.after,
+        "problems_remind": rule.remind,
+        "problems_deliver": rule.deliver,
     }
 
 
@@ -228,17 +227,15 @@ def _deliver_problem(name: str, node: ConfigNode, *, speaks: bool) -> str | None
     return None
 
 
-def _build_on_failure(part: models.OnFailure | None, deliver: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> OnFailure:
-    """The failure notifications of an entry; without channels they are sent to its `deliver`."""
-    if part is None:
-        return NO_NOTICES
+def _build_problem_rule(part: models.JobProblems, deliver: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> ProblemRule:
+    """When and where the failures of an entry are sent; without channels of their own they are sent to its `deliver`."""
     if part.deliver == ():
-        problem = "failures would not be sent to anyone; write on_failure: none if that is intended"
-        node.add_error(problem, "on_failure", "deliver")
-    check_deliver(part.deliver or (), node.below("on_failure"), speaks=speaks)
-    return _shared_on_failure(part, part.deliver or (() if deliver else default_channel(node, speaks=speaks)))
+        node.add_error("failures would not be sent to anyone; write after: none if that is intended", "problems", "deliver")
+    check_deliver(part.deliver or (), node.below("problems"), speaks=speaks)
+    is_sent = part.after and not (part.deliver or deliver)
+    return _shared_problem_rule(part, part.deliver or (default_channel(node, speaks=speaks) if is_sent else ()))
 
 
 @lru_cache(maxsize=1024)
-def _shared_on_failure(part: models.OnFailure, deliver: tuple[str, ...]) -> OnFailure:
-    return OnFailure(part.after, part.remind, deliver)
+def _shared_problem_rule(part: models.JobProblems, deliver: tuple[str, ...]) -> ProblemRule:
+    return ProblemRule(part.after, part.remind, deliver)

@@ -156,7 +156,7 @@ def _build_settings(
 
 def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -> set[str]:
     """The channels that enabled entries use."""
-    used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.on_failure_deliver)}
+    used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.problems_deliver)}
     return used | set(context.open_channels) if LAST_TARGET in used else used
 
 

@@ -35,9 +35,9 @@ channels:
 agents:
   ops:
     runner: {{kind: command, argv: [agent]}}
-    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, on_failure: {{after: 1}}}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, problems: {{after: 1}}}}
 cron:
-  backup: {{every: 1h, command: backup, deliver: phone, retries: 0, on_failure: {{after: 1}}}}
+  backup: {{every: 1h, command: backup, deliver: phone, retries: 0, problems: {{after: 1}}}}
 """
 
 

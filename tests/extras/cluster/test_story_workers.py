@@ -286,7 +286,7 @@ class MalformedResults(ClaimCodec):
 
 
 def test_no_result_of_a_worker_ends_the_scheduler_or_holds_up_another_run(make_world: MakeWorld) -> None:
-    one = agent(retries="0", on_failure="none")
+    one = agent(retries="0", problems="{after: none}")
     agents = "".join(one.removeprefix("agents:\n").replace("ops:", f"ops{number}:") for number in range(40))
     world = make_world(f"agents:\n{agents}", through_payloads=True)
     codec = MalformedResults(lambda: world.engine.plan.entries, world.folder, "w1")

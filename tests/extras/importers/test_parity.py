@@ -426,7 +426,7 @@ def test_mistermorph_an_agent_can_run_without_a_checklist(make_world: MakeWorld,
 def test_mistermorph_repeated_failures_are_reported_with_the_last_error(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"), scripts={"ops": lambda call: SystemError("out of cheese")})
     world.run(minutes=31)
-    assert [text.splitlines()[0] for *_, text in world.delivered] == [
+    assert [text.splitlines()[0] for _, who, text in world.delivered if who == "ops"] == [
         "warning  ops failed: bad_answer: SystemError: out of cheese (2 times in a row since 2026-03-02 08:00 UTC)   p1"
     ]
 
