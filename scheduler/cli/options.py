@@ -31,7 +31,6 @@ TIME_RULE = (
     "Write 2026-11-20T03:00, yesterday, or 2h for two hours ago. A time without an offset is in the config's top-level timezone."
 )
 MAX_LISTED = 10  # words that an error lists
-SECTIONS = {"agent": "agents", "cron": "cron"}  # the first words of agent/NAME and cron/NAME, with the sections of the config
 COLOR_CHOICES = ("auto", "always", "never")
 
 
@@ -275,9 +274,11 @@ def complete_names(*words: str) -> Completion:
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
         from scheduler.config.file.lenient_reading import read_entry_names
+        from scheduler.model.outcome import Kind
 
         found = read_entry_names(ctx.params.get("path") or Path("config.yaml"))
-        labels = {f"{word}/{name}": name for word in words or SECTIONS for name in found[SECTIONS[word]]}
+        kinds = [kind for kind in Kind if not words or kind.word in words]
+        labels = {kind.label_of(name): name for kind in kinds for name in found[kind.section]}
         times = Counter(labels.values())
         if "/" in typed:
             return [label for label in labels if label.startswith(typed)]
@@ -299,7 +300,7 @@ def resolve_entry(text: str, known: Collection[Key]) -> Key:
     word, slash, name = text.partition("/")
     kinds = list(Kind)
     if slash:
-        kinds = [kind for kind in Kind if kind.section == word]
+        kinds = [kind for kind in Kind if kind.word == word]
         if not kinds:
             raise InputError(f"{text!r} is neither agent/NAME nor cron/NAME")
         text = name

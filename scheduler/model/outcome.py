@@ -47,13 +47,18 @@ class Kind(StrEnum):
         return "agent" if self is Kind.HEARTBEAT else "cron job"
 
     @property
-    def section(self) -> str:
+    def word(self) -> str:
         """The first part of the names that commands accept and print: agent/NAME or cron/NAME."""
         return "agent" if self is Kind.HEARTBEAT else "cron"
 
+    @property
+    def section(self) -> str:
+        """The section of the config in which such entries are."""
+        return "agents" if self is Kind.HEARTBEAT else "cron"
+
     def label_of(self, name: str) -> str:
         """The name of an entry with its kind, because an agent and a job may have the same name."""
-        return f"{self.section}/{name}"
+        return f"{self.word}/{name}"
 
 
 REASONS = tuple(dict.fromkeys(str(word) for words in (Skip, Reason, Failure) for word in words))  # of skips and failures

@@ -51,7 +51,7 @@ def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
     kind, name = request.key
     _check_entry(request, kind, name)
     content, declared = _read_declared(request)
-    found = declared.get(_section_of(kind))
+    found = declared.get(kind.section)
     try:
         rows = list_effective_values(request.app_state.settings().path, os.environ, request.key)
     except LookupError:
@@ -68,10 +68,6 @@ def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
     )
 
 
-def _section_of(kind: Kind) -> str:
-    return "agents" if kind is Kind.HEARTBEAT else "cron"
-
-
 @handles(SetConfig)
 def patch_config(request: ApiRequest, verb: SetConfig) -> ConfigEdited | ConfigSuggestion:
     """Change values of the entry in the path, or anywhere in the config."""
@@ -79,7 +75,7 @@ def patch_config(request: ApiRequest, verb: SetConfig) -> ConfigEdited | ConfigS
         return _edit(request, verb, verb.changes)
     kind, name = request.key
     _check_entry(request, kind, name)
-    return _edit(request, verb, {_section_of(kind): {name: verb.changes}})
+    return _edit(request, verb, {kind.section: {name: verb.changes}})
 
 
 def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> ConfigEdited | ConfigSuggestion:

@@ -34,7 +34,7 @@ class EffectiveValue(NamedTuple):
 
 def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> list[EffectiveValue]:
     """Every value of an agent or a job. Raises ConfigError for an invalid config, and LookupError if it has no such entry."""
-    kind, name = key[0].section, key[1]
+    kind, name = key[0].word, key[1]
     settings = load_config(path, environ, resolve_secrets=False).settings
     diagnostics = Diagnostics(str(path))
     source = read_config_data(path, environ, diagnostics)

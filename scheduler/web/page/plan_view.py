@@ -86,7 +86,7 @@ def show_plan(request: PageRequest) -> Page:
         each
         for each in forecast.forecast_entries(request.db, plans.make_plan(request.settings), request.now)
         if request.caller.may_access(each.course.kind, each.course.name)
-        and kind in ("all", each.course.kind.section)
+        and kind in ("all", each.course.kind.word)
         and wanted.casefold() in each.course.name.casefold()
     ]
     begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
@@ -118,7 +118,7 @@ def _make_line(
     woken = data.wakes
     note = "" if data.total else STATE_NOTES.get(data.state, data.state)
     return PlanLine(
-        kind=foreseen.course.kind.section,
+        kind=foreseen.course.kind.word,
         name=foreseen.course.name,
         label=foreseen.course.kind.label_of(foreseen.course.name),
         zone=zone.key,
