@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import psycopg
-from procrastinate import PsycopgConnector, exceptions, sql
-from procrastinate.jobs import Job
-from procrastinate.manager import JobManager, get_channel_for_queues
+from procrastinate import PsycopgConnector, exceptions
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
 from procrastinate.schema import SchemaManager
 
 from heartbeatd.secret import Secret
@@ -31,7 +31,6 @@ RESULT_CHANNEL = "heartbeatd_result"
 KEPT_DAYS = 7
 MAX_CONNECTIONS = 4  # of one process, in addition to the one that waits for notifications
 CONNECT_TIMEOUT = 5.0  # seconds that a statement waits for a connection
-ABORT_NOTICE = '{"type":"abort_job_requested"}'
 RECONNECT_TIMEOUT = 3.0  # seconds; the pool's pauses between attempts double, and start again from the shortest after this time
 STATEMENT_TIMEOUT = 20.0  # seconds; schedulers and workers must notice a server that hangs
 LISTEN_RETRY = 0.5  # seconds until it listens again, after PostgreSQL could not be reached
@@ -88,21 +87,13 @@ MAY_LOSE_COMMITS = (
     "select nullif(current_setting(%(own)s), '') as server where current_setting('synchronous_standby_names') = ''"
     " or current_setting('synchronous_commit') in ('off', 'local')"
 )
-# Procrastinate's function chooses one job at each call. It sees more than the statement that calls it, so the attempts need
-# another statement. One transaction for several jobs saves most of the time, which is the time of its commit.
-_FUNCTION = re.search(r"procrastinate_fetch_job_v\d+", sql.queries["fetch_job"])
-assert _FUNCTION is not None
-FETCH = (
-    "with fetched as materialized (select " + _FUNCTION[0] + "(%(queues)s::varchar[], %(worker_id)s) as job"  # noqa: S608 (a name)
-    " from generate_series(1, %(room)s)) select (job).id from fetched where (job).id is not null"
-)
 BEGIN_ATTEMPTS = (
-    "update heartbeatd_attempt set worker = %(name)s, started_at = now() where job_id = any(%(job_ids)s) and result is null"
+    "update heartbeatd_attempt set worker = %(name)s, started_at = now()"
+    " from unnest(%(job_ids)s::bigint[], %(locks)s::text[], %(servers)s::text[]) as job (id, lock, server)"
+    " where job_id = job.id and result is null"
     " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8,"
-    " (select holder from heartbeatd_lane join procrastinate_jobs on lock = lane"
-    " where procrastinate_jobs.id = job_id and until_at > clock_timestamp() order by heartbeatd_lane.id limit 1),"
-    " (select coalesce(args ->> 'server' <> nullif(current_setting(%(own)s), ''), false) from procrastinate_jobs as job"
-    " where job.id = job_id)"
+    " (select holder from heartbeatd_lane where lane = job.lock and until_at > clock_timestamp() order by id limit 1),"
+    " coalesce(job.server <> nullif(current_setting(%(own)s), ''), false)"
 )
 HOLD_LANES = (
     "insert into heartbeatd_lane (lane, holder, is_held, until_at)"
@@ -127,6 +118,24 @@ CLAIMED = (
     " left join heartbeatd_attempt as attempt on attempt.job_id = job.id"
     " where attempt.key is null or attempt.key = wanted.key"
 )
+END_ATTEMPTS = (
+    f"with mine as ({CLAIMED} for update of job),"  # noqa: S608 (a constant)
+    " ended as (update heartbeatd_attempt as attempt set result = (%(results)s::text[])[mine.number], ended_at = now()"
+    " from mine where attempt.job_id = mine.id and attempt.key = mine.key and attempt.result is null"
+    " returning attempt.key, attempt.owner),"
+    " notified as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
+    " select mine.id, ended.key, (select count(*) from notified) from mine left join ended on ended.key = mine.key"
+)
+# Of jobs in progress whose workers are lost: those without an attempt, which would keep their lanes locked, and those of a
+# scheduler. None for as long as a lease after a start of the server, so that workers can reach it first. One that another process
+# has locked must not delay the others.
+FIND_LOST = (
+    "with own as (select key, job_id, worker from heartbeatd_attempt where owner = any(%(owners)s) and result is null"
+    " and job_id = any(%(job_ids)s) for update skip locked)"
+    " select job.id, own.key, own.worker from unnest(%(job_ids)s::bigint[]) as job (id) left join own on own.job_id = job.id"
+    " where (own.key is not null or not exists (select from heartbeatd_attempt where job_id = job.id))"
+    " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)"
+)
 # Rows that another process has locked are left out: it fetches or ends the job at this moment, or is frozen.
 LOCK_ATTEMPTS = (
     "select attempt.key, job.id, job.status = 'todo' from heartbeatd_attempt as attempt"
@@ -143,7 +152,6 @@ ADD_ABSENT = (
     " select key, '', '', now() from unnest(%s::text[]) as new (key) on conflict (key) do nothing returning key"
 )
 MAX_FETCHED = 16  # jobs at a time
-
 
 NO_RIGHTS = "let the database user of `executor.dsn` own the tables of the queue, or grant it all rights for them"
 OTHER_VERSION = "the tables of the queue were created by another version of Procrastinate than the installed"
@@ -318,7 +326,7 @@ class JobQueue:
 
         If the connection is lost during it, the server rolls it back before another scheduler leads.
         """
-        async with self._in_time(), self._connector.pool.connection() as db:
+        async with self._transaction() as (db, manager):
             rows = await db.execute(
                 "insert into heartbeatd_attempt (key, owner, payload, deadline)"
                 " select key, owner, payload, now() + make_interval(secs => seconds)"
@@ -340,7 +348,7 @@ class JobQueue:
             ]  # fmt: skip
             if not jobs:
                 return
-            created = await self._manager.batch_defer_jobs_async(jobs, connection=db)
+            created = await manager.batch_defer_jobs_async(jobs)
             await db.execute(
                 "update heartbeatd_attempt set job_id = new.id from unnest(%s::text[], %s::bigint[]) as new (key, id)"
                 " where heartbeatd_attempt.key = new.key",
@@ -379,19 +387,15 @@ class JobQueue:
 
         It waits for the commit of a submission with one of these keys, and for no other lock.
         """
-        async with self._in_time(), self._connector.pool.connection() as db:
+        async with self._transaction() as (db, manager):
             rows = await (await db.execute(LOCK_ATTEMPTS, (list(keys),))).fetchall()
             removed = {key: job_id for key, job_id, is_waiting in rows if is_waiting}
             running = {key: job_id for key, job_id, is_waiting in rows if not is_waiting}
-            await db.execute("delete from procrastinate_jobs where id = any(%s)", (list(removed.values()),))
+            await _delete_waiting(manager, removed.values())
             await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(removed),))
             await db.execute("update heartbeatd_attempt set end_reason = %s where key = any(%s)", (why, list(running)))
-            await db.execute(
-                "select procrastinate_cancel_job_v1(id, true, false) from unnest(%s::bigint[]) as job (id)",
-                (list(running.values()),),
-            )
-            (channel,) = get_channel_for_queues([self._queue])
-            await db.execute("select pg_notify(%s, %s)", (channel, ABORT_NOTICE))  # of a second reason there is no other notice
+            for job_id in running.values():
+                await manager.cancel_job_by_id_async(job_id, abort=True)  # it notifies the worker of the first reason only
             others = [key for key in keys if key not in removed and key not in running]
             found = dict(await (await db.execute(FIND_LOCKED, (others,))).fetchall())
             missing = sorted(set(others) - set(found))
@@ -409,18 +413,19 @@ class JobQueue:
 
         What owners that never came back have left is deleted after `KEPT_DAYS`.
         """
-        await self._run(
-            "with old as (delete from heartbeatd_attempt where coalesce(ended_at, deadline)"
-            " < now() - make_interval(days => %(days)s) returning job_id)"
-            " delete from procrastinate_jobs where id in (select job_id from old) and status = 'todo'",
-            days=KEPT_DAYS,
-        )
-        rows = await self._all(
+        async with self._transaction() as (db, manager):
+            rows = await db.execute(
+                "delete from heartbeatd_attempt where coalesce(ended_at, deadline) < now() - make_interval(days => %s)"
+                " returning job_id",
+                (KEPT_DAYS,),
+            )
+            await _delete_waiting(manager, [job_id for (job_id,) in await rows.fetchall()])
+        found = await self._all(
             "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)",
             owners=list(owners),
             but=list(but),
         )
-        keys = [row["key"] for row in rows]
+        keys = [row["key"] for row in found]
         if keys:
             locked = (await self.withdraw(keys, "cancelled")).locked
             while locked:  # for at most IDLE_TIMEOUT, if a worker was frozen while it fetched one
@@ -430,31 +435,12 @@ class JobQueue:
         return len(keys)
 
     async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
-        """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name.
-
-        Nothing is ended for as long as a lease after a start of the server, so that workers can reach it first. Jobs of such
-        workers without an attempt are deleted, because they would keep their lanes locked.
-        """
-        await self._run(
-            "delete from procrastinate_jobs as job where job.status = 'doing'"
-            " and not exists (select from heartbeatd_attempt where job_id = job.id)"
-            " and not exists (select from procrastinate_workers as worker where worker.id = job.worker_id"
-            " and worker.last_heartbeat >= now() - make_interval(secs => %(lease)s))"
-            " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)",
-            lease=lease,
-        )
-        rows = await self._all(
-            "select attempt.key, attempt.job_id, job.worker_id, coalesce(attempt.worker, '') as worker"
-            " from heartbeatd_attempt as attempt join procrastinate_jobs as job on job.id = attempt.job_id"
-            " left join procrastinate_workers as worker on worker.id = job.worker_id"
-            " where attempt.owner = any(%(owners)s) and attempt.result is null and job.status = 'doing'"
-            " and (worker.id is null or worker.last_heartbeat < now() - make_interval(secs => %(lease)s))"
-            " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)"
-            " for update of attempt, job skip locked",  # one that another process has locked must not delay the others
-            owners=list(owners),
-            lease=lease,
-        )
-        lost = [(Claimed(row["job_id"], row["key"], row["worker_id"]), result(row["worker"])) for row in rows]
+        """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name."""
+        async with self._in_time():
+            stalled = await self._manager.get_stalled_jobs(queue=self._queue, seconds_since_heartbeat=lease)
+        workers = {job.id: job.worker_id for job in stalled}
+        rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=lease) if workers else []
+        lost = [(Claimed(row["id"], row["key"] or "", workers[row["id"]]), result(row["worker"] or "")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []
 
     async def find_workers(self, lease: float) -> list[str]:
@@ -481,28 +467,25 @@ class JobQueue:
 
     async def register(self, name: str) -> int:
         """Register a worker; returns its id."""
-        async with self._in_time():
-            worker_id: int = await self._manager.register_worker()
-        await self._run(
-            "insert into heartbeatd_worker (id, queue, name) values (%(id)s, %(queue)s, %(name)s)",
-            id=worker_id,
-            queue=self._queue,
-            name=name,
-        )
+        async with self._transaction() as (db, manager):
+            worker_id: int = await manager.register_worker()
+            await db.execute(
+                "insert into heartbeatd_worker (id, queue, name) values (%s, %s, %s)", (worker_id, self._queue, name)
+            )
         return worker_id
 
     async def unregister(self, worker_id: int) -> None:
         """Remove a worker that has stopped."""
-        await self._run("delete from heartbeatd_worker where id = %(id)s", id=worker_id)
-        async with self._in_time():
-            await self._manager.unregister_worker(worker_id)
+        async with self._transaction() as (db, manager):
+            await db.execute("delete from heartbeatd_worker where id = %s", (worker_id,))
+            await manager.unregister_worker(worker_id)
 
     async def renew(self, worker_id: int) -> bool:
         """Renew the lease of a worker. False if it has been removed in the meantime."""
-        rows = await self._all(
-            "update procrastinate_workers set last_heartbeat = now() where id = %(id)s returning id", id=worker_id
-        )
-        return bool(rows)
+        async with self._transaction() as (db, manager):
+            await manager.update_heartbeat(worker_id)
+            found = await db.execute("select from procrastinate_workers where id = %s", (worker_id,))
+            return await found.fetchone() is not None
 
     async def remove_dead_workers(self, lease: float) -> None:
         """Delete the rows of workers that have not renewed their lease for ten times its length."""
@@ -512,25 +495,31 @@ class JobQueue:
 
     async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
         """Fetch jobs that may run now, at most `room`, and not more than `MAX_FETCHED`."""
-        arguments = {"queues": [self._queue], "worker_id": worker_id, "room": min(room, MAX_FETCHED)}
-        async with self._in_time(), self._connector.pool.connection() as db:
-            found = await (await db.execute(FETCH, arguments)).fetchall()
-            job_ids = [job_id for (job_id,) in found]
-            if not job_ids:
+        async with self._transaction() as (db, manager):
+            if (first := await manager.fetch_job([self._queue], worker_id)) is None:
                 return []
-            return await self._begin_attempts(db, job_ids, name)
+            # One answer and one commit for several jobs save most of the time.
+            async with db.pipeline():
+                others = (manager.fetch_job([self._queue], worker_id) for _ in range(min(room, MAX_FETCHED) - 1))
+                jobs = [first, *(job for job in await asyncio.gather(*others) if job is not None)]
+            return await self._begin_attempts(db, jobs, name)
 
     async def fetched_jobs(self, worker_id: int, name: str, but: Collection[int]) -> list[FetchedJob]:
         """The jobs that a worker has fetched, except those that it knows: the answer to a fetch may have been lost."""
-        async with self._in_time(), self._connector.pool.connection() as db:
-            query = "select id from procrastinate_jobs where worker_id = %s and status = 'doing' and id <> all(%s) order by id"
-            found = await (await db.execute(query, (worker_id, list(but)))).fetchall()
-            return await self._begin_attempts(db, [job_id for (job_id,) in found], name)
+        async with self._transaction() as (db, manager):
+            found = await manager.list_jobs_async(queue=self._queue, status=Status.DOING.value, worker_id=worker_id)
+            jobs = [job for job in found if job.id not in but]
+            return await self._begin_attempts(db, jobs, name) if jobs else []
 
-    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], job_ids: list[int], name: str) -> list[FetchedJob]:
-        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "job_ids": job_ids, "own": OWN_SERVER})).fetchall()
+    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], jobs: Sequence[Job], name: str) -> list[FetchedJob]:
+        columns = {
+            "job_ids": [job.id for job in jobs],
+            "locks": [job.lock for job in jobs],
+            "servers": [job.task_kwargs.get("server") for job in jobs],
+        }
+        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "own": OWN_SERVER, **columns})).fetchall()
         begun = {row[0]: FetchedJob(*row) for row in rows}
-        return [begun.get(job_id) or FetchedJob(job_id, None, "", 0.0) for job_id in job_ids]
+        return [begun.get(job.id) or FetchedJob(job.id, None, "", 0.0) for job in jobs]
 
     async def hold_lanes(self, lanes: Collection[str], holder: str, seconds: float, *, is_held: bool) -> None:
         """Lock lanes for all machines, or wait for them in turn if not `is_held`. It ends after so many seconds without a repeat.
@@ -560,32 +549,24 @@ class JobQueue:
 
     async def is_in_progress(self, lane: str, run_mark: str) -> bool:
         """Whether a worker executes a run with this mark, `<owner>/<run id>`, in this lane."""
-        rows = await self._all(
-            "select 1 from procrastinate_jobs as job join heartbeatd_attempt as attempt on attempt.job_id = job.id"
-            " where job.lock = %(lane)s and job.status = 'doing' and starts_with(attempt.key, %(mark)s)",
-            lane=lane,
-            mark=f"{run_mark}/",
-        )
-        return bool(rows)
+        async with self._in_time():
+            jobs = await self._manager.list_jobs_async(status=Status.DOING.value, lock=lane)
+        return any(str(job.task_kwargs.get("attempt")).startswith(f"{run_mark}/") for job in jobs)
 
     async def finish(self, results: Sequence[tuple[Claimed, str]]) -> set[str]:
         """End attempts with their results, and notify the schedulers. Returns the keys of those whose results were accepted.
 
         A result is accepted only from the worker that has fetched the attempt, and only the first one.
         """
-        rows = await self._all(
-            f"with mine as ({CLAIMED}),"  # noqa: S608 (a constant)
-            " ended as (update heartbeatd_attempt as attempt set result = (%(results)s::text[])[mine.number], ended_at = now()"
-            " from mine where attempt.job_id = mine.id and attempt.key = mine.key and attempt.result is null"
-            " returning attempt.key, attempt.owner),"
-            " gone as (delete from procrastinate_jobs where id in (select id from mine) returning id),"
-            " notified as (select pg_notify(%(channel)s, owner) from (select distinct owner from ended) as owners)"
-            " select key, (select count(*) from notified), (select count(*) from gone) from ended",
-            **_columns([claimed for claimed, _ in results]),
-            results=[result for _, result in results],
-            channel=RESULT_CHANNEL,
-        )
-        return {row["key"] for row in rows}
+        arguments = {"results": [result for _, result in results], "channel": RESULT_CHANNEL}
+        async with self._transaction() as (db, manager):
+            rows = await (
+                await db.execute(END_ATTEMPTS, {**_columns([claimed for claimed, _ in results]), **arguments})
+            ).fetchall()
+            async with db.pipeline():
+                for job_id, _, _ in rows:
+                    await manager.finish_job_by_id_async(job_id, Status.SUCCEEDED, delete_job=True)
+        return {key for _, key, _ in rows if key is not None}
 
     async def end_reasons(self, attempts: Sequence[Claimed]) -> dict[str, str]:
         """The attempts in progress that must end: the reason by key.
@@ -606,22 +587,35 @@ class JobQueue:
 
     async def listen_for_results(self, notify: Callable[[str], None]) -> None:
         """Call `notify` with the owner of each new result. Ends by a cancellation only."""
-        await self._listen([RESULT_CHANNEL], notify)
 
-    async def listen_for_jobs(self, notify: Callable[[str], None]) -> None:
-        """Call `notify` whenever there is a new job, or one is to end. Ends by a cancellation only."""
-        await self._listen(list(get_channel_for_queues([self._queue])), notify)
-
-    async def _listen(self, channels: Sequence[str], notify: Callable[[str], None]) -> None:
         async def call_back(*, channel: str, payload: str) -> None:  # noqa: ARG001 (the library passes it)
             notify(payload)
 
+        await self._listen(partial(self._connector.listen_notify, on_notification=call_back, channels=[RESULT_CHANNEL]))
+
+    async def listen_for_jobs(self, notify: Callable[[str], None]) -> None:
+        """Call `notify` with the kind of the news if there is a new job, or one is to end. Ends by a cancellation only."""
+
+        async def call_back(*, channel: str, notification: Mapping[str, str]) -> None:  # noqa: ARG001 (the library passes it)
+            notify(notification["type"])
+
+        await self._listen(partial(self._manager.listen_for_jobs, on_notification=call_back, queues=[self._queue]))
+
+    async def _listen(self, listen: Callable[[], Awaitable[None]]) -> None:
         while True:
             with suppress(QueueUnavailable):
                 await self.open()
                 async with _translate_errors():
-                    await self._connector.listen_notify(on_notification=call_back, channels=channels)
+                    await listen()
             await asyncio.sleep(LISTEN_RETRY)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[tuple[psycopg.AsyncConnection[Any], JobManager]]:
+        """A transaction: its connection, and the manager of jobs that does everything in it."""
+        async with self._in_time(), self._connector.pool.connection() as db:
+            connector = PsycopgConnector()
+            await connector.open_async(_OnlyConnection(db))
+            yield db, JobManager(connector)
 
     async def _all(self, statement: str, **arguments: object) -> list[dict[str, Any]]:
         async with self._in_time():
@@ -644,6 +638,23 @@ class JobQueue:
                 raise
             except TimeoutError as error:
                 raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
+
+
+class _OnlyConnection:
+    """What a connector uses of a pool, with one connection in whose transaction everything is done."""
+
+    def __init__(self, db: psycopg.AsyncConnection[Any]) -> None:
+        self._db = db
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        yield self._db
+
+
+async def _delete_waiting(manager: JobManager, job_ids: Collection[int]) -> None:
+    """Delete those of these jobs that no worker has fetched."""
+    for job_id in job_ids:
+        await manager.cancel_job_by_id_async(job_id, delete_job=True)
 
 
 async def _read_identity(db: psycopg.AsyncConnection[Any]) -> str:
@@ -677,7 +688,7 @@ async def _translate_errors() -> AsyncIterator[None]:
 def _problem_of(error: BaseException) -> str:
     """An error in one line, with what a person can do if the statement can never work."""
     if isinstance(error, psycopg.errors.UndefinedFunction):
-        return f"{_first_line(error)}; {OTHER_VERSION} {version('procrastinate')}"
+        return f"{_first_line(error)}; {OTHER_VERSION} {version('procrastinate')}; apply its migrations"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"{_first_line(error)}; {NO_RIGHTS}"
     return _first_line(error)

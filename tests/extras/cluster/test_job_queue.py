@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
+import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +18,7 @@ from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
+from scheduler.extras.cluster import job_queue
 from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
 from scheduler.system.boot_clock import BootClock
 
@@ -250,6 +253,12 @@ def test_a_result_is_accepted_only_from_the_worker_that_has_fetched_the_attempt(
     assert own.use(write_results) == [
         set(), set(), set(), {key: "cancelled"}, {other_key: "cancelled"}, {key: "cancelled"}, {}, {key}, set(),
     ]  # fmt: skip
+
+
+def test_the_queue_calls_no_function_of_the_database_that_belongs_to_the_library_and_writes_none_of_its_tables() -> None:
+    """These may differ in its next version. The methods of its `JobManager` are documented."""
+    source = inspect.getsource(job_queue)
+    assert re.findall(r"procrastinate_\w+_v\d|(?:insert into|update|delete from) procrastinate_", source) == []
 
 
 def test_a_burst_after_a_vacuum_of_the_empty_table_does_not_read_the_whole_table_for_each_run(postgres: PostgresServer) -> None:

@@ -121,14 +121,15 @@ def test_the_task_of_a_worker_that_vanished_comes_back_as_interrupted(
     executor = bench.make_executor("vanished", lambda: None, lease=LEASE)
     executor.submit(1, "a")
     clock.wait_until(executor.is_flushed)
-    clock.wait_until(
-        lambda: postgres.query(bench.dsn.reveal(), "select count(*) from procrastinate_jobs where queue_name = 'vanished'") == "1"
-    )
-    postgres.query(  # what a worker leaves behind that was killed a moment after it fetched the job
-        bench.dsn.reveal(),
-        "select job.id from procrastinate_register_worker_v1() as worker (id), procrastinate_fetch_job_v2(array['vanished'], worker.id)"
-        " as job; update procrastinate_workers set last_heartbeat = now() - interval '1 hour'",
-    )
+
+    async def fetch() -> None:
+        queue = JobQueue(bench.dsn, "vanished")
+        await queue.open()
+        assert await queue.fetch(await queue.register("w"), "w", 1)
+        await queue.close()
+
+    asyncio.run(fetch())
+    postgres.query(bench.dsn.reveal(), "update procrastinate_workers set last_heartbeat = now() - interval '1 hour'")
     clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
@@ -340,7 +341,7 @@ def test_a_queue_of_another_version_of_the_library_is_reported_as_such(postgres:
     postgres.query(dsn, "drop function procrastinate_fetch_job_v2")
     assert re.fullmatch(
         r"function procrastinate_fetch_job_v2\(.*\) does not exist; the tables of the queue were created by another version of"
-        r" Procrastinate than the installed 3\.10\.\d+",
+        r" Procrastinate than the installed 3\.\d+\.\d+; apply its migrations",
         problem_of(dsn, lambda queue: queue.fetch(1, "worker", 1)),
     )
 
@@ -403,9 +404,9 @@ class FrozenFetch(JobQueue):
         self._has_begun = has_begun
         self.is_frozen = False
 
-    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], job_ids: list[int], name: str) -> list[FetchedJob]:
+    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], jobs: Sequence[Any], name: str) -> list[FetchedJob]:
         if self._has_begun:
-            await super()._begin_attempts(db, job_ids, name)
+            await super()._begin_attempts(db, jobs, name)
         self.is_frozen = True
         await asyncio.sleep(PATIENCE)
         return []

@@ -72,7 +72,10 @@ class PostgresProxy:
                 client, _ = listener.accept()
                 self._clients.append(client)
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(self._target)
+                if server.connect_ex(self._target):  # it was killed at this moment
+                    server.close()
+                    client.close()
+                    continue
                 threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
                 threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
 
