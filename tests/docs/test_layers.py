@@ -43,6 +43,7 @@ ROOMS = {
     "pydantic": (
         "scheduler/config/",
         "heartbeatd/",
+        "scheduler/extras/cluster/payloads.py",
         "scheduler/web/alertmanager.py",
         "scheduler/web/openapi.py",
     ),

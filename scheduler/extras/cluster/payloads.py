@@ -7,32 +7,33 @@ sides accept payloads of the neighbouring schemas. Unknown fields are ignored, a
 from __future__ import annotations
 
 import json
-import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import date, timedelta
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
+from pydantic import TypeAdapter, ValidationError
+
 from cron.job_schedules import CronSchedule
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
-from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-SCHEMA = 3  # of payloads; the neighbouring schemas are accepted too
+SCHEMA = 5  # of payloads; the neighbouring schemas are accepted too
 FINGERPRINTS_KEPT = 10_000
-LARGEST_NUMBER = 10**15  # above each id, count and time (in microseconds) of a payload; sums of many fit into a column
+LARGEST_NUMBER = 10**15  # above each id and count of a payload; sums of many fit into a column
 
 
 class InvalidPayload(Exception):
@@ -52,6 +53,26 @@ class AttemptRefused(Exception):
     def __init__(self, message: str, *, may_change: bool) -> None:
         super().__init__(message)
         self.may_change = may_change
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a task has ended without a result."""
+
+    interrupted: str | None = None
+    in_order: bool = False  # the worker was stopped
+    never_begun: bool = False
+    not_taken: str | None = None
+    error: str | None = None
+    errno: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimValues:
+    """A claim without its entry, which the worker has in its own config."""
+
+    run: OpenRun
+    facts: Facts = field(default_factory=Facts)
 
 
 class Codec(ABC, Generic[T, R]):
@@ -104,29 +125,29 @@ class Codec(ABC, Generic[T, R]):
 
     def write_done(self, done: Done[T | None, R]) -> str:
         """The payload of a task that has ended."""
-        if isinstance(done.exception, Interrupted):
-            ended: Mapping[str, object] = {"interrupted": str(done.exception), "in_order": done.exception.was_stopped}
-        elif isinstance(done.exception, NeverBegun):
-            ended = {"never_begun": True, "not_taken": str(done.exception) if isinstance(done.exception, NotTaken) else None}
-        elif done.exception is not None:
-            error, number = done.exception, getattr(done.exception, "errno", None)
-            text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
-            ended = {"error": text, "errno": number if isinstance(number, int) else None}
+        error, number = done.exception, getattr(done.exception, "errno", None)
+        if error is None:
+            ended: Mapping[str, object] = {"result": None if done.result is None else self.result_to_json(done.result)}
+        elif isinstance(error, Interrupted):
+            ended = _write(_End(interrupted=str(error), in_order=error.was_stopped))
+        elif isinstance(error, NeverBegun):
+            ended = _write(_End(never_begun=True, not_taken=str(error) if isinstance(error, NotTaken) else None))
         else:
-            ended = {"result": None if done.result is None else self.result_to_json(done.result)}
+            text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
+            ended = _write(_End(error=text, errno=number if isinstance(number, int) else None))
         return _dump({"schema": SCHEMA, "version": __version__, **ended})
 
     def read_done(self, task: T, payload: str) -> Done[T, R]:
         """How a task has ended. A payload that cannot be read is its error."""
         try:
             data = _load(payload, "worker")
-            if "interrupted" in data:
-                return Done(task, None, Interrupted(_read_text(data["interrupted"]), was_stopped=bool(data.get("in_order"))))
-            if data.get("never_begun"):
-                return Done(task, None, NotTaken(_read_text(data["not_taken"])) if data.get("not_taken") else NeverBegun())
-            if "error" in data:
-                number, text = _from_json(int | None, data.get("errno")), _read_text(data["error"])
-                return Done(task, None, OSError(number, text) if number else RuntimeError(text))
+            end = _read(_End, data)
+            if end.interrupted is not None:
+                return Done(task, None, Interrupted(end.interrupted, was_stopped=end.in_order))
+            if end.never_begun:
+                return Done(task, None, NotTaken(end.not_taken) if end.not_taken else NeverBegun())
+            if end.error is not None:
+                return Done(task, None, OSError(end.errno, end.error) if end.errno else RuntimeError(end.error))
             return Done(task, None if data["result"] is None else self.result_from_json(data["result"]))
         except UNREADABLE as error:
             return Done(task, None, RuntimeError(f"the result of a worker cannot be read: {error}"))
@@ -167,7 +188,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
     def task_to_json(self, task: Claim) -> Mapping[str, object]:
         entry = task.entry
         run, facts = replace(task.run, text=None, error=None), replace(task.facts, traceparent=self._begin_trace(task))
-        claim = _to_json(replace(task, run=run, facts=facts), {"entry"})
+        claim = _write(_ClaimValues(run, facts))
         return {"kind": entry.kind.value, "name": entry.name, "settings": self._fingerprint(entry), "claim": claim}
 
     def task_from_json(self, data: Mapping[str, object]) -> Claim:
@@ -199,10 +220,10 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
             return None
 
     def result_to_json(self, result: AttemptResult) -> object:
-        return _to_json(result)
+        return _write(result)
 
     def result_from_json(self, data: object) -> AttemptResult:
-        result = typing.cast("AttemptResult", _from_json(AttemptResult, data))
+        result = _read(AttemptResult, data)
         counts = [tokens for call in result.calls for tokens in (call.tokens, call.most) if tokens is not None]
         used = [number for tokens in counts for number in tokens.by_kind().values()]
         if any(number < 0 for number in (*used, *(call.cost_usd or 0 for call in result.calls))):
@@ -230,7 +251,8 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
 
 
 def _claim_from_json(data: Mapping[str, object], entry: Entry) -> Claim:
-    return typing.cast("Claim", _from_json(Claim, data["claim"], {"entry": entry}))
+    values = _read(_ClaimValues, data["claim"])
+    return Claim(entry, values.run, values.facts)
 
 
 def lock_of_lane(name: str) -> str:
@@ -254,7 +276,7 @@ def missing_secret(value: object) -> str | None:
     if isinstance(value, MissingSecret):
         return value.problem
     if is_dataclass(value):
-        parts: Sequence[object] = [getattr(value, field.name) for field in fields(value)]
+        parts: Sequence[object] = [getattr(value, each.name) for each in fields(value)]
     elif isinstance(value, Mapping):
         parts = list(value.values())
     elif isinstance(value, tuple):
@@ -287,7 +309,7 @@ def _canonical(value: object, folder: Path) -> object:
         case Sequence():
             return [_canonical(each, folder) for each in value]
     if is_dataclass(value):
-        shown = {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
+        shown = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
         return {name: _canonical(each, folder) for name, each in shown.items()}
     raise TypeError(f"settings of type {type(value).__name__} have no canonical form")
 
@@ -298,7 +320,8 @@ def _dump(data: Mapping[str, object]) -> str:
 
 def _load(payload: str, other: str) -> Mapping[str, object]:
     try:
-        data = json.loads(payload)
+        read_float = _read_number(float)
+        data = json.loads(payload, parse_int=_read_number(int), parse_float=read_float, parse_constant=read_float)
         schema = int(data["schema"])
     except UNREADABLE:
         raise InvalidPayload(f"it is not a payload of a {other} of heartbeatd") from None
@@ -309,103 +332,32 @@ def _load(payload: str, other: str) -> Mapping[str, object]:
     return typing.cast("Mapping[str, object]", data)
 
 
-def _to_json(value: object, without: Set[str] = frozenset()) -> object:
-    """The value as JSON. Fields with their default value are left out."""
-    if isinstance(value, Enum):
-        return value.value
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, timedelta):
-        return value / timedelta(microseconds=1)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): _to_json(each) for key, each in value.items()}
-    if isinstance(value, Sequence | Set):
-        return [_to_json(each) for each in value]
-    assert is_dataclass(value)
-    return {
-        field.name: _to_json(own)
-        for field in fields(value)
-        if field.name not in without and not _is_default(field, own := getattr(value, field.name))
-    }
+def _read_number(kind: type[int | float]) -> Callable[[str], int | float]:
+    def read(text: str) -> int | float:
+        number = kind(text)
+        if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:  # nor is a NaN within any limits
+            raise ValueError("a number is too large")
+        return number
+
+    return read
 
 
-def _is_default(field: Field[object], value: object) -> bool:
-    default = field.default_factory() if field.default_factory is not MISSING else field.default
-    return default is not MISSING and bool(value == default) and type(value) is type(default)
+def _write(value: object) -> Mapping[str, object]:
+    """The value as JSON, without the fields that have their default value."""
+    kind: Any = type(value)
+    return typing.cast("Mapping[str, object]", _adapter(kind).dump_python(value, mode="json", exclude_defaults=True))
 
 
-@lru_cache(maxsize=256)
-def _fields_of(kind: type) -> Mapping[str, object]:
-    return typing.get_type_hints(kind)
-
-
-def _read_text(data: object) -> str:
-    """A text that can be stored: lone surrogates, which no encoding can represent, become question marks."""
-    return _expect(data, str).encode(errors="replace").decode()
-
-
-def _expect(data: object, *kinds: type[T]) -> T:
-    """The data, if it is of one of these types. Raises TypeError."""
-    if type(data) not in kinds:
-        raise TypeError(f"{type(data).__name__} in place of {kinds[0].__name__}")
-    return typing.cast("T", data)
-
-
-def _read_number(kind: type[int | float], data: object) -> int | float:
-    number: int | float = _expect(data, int) if kind is int else _expect(data, float, int)
-    if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:  # nor is a NaN within any limits
-        raise ValueError("a number is too large")
-    return number
-
-
-def _from_json(kind: Any, data: object, given: Mapping[str, object] = types.MappingProxyType({})) -> Any:
+def _read(kind: type[T], data: object) -> T:
     """The value of this type. Raises one of UNREADABLE."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return _from_union(arguments, data)
-    if origin is tuple:
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(_from_json(arguments[0], each) for each in _expect(data, list))
-        return tuple(_from_json(each, part) for each, part in zip(arguments, _expect(data, list), strict=True))
-    if origin is frozenset:
-        return frozenset(_from_json(arguments[0], each) for each in _expect(data, list))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {_read_text(key): _from_json(arguments[1], each) for key, each in _expect(data, dict).items()}
-    if kind is timedelta:
-        return timedelta(microseconds=_read_number(float, data))
-    if kind in (datetime, date):
-        return kind.fromisoformat(data)
-    if kind is str:
-        return _read_text(data)
-    if kind in (int, float):
-        return _read_number(kind, data)
-    if kind is bool:
-        return _expect(data, bool)
-    if not isinstance(kind, type) or kind is object:
-        return data
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return kind(*(_from_json(each, part) for each, part in zip(_fields_of(kind).values(), _expect(data, list), strict=True)))
-    if is_dataclass(kind):
-        known = _fields_of(kind)
-        read = {
-            name: _from_json(known[name], each)
-            for name, each in _expect(data, dict).items()
-            if name in known and name not in given
-        }
-        return kind(**{**read, **given})
-    return kind(data)
+    text = json.dumps(data, ensure_ascii=False).encode(errors="replace")  # lone surrogates cannot be stored
+    try:
+        return typing.cast("T", _adapter(kind).validate_json(text, strict=True))  # type: ignore[arg-type]  # classes can be hashed
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InvalidPayload(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _from_union(kinds: Sequence[object], data: object) -> object:
-    if data is None:
-        return None
-    problem: Exception | None = None
-    for kind in kinds:
-        if kind is not type(None):
-            try:
-                return _from_json(kind, data)
-            except (ValueError, LookupError, TypeError) as error:
-                problem = error
-    raise problem or TypeError("there is no such value")
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -262,7 +262,7 @@ FULL_RESULT = AttemptResult(
     "opus", "req1", (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True,
     Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, (Finding("mail", "3"),)), ({"key": "disk"},),
 )  # fmt: skip
-WRONG_VALUES = (["x"], {"x": 1}, "\ud800", True, -1, 2**70, float("nan"))
+WRONG_VALUES = (["x"], {"x": 1}, "\ud800", True, -1, 2**70, float("nan"), "P999999999D")
 
 
 def with_wrong_values(data: Any) -> Iterator[Any]:
@@ -303,7 +303,9 @@ def test_no_result_of_a_worker_ends_the_scheduler_or_holds_up_another_run(make_w
         world.run(minutes=60)
     world.run(minutes=120)
     assert all(line.endswith("ok heartbeat_ok") for line in world.history()[-40:])
-    assert "a worker cannot be read: list in place of str" in " ".join(row["error"] or "" for row in world.records())
+    assert "a worker cannot be read: calls.0.provider: Input should be a valid string" in " ".join(
+        row["error"] or "" for row in world.records()
+    )
     assert world.engine.health.internal_errors.total() == 0
 
 
