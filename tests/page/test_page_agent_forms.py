@@ -85,7 +85,7 @@ def test_each_slot_of_the_day_is_a_mark_that_leads_to_its_run(kept_daemon: WebDa
     kinds = [each.attributes["class"] for each in marks]
     assert (kinds.count("fill-note"), kinds.count("fill-bad"), kinds.count("fill-late")) == (2, 1, 1)
     assert kinds[0] == "span"  # the time before the agent existed
-    assert [marks[1].attributes[key] for key in ("x", "y", "height")] == ["37.50%", "22", "26"]  # 09:00 in Berlin
+    assert [marks[1].attributes[key] for key in ("x", "y", "height")] == ["37.5%", "22", "26"]  # 09:00 in Berlin
     assert "9 ran, quiet" in found.text and "The day as a table" in found.text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -27,6 +27,7 @@ from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
 from scheduler.web.page.colour_classes import colour_of_level
 from scheduler.web.page.rendering import Page
+from scheduler.web.page.time_axis import Label, TimeAxis
 from scheduler.web.page.views import FormRequest, Handle, PageRequest, Redirect
 from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
@@ -52,20 +53,11 @@ MARK_HEIGHTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
-    """A label of the time axis. Narrow screens leave minor labels out."""
-
-    x: str
-    text: str
-    is_minor: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DrawnMark:
     """A mark of the picture: where it is in percent, its colour, its height in pixels, and a text for a tooltip."""
 
-    x: str
-    width: str
+    x: float
+    width: float
     colour: str
     height: int
     title: str
@@ -88,7 +80,7 @@ class DrawnDay:
     is_today: bool
     labels: tuple[Label, ...]
     marks: tuple[DrawnMark, ...]
-    now_x: str | None
+    now_x: float | None
     explained: ExplanationOn
 
     @staticmethod
@@ -232,36 +224,28 @@ def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise bad_request(f"on: {error}") from None
-    is_today = period.begin <= explained.now < period.end
+    is_today, axis = period.begin <= explained.now < period.end, TimeAxis(period.begin, period.end, explained.zone)
     return DrawnDay(
         day=day,
         before=before,
         after=after,
         is_today=is_today,
-        labels=tuple(_axis_labels(period)),
-        marks=tuple(_drawn_mark(period, mark) for mark in explained.timeline(period.begin, period.end)),
-        now_x=_position(period, explained.now) if is_today else None,
+        labels=tuple(axis.labels(LABEL_HOURS)),
+        marks=tuple(_drawn_mark(axis, mark) for mark in explained.timeline(period.begin, period.end)),
+        now_x=axis.place(explained.now) if is_today else None,
         explained=explanation.explain_period(explained, period),
     )
 
 
-def _position(day: Period, instant: datetime) -> str:
-    """Where an instant is on the axis, in percent."""
-    span = day.end - day.begin  # empty on a day that the zone skipped
-    share = (instant - day.begin) / span if span else 0.0
-    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
-
-
-def _drawn_mark(day: Period, mark: SlotGroup) -> DrawnMark:
-    width = max(100 * ((mark.last - mark.first) / ((day.end - day.begin) or timedelta(days=1))), MIN_WIDTH)
-    at, until = (f"{instant.astimezone(day.zone):%H:%M}" for instant in (mark.first, mark.last))
+def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
+    at, until = (f"{instant.astimezone(axis.zone):%H:%M}" for instant in (mark.first, mark.last))
     times = at if mark.first == mark.last else f"{at} to {until}"
     many = f"{mark.slot_count} slots, " if mark.slot_count > 1 else ""
     title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not started by a slot'}"
     level = mark.worst.level
     return DrawnMark(
-        _position(day, mark.first),
-        f"{width:.2f}%",
+        axis.place(mark.first),
+        max(axis.width(mark.first, mark.last), MIN_WIDTH),
         colour_of_level(level),
         MARK_HEIGHTS[level],
         title,
@@ -269,18 +253,6 @@ def _drawn_mark(day: Period, mark: SlotGroup) -> DrawnMark:
         mark.is_slot,
         mark.slot_count == 0,
     )
-
-
-def _axis_labels(day: Period) -> Iterator[Label]:
-    """A label every three hours of the local clock, also on days of 23 and 25 hours."""
-    instant, last = day.begin, ""
-    while instant < day.end:
-        local = instant.astimezone(day.zone)
-        text = f"{local:%H:%M}"
-        if local.hour % LABEL_HOURS == 0 and text != last:
-            yield Label(_position(day, instant), text, is_minor=local.hour % (2 * LABEL_HOURS) != 0)
-            last = text
-        instant += timedelta(hours=1)
 
 
 def _read_runs(request: PageRequest, name: str, until: datetime | None) -> tuple[list[ShownRun], str | None]:

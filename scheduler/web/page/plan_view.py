@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from heartbeatd import answers
@@ -13,6 +13,7 @@ from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.web.access import cut
 from scheduler.web.page.rendering import Page
+from scheduler.web.page.time_axis import TimeAxis
 from scheduler.web.page.views import PageRequest
 from scheduler.work import plan as plans
 
@@ -32,16 +33,6 @@ class Mark:
 
     x: float
     width: float
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A time on the axis. `is_midnight`: a day begins here. `is_minor`: small screens leave it out."""
-
-    x: float
-    text: str
-    is_midnight: bool
-    is_minor: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +83,13 @@ def show_plan(request: PageRequest) -> Page:
     begin, end = request.now.replace(second=0, microsecond=0), request.now + SPAN
     shown, numbers = request.numbered_page(seen, PAGE_SIZE)
     data = cut(forecast.forecast_runs(shown, request.now, end), request.caller)
-    changes = [_read_change(each, begin) for each in data.clock_changes]
+    axis = TimeAxis(begin, begin + SPAN, request.settings.zone)
+    changes = [_read_change(each, axis) for each in data.clock_changes]
     by_key = {(each.kind, each.name): each for each in data.entries}
-    lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, begin, end) for each in shown]
+    lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, axis, end) for each in shown]
     context = {
         "lines": lines,
-        "labels": list(_axis_labels(request.settings.zone, begin)),
+        "labels": list(axis.labels(HOURS_PER_LABEL)),
         "changes": changes,
         "begin": begin,
         "end": end,
@@ -111,7 +103,7 @@ def show_plan(request: PageRequest) -> Page:
 
 
 def _make_line(
-    foreseen: EntryForecast, data: PlannedEntry, changes: list[ClockChange], begin: datetime, end: datetime
+    foreseen: EntryForecast, data: PlannedEntry, changes: list[ClockChange], axis: TimeAxis, end: datetime
 ) -> PlanLine:
     zone = foreseen.course.zone
     days = tuple(_day_runs(day, zone) for day in data.days)
@@ -126,7 +118,7 @@ def _make_line(
         note=note,
         woken=_woken_text(woken) if woken else "",
         description="; ".join(f"{each.day}: {each.times}" for each in days) or note,
-        marks=tuple(_draw_runs(foreseen, data.total, begin, end)),
+        marks=tuple(_draw_runs(foreseen, data.total, axis, end)),
         changes=tuple(change.x for change in changes if change.zone == zone.key),
         days=days,
     )
@@ -145,44 +137,28 @@ def _day_runs(day: PlannedDay, zone: ZoneInfo) -> DayRuns:
     return DayRuns(f"{first:%a %d %b}", times, day.count)
 
 
-def _draw_runs(foreseen: EntryForecast, total: int, begin: datetime, end: datetime) -> Iterator[Mark]:
+def _draw_runs(foreseen: EntryForecast, total: int, axis: TimeAxis, end: datetime) -> Iterator[Mark]:
     """The marks of an entry, in order. Runs that are close to each other share one."""
     if not total:
         return
     if total > MAX_SINGLE_RUNS:
-        for day in foreseen.days(begin, end):
-            yield _mark(day.first, day.latest, begin)
+        for day in foreseen.days(axis.begin, end):
+            yield _mark(day.first, day.latest, axis)
         return
     first = last = None
-    for instant in foreseen.times(begin, end):
+    for instant in foreseen.times(axis.begin, end):
         if first is not None and last is not None and instant - last > SHARED_MARK:
-            yield _mark(first, last, begin)
+            yield _mark(first, last, axis)
             first = None
         first, last = first or instant, instant
     if first is not None and last is not None:
-        yield _mark(first, last, begin)
+        yield _mark(first, last, axis)
 
 
-def _mark(first: datetime, last: datetime, begin: datetime) -> Mark:
-    return Mark(_place(first, begin), round(100 * ((last - first) / SPAN), 2))
+def _mark(first: datetime, last: datetime, axis: TimeAxis) -> Mark:
+    return Mark(axis.place(first), axis.width(first, last))
 
 
-def _place(instant: datetime, begin: datetime) -> float:
-    """A time on the axis, in percent of its width."""
-    return round(100 * ((instant - begin) / SPAN), 2)
-
-
-def _axis_labels(zone: ZoneInfo, begin: datetime) -> Iterator[Label]:
-    """The full local hours at which a label stands. At a clock change the distance of two labels differs."""
-    hour = begin.astimezone(zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
-    while (hour := hour + timedelta(hours=1)) < begin + SPAN:
-        local = hour.astimezone(zone)
-        if local.hour % HOURS_PER_LABEL == 0 and local.minute == 0:
-            is_midnight = local.hour == 0
-            text = f"{local:%a %d}" if is_midnight else f"{local:%H:%M}"
-            yield Label(_place(hour, begin), text, is_midnight, is_minor=local.hour % 12 != 0)
-
-
-def _read_change(change: answers.ClockChange, begin: datetime) -> ClockChange:
+def _read_change(change: answers.ClockChange, axis: TimeAxis) -> ClockChange:
     text = f"{change.at.astimezone(ZoneInfo(change.zone)):%a %d %b}: {change.before} is {change.after}"
-    return ClockChange(_place(change.at, begin), change.zone, text)
+    return ClockChange(axis.place(change.at), change.zone, text)
