@@ -7,17 +7,24 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 from page_user import Answer, PageUser
 from servers.messages import Models
 from test_story_breakers import NO_KEY
 from web_daemon import WebDaemon
-from world import AgentCall
+from world import AgentCall, World
 
 from heartbeatd.verbs import Ack, Mute
 from scheduler.channels.message import DeliveryResult
+from scheduler.cli.main import main
+from scheduler.engine.daemon_problems import CONFIG as CONFIG_FILE
+from scheduler.engine.daemon_problems import INTERNAL, WORKERS
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
 from scheduler.model.outcome import Kind
+from scheduler.model.problem import Subject
+from scheduler.store import problems
 
 RESULTS = {
     "good": DeliveryResult("delivered"),
@@ -116,3 +123,80 @@ def test_all_places_agree_on_what_was_sent(tmp_path: Path) -> None:
             assert set(is_acknowledged) == {state == "acknowledged"}, (name, is_acknowledged)
             is_unstable = (problem["unstable"], "unstable" in shown.replace(name, ""), "unstable" in facts.replace(name, ""))
             assert set(is_unstable) == {state == "unstable"}, (name, is_unstable, shown, facts)
+
+
+DAEMON_CONFIG = """
+timezone: UTC
+server:
+  listen: "127.0.0.1:0"
+  tokens:
+    chief: {value: chief-token-with-enough-bits-in-it-1, may: [read]}
+    limited: {value: limited-token-with-enough-bits-in-1, may: [read], agents: ops}
+agents:
+  ops: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
+"""
+CHIEF, LIMITED = "chief-token-with-enough-bits-in-it-1", "limited-token-with-enough-bits-in-1"
+PARTS = {CONFIG_FILE: "unstable", WORKERS: "acknowledged", INTERNAL: "plain"}  # what is wrong with the daemon, and its state
+
+
+def break_daemon(world: World) -> None:
+    """The config is rejected three times and mended twice, no worker runs, and a run has an internal error."""
+    world.send = send
+    for number in range(3):
+        world.request(NoteRejectedConfig("config.yaml:3:1: agentz: unknown key", "file watch"))
+        world.run(minutes=10)
+        if number < 2:
+            world.request(NoteDaemonProblem(CONFIG_FILE, None))
+    for key in (WORKERS, INTERNAL):
+        world.request(NoteDaemonProblem(key, f"{key} broken"))
+    world.run(minutes=35)
+    found = problems.find_open_problem(world.store.connection, Subject.of_daemon(), WORKERS)
+    assert found is not None
+    world.request(VerbRequest(Ack(), found.id, Sender("Mary")))
+
+
+@pytest.mark.parametrize("first", RESULTS)
+def test_all_places_agree_on_the_problems_of_the_daemon(tmp_path: Path, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if its default channel, the `first` one, takes no messages. A token that is limited to an agent sees none of them."""
+    listed = sorted(CHANNELS, key=lambda line: f"  {first}:" not in line)
+    with WebDaemon(tmp_path, "\n".join([DAEMON_CONFIG.rstrip(), "channels:", *listed, ""])) as daemon:
+        daemon.do(lambda: break_daemon(daemon.world))
+        user, other = PageUser(daemon), PageUser(daemon)
+        user.log_in(CHIEF)
+        other.log_in(LIMITED)
+
+        def read(path: str, token: str = CHIEF) -> Any:
+            return daemon.get(f"/api/v1/{path}", token).data
+
+        found = [each for each in read("problems")["problems"] if each["subject"] == "daemon"]
+        assert {each["key"] for each in found} == set(PARTS)
+        assert [each for each in read("status")["problems"] if each["subject"] == "daemon"] == found
+        assert main(["-c", str(daemon.config), "status"]) == 0
+        status, page = " ".join(capsys.readouterr().out.split()), user.get("/page/problems")
+        overview = " ".join(each["says"] for each in read("explain")["problems"])
+        fleet, waiting = user.get("/").text, [each["channel"] for each in read("outbox")["outbox"] if each["kind"] == "daemon"]
+        metrics = daemon.get("/metrics").body.decode()
+        for problem in found:
+            key, state, number = problem["key"], PARTS[problem["key"]], problem["number"]
+            shown = shown_problem(page, number)
+            says = [each["says"] for each in problem["notices"]]
+            assert says and all(each in shown and each in status for each in says), (key, says, shown, status)
+            assert any(each["delivered_at"] for each in problem["notices"]) == (first != "late"), (key, says)
+            lost = [each["channel"] for each in problem["notices"] if each["delivered_at"] is None]
+            assert set(lost) <= {*waiting}, (key, lost, waiting)
+            assert number in overview and problem["text"] in overview and problem["text"] in fleet, (key, overview, fleet)
+            acks = (problem["acknowledged_by"] == "Mary", "by Mary" in shown, f"by Mary) {number}" in status)
+            assert set(acks) == {state == "acknowledged"}, (key, acks, shown, status)
+            unstable = (problem["unstable"], ", unstable" in shown)
+            assert set(unstable) == {state == "unstable"}, (key, unstable, shown)
+        for acknowledged, number in (("true", 1), ("false", 2)):
+            labels = f'acknowledged="{acknowledged}",severity="critical",subject="daemon"'
+            assert f"heartbeatd_problems_open{{{labels}}} {number}" in sorted_labels(metrics), metrics
+        seen = (*read("problems", LIMITED)["problems"], *read("status", LIMITED)["problems"], *read("outbox", LIMITED)["outbox"])
+        assert (seen, read("explain", LIMITED)["problems"]) == ((), [])
+        assert "agentz" not in other.get("/page/problems").text + other.get("/").text + other.get("/page/outbox").text
+
+
+def sorted_labels(metrics: str) -> str:
+    """The metrics page with the labels of each series in the order of their names."""
+    return re.sub(r"\{(.*?)\}", lambda found: "{" + ",".join(sorted(found[1].split(","))) + "}", metrics)
