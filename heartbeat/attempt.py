@@ -24,11 +24,21 @@ from heartbeat.decision import decision_prompt
 from heartbeat.evidence import Answers, Look, read_lines
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_question, compose_task, prompt_meta, task_meta
-from heartbeat.prompt_limit import PromptLimit, max_tokens
 from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, SentPrompt
 from heartbeat.runners import Action, AgentRequest, Answer, Call, Decision, Failure, Resources, TurnLimits
 from heartbeat.runners import dispatch as runners
-from heartbeat.spec import Agent, CommandRunner, Decide, Heartbeat, ModelRunner, Precheck, PythonRunner, Runner
+from heartbeat.spec import (
+    Agent,
+    CommandRunner,
+    Decide,
+    Heartbeat,
+    ModelRunner,
+    Precheck,
+    PromptLimit,
+    PythonRunner,
+    Runner,
+    max_tokens,
+)
 from heartbeat.verdict import Suppression
 
 COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count

@@ -5,7 +5,7 @@ The precheck and the length of the prompt are expensive, so they are computed on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -88,18 +88,37 @@ class Situation:
 
 
 EMPTY_SELECTION = Selection("", has_work=False)
-Check = tuple[Skip, Callable[[Situation], bool]]
 
 
 def first_obstacle(situation: Situation) -> Skip | None:
     """The first reason to skip the run that is known without the precheck. None if all checks pass."""
-    return next((reason for reason, blocks in _CHECKS if blocks(situation)), None)
+    return next((reason for reason, blocks in _checks(situation) if blocks), None)
 
 
 def check_results(situation: Situation) -> list[tuple[Skip, bool | None]]:
     """Every check in its order, with whether it blocks the run. None for checks that only a real run can do."""
     late = late_checks(situation.heartbeat.precheck)
-    return [*((reason, blocks(situation)) for reason, blocks in _CHECKS), *((reason, None) for reason in late)]
+    return [*_checks(situation), *((reason, None) for reason in late)]
+
+
+def _checks(it: Situation) -> Iterator[tuple[Skip, bool]]:
+    """The checks in their order, each done when it is asked for. `on_missing: create` counts as missing too: what was just
+    created holds no work.
+    """
+    spec, has_text = it.heartbeat, not isinstance(it.checklist, Skip)
+    yield Skip.DISABLED, not spec.enabled
+    yield Skip.PAUSED, Skip.PAUSED in it.blocked
+    yield Skip.CALENDAR, not spec.calendars.open_at(it.now)
+    yield Skip.ACTIVE_HOURS, not spec.hours.open_at(it.now)
+    yield Skip.BUSY, Skip.BUSY in it.blocked
+    yield Skip.CHECKLIST_MISSING, it.checklist is Skip.CHECKLIST_MISSING and spec.on_missing != "run" and not it.woken
+    yield Skip.CHECKLIST_EMPTY, has_text and not (it.has_work or it.woken or spec.on_empty == "run")
+    yield Skip.CHECKLIST_UNREADABLE, it.checklist is Skip.CHECKLIST_UNREADABLE
+    yield Skip.CHECKLIST_TOO_LARGE, it.checklist is Skip.CHECKLIST_TOO_LARGE
+    yield Skip.NOTHING_DUE, it.has_work and not (it.woken or it.selection.has_work)
+    yield Skip.NOT_SHOWN, not (spec.show_ok or spec.show_alerts)
+    yield Skip.BUDGET, Skip.BUDGET in it.blocked
+    yield Skip.BREAKER_OPEN, Skip.BREAKER_OPEN in it.blocked
 
 
 def late_checks(precheck: Precheck | None) -> tuple[Skip, ...]:
@@ -127,21 +146,6 @@ def create_missing_checklist(heartbeat: Heartbeat, obstacle: Skip) -> str | None
     return None
 
 
-def _is_checklist_missing(situation: Situation) -> bool:
-    """`on_missing: create` counts as missing too: what was just created holds no work."""
-    return situation.checklist is Skip.CHECKLIST_MISSING and situation.heartbeat.on_missing != "run" and not situation.woken
-
-
-def _is_checklist_empty(situation: Situation) -> bool:
-    if situation.woken or situation.heartbeat.on_empty == "run" or isinstance(situation.checklist, Skip):
-        return False
-    return not situation.has_work
-
-
-def _has_nothing_due(situation: Situation) -> bool:
-    return situation.has_work and not situation.woken and not situation.selection.has_work
-
-
 def precheck_obstacle(precheck: Precheck, checked: PrecheckResult, *, woken: bool) -> Skip | None:
     """The reason to skip a run after its precheck; None if the agent is to be called."""
     if checked.status is PrecheckStatus.NOTHING and not woken:
@@ -152,26 +156,6 @@ def precheck_obstacle(precheck: Precheck, checked: PrecheckResult, *, woken: boo
         return Skip.PRECHECK_FAILED
     return None
 
-
-def _is_known(reason: Skip) -> Check:
-    return reason, lambda situation: reason in situation.blocked
-
-
-_CHECKS: tuple[Check, ...] = (
-    (Skip.DISABLED, lambda it: not it.heartbeat.enabled),
-    _is_known(Skip.PAUSED),
-    (Skip.CALENDAR, lambda it: not it.heartbeat.calendars.open_at(it.now)),
-    (Skip.ACTIVE_HOURS, lambda it: not it.heartbeat.hours.open_at(it.now)),
-    _is_known(Skip.BUSY),
-    (Skip.CHECKLIST_MISSING, _is_checklist_missing),
-    (Skip.CHECKLIST_EMPTY, _is_checklist_empty),
-    (Skip.CHECKLIST_UNREADABLE, lambda it: it.checklist is Skip.CHECKLIST_UNREADABLE),
-    (Skip.CHECKLIST_TOO_LARGE, lambda it: it.checklist is Skip.CHECKLIST_TOO_LARGE),
-    (Skip.NOTHING_DUE, _has_nothing_due),
-    (Skip.NOT_SHOWN, lambda it: not (it.heartbeat.show_ok or it.heartbeat.show_alerts)),
-    _is_known(Skip.BUDGET),
-    _is_known(Skip.BREAKER_OPEN),
-)
 
 PRECHECK_SKIPS = (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED)
 

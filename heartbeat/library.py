@@ -21,7 +21,7 @@ from heartbeat.result import AttemptResult, Outcome
 from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources
 from heartbeat.runners.agent_json import parse_answer
 from heartbeat.runners.errors import CallError, redacted_line
-from heartbeat.runners.redaction import Redactor
+from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import Decide, DedupNormalize, Heartbeat, HttpRunner, ModelRunner, OkMatch, OnMissing, Provider
 from heartbeat.verdict import Suppression
 
@@ -32,7 +32,6 @@ AgentReturn = str | Mapping[str, object] | None
 DecideReturn = Decision | Mapping[str, object]
 
 _NO_TIME = timedelta(0)
-_NO_SECRETS = Redactor(())
 _NO_RESOURCE = cast("Any", None)  # nothing is used but the caller's functions
 # In place of a runner and of a decision by a model. Neither is called.
 _THE_CALLER = HttpRunner("", {})
@@ -179,11 +178,11 @@ def _call_function(function: Callable[[str], Any], text: str) -> Any:
     try:
         return function(text)
     except (Exception, SystemExit) as error:
-        raise CallError(Failure.EXIT, redacted_line(f"it raised {type(error).__name__}: {error}", _NO_SECRETS)) from error
+        raise CallError(Failure.EXIT, redacted_line(f"it raised {type(error).__name__}: {error}", NO_SECRETS)) from error
 
 
 def _to_answer(value: object) -> Answer:
-    answer = parse_answer(value, failed=Failure.EXIT, redactor=_NO_SECRETS)
+    answer = parse_answer(value, failed=Failure.EXIT, redactor=NO_SECRETS)
     if answer.later:
         raise CallError(Failure.BAD_ANSWER, "it returned later, which only the daemon supports; return the text")
     return answer

@@ -15,8 +15,7 @@ from heartbeat.checklist_file import FileProblem
 from heartbeat.evidence import OpenProblem
 from heartbeat.findings import TOOL_NAME
 from heartbeat.precheck import MAX_PROMPT_OUTPUT, PrecheckResult, PrecheckStatus
-from heartbeat.prompt_limit import PromptLimit
-from heartbeat.spec import Agent, Heartbeat, ModelRunner
+from heartbeat.spec import Agent, Heartbeat, ModelRunner, PromptLimit
 from heartbeat.verdict import OK_TOKEN
 from heartbeat.words import abbreviate_duration, squeeze
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from heartbeat.findings import Report
-from heartbeat.prompt_limit import PromptLimit
-from heartbeat.spec import ModelRunner, Tools
+from heartbeat.spec import ModelRunner, PromptLimit, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
 

@@ -1,7 +1,4 @@
-"""Calls an agent through the runner of its kind.
-
-A runner is imported at its first use: not every installation calls models, and the libraries for it are slow to import.
-"""
+"""Calls an agent through the runner of its kind."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from heartbeat.runners import AgentRequest, Answer, Resources, model_call
+from heartbeat.runners import AgentRequest, Answer, Resources, anthropic, command, http, model_call, openai, python, tool_loop
 from heartbeat.runners.model_call import ModelApi
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
 from heartbeat.threads import in_daemon_thread
@@ -24,20 +21,12 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
     run = replace(run, traceparent=resources.trace.traceparent)
     match runner:
         case CommandRunner():
-            from heartbeat.runners import command
-
             return await command.call_agent(run, runner, resources.start)
         case PythonRunner():
-            from heartbeat.runners import python
-
             return await python.call_agent(run, runner, resources.start)
         case HttpRunner():
-            from heartbeat.runners import http
-
             return await http.call_agent(run, runner, resources.http)
         case ModelRunner(tools=Tools() as tools):
-            from heartbeat.runners import tool_loop
-
             return await tool_loop.call_model(_model_api(runner), run, runner, tools, resources)
         case ModelRunner():
             return await model_call.call_model(_model_api(runner), run, runner, resources)
@@ -47,8 +36,6 @@ async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) 
     """The input tokens of a request as its provider counts them; None if there is no such count. Never raises."""
     if not isinstance(runner, ModelRunner) or runner.tools is not None or runner.provider.kind != "anthropic":
         return None
-    from heartbeat.runners import anthropic
-
     return await anthropic.count_tokens(run, runner, resources.http)
 
 
@@ -59,18 +46,9 @@ async def offload(resources: Resources, function: Callable[[], T]) -> T:
 
 def import_libraries(runners: Iterable[Runner]) -> None:
     """Import in advance what these runners will need. Takes up to a second of CPU."""
-    for kind in {runner.provider.kind for runner in runners if isinstance(runner, ModelRunner)}:
-        if kind == "anthropic":
-            from heartbeat.runners import anthropic
-
-            anthropic.import_sdk()
+    if any(isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" for runner in runners):
+        anthropic.import_sdk()
 
 
 def _model_api(runner: ModelRunner) -> ModelApi:
-    if runner.provider.kind == "openai":
-        from heartbeat.runners import openai
-
-        return openai
-    from heartbeat.runners import anthropic
-
-    return anthropic
+    return openai if runner.provider.kind == "openai" else anthropic

@@ -22,7 +22,7 @@ from heartbeat.prompt import (
     compose_prompt,
     prompt_meta,
 )
-from heartbeat.prompt_limit import estimate_tokens
+from heartbeat.spec import estimate_tokens
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 OPS = replace(AGENT, zone=ZoneInfo("Asia/Ho_Chi_Minh"), context=("SOUL.md",))

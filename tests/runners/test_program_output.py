@@ -11,7 +11,7 @@ from test_runner_command import RUN, Ended, Program, answer, ask
 
 from heartbeat.findings import Finding, Report
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, Tokens, ToolCall
-from heartbeat.runners.program_output import parse_report
+from heartbeat.runners.command import parse_report
 from heartbeat.runners.redaction import Redactor
 from heartbeat.spec import CommandRunner
 

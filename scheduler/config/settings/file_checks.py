@@ -13,9 +13,8 @@ from pathlib import Path
 from cron.job import Job
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
-from heartbeat.prompt_limit import PromptLimit
 from heartbeat.runners.redaction import reveal_secret
-from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner
+from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, PromptLimit
 from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings

@@ -20,11 +20,10 @@ from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
 from servers.tools import ToolServer
 from test_endless_answers import check_reader
 
-from heartbeat.prompt_limit import PromptLimit
 from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.errors import CallError
-from heartbeat.spec import McpServer, ModelRunner, Provider, ProviderKind, Tools
+from heartbeat.spec import McpServer, ModelRunner, PromptLimit, Provider, ProviderKind, Tools
 from heartbeatd.secret import Secret
 from scheduler.net.http_client import HttpClient
 from scheduler.system.process import Children
