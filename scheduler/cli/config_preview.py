@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from heartbeat.words import format_duration
+from heartbeat.words import format_duration, list_names
 from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles, Source
@@ -146,9 +146,8 @@ def _lines(found: ConfigComparison, will: ConfigForecast) -> Iterator[str]:
     yield from found.diff.lines()
     yield from restart_warnings(found.old, found.new)
     if will.next:
-        shown = [f"{each.name} {_short(each.before)} -> {_short(each.after)}" for each in will.next[:NEXT_RUNS]]
-        more = len(will.next) - len(shown)
-        yield f"next runs ({zone_name()}): {', '.join(shown)}" + (f", and of {more:,} more" if more else "")
+        names = [f"{each.name} {_short(each.before)} -> {_short(each.after)}" for each in will.next]
+        yield f"next runs ({zone_name()}): {list_names(names, NEXT_RUNS)}"
     shown = [f"{word} {_change(each)}" for word, each in will.runs or will.runs_a_week if each.before or each.after]
     if shown:
         span = "a week" if will.span_s is None else f"in {format_duration(timedelta(seconds=will.span_s))}"

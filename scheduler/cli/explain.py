@@ -7,7 +7,7 @@ from datetime import datetime, time, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from heartbeat.words import format_count
+from heartbeat.words import format_count, list_names
 from heartbeatd.answers import (
     EntryOverview,
     Explanation,
@@ -121,9 +121,8 @@ def _left_out_lines(group: list[EntryOverview]) -> Iterator[str]:
     """One line for further entries with the same status and cause."""
     if not group:
         return
-    names = ", ".join(map(_entry_label, group[:MAX_NAMES]))
-    more = f" and {len(group) - MAX_NAMES:,} more" if len(group) > MAX_NAMES else ""
-    yield from wrap_text(f"{len(group):,} others  {_status_text(group[0])}likewise ({group[0].cause}): {names}{more}", 2)
+    names = list_names(list(map(_entry_label, group)), MAX_NAMES)
+    yield from wrap_text(f"{len(group):,} others  {_status_text(group[0])}likewise ({group[0].cause}): {names}", 2)
 
 
 def _reload_text(change: ReloadEvent) -> str:
