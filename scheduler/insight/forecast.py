@@ -169,15 +169,12 @@ def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: 
 
 def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> WokenRuns | None:
     """The maximum number of runs that jobs may add by waking the agent, and the names of these jobs; None if there are none."""
-    by = [job.course.name for job in foreseen.waking_jobs if fired[job.course.name]]
-    if not by or foreseen.limits is None:
+    by, limits = [job.course.name for job in foreseen.waking_jobs if fired[job.course.name]], foreseen.limits
+    if not by or limits is None:
         return None
-    return WokenRuns(at_most=min(sum(fired[name] for name in by), _max_allowed_wakes(foreseen.limits, span)), by=by)
-
-
-def _max_allowed_wakes(limits: Limits, span: timedelta) -> int:
-    flood = max_woken_runs(limits.wake_flood, span)
-    return min(flood, span // limits.wake_gap + 1) if limits.wake_gap else flood
+    most = [sum(fired[name] for name in by), max_woken_runs(limits.wake_flood, span)]
+    most += [span // limits.wake_gap + 1] if limits.wake_gap else []
+    return WokenRuns(at_most=min(most), by=by)
 
 
 def _plan_day(course: ScheduledEntry, day: RunsOnDay, *, each: bool) -> PlannedDay:

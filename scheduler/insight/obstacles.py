@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from heartbeat.spec import Heartbeat
@@ -25,8 +24,7 @@ from scheduler.insight.entry_states import active_mute
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import entry_schedule
-from scheduler.model.circuit import Breaker
-from scheduler.model.entry import OpenRun
+from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip
 from scheduler.model.problem import Problem, Subject, Told
@@ -49,43 +47,53 @@ def check_preconditions(
     executes the run in progress.
     """
     entry = plan.entries.get((entry_row.kind, entry_row.name)) if plan else None
+    found, details = (
+        _check_planned_entry(db, plan, entry, entry_row, lanes, now)
+        if plan and entry
+        else (_check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None), {})
+    )
+    lane = entry.lane if entry else entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
+    zone = entry.zone if entry else entry_schedule.schedule_zone(entry_row.schedule_text)
+    if lane and (holder := lane_holds.describe_holder(db, lane, zone, now) or lanes.find_holder(lane)):
+        details[Skip.BUSY] = holder  # over HTTP, or the process that has locked the file of the lane
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
-    is_done = entry_row.done_at(is_open=open_run is not None) is not None
-    if plan is None or entry is None:
-        lane = entry_row.name if entry_row.kind is Kind.HEARTBEAT else None
-        held = _lane_hold_detail(db, lanes, lane, entry_schedule.schedule_zone(entry_row.schedule_text), now)
-        found = _check_recorded_entry(db, entry_row, lanes, now, gone=plan is not None)
-        found |= _check_open_run(open_run)
-        return _conclude(found, held | _worker_detail(open_run), is_done=is_done, is_complete=False)
-    tick = Tick(Transaction.for_reading(db, now), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
-    claim = hypothetical_claim(tick, entry, entry_row)
-    if entry.lane is not None and lanes.is_locked(entry.lane):
-        claim = claim.blocked_by(Skip.BUSY, None)
-    answers = dict(preconditions(claim))
-    details = _lane_hold_detail(db, lanes, entry.lane, entry.zone, now) | _worker_detail(open_run)
-    details |= {Skip.BUDGET: exceeded} if (exceeded := claim.facts.blocked.get(Skip.BUDGET)) else {}
-    excluded = schedule_texts.excluding_calendar(entry.schedule_text, now, plan.settings.calendars)
-    details |= {Skip.CALENDAR: excluded} if excluded else {}
-    shut_off = breakers.blocking_breaker(tick.tx, tick.plan.entries, entry)
-    details |= {Skip.BREAKER_OPEN: _breaker_detail(shut_off, entry.zone, now)} if shut_off else {}
-    return _conclude(answers | _check_open_run(open_run), details, is_done=is_done, is_complete=True)
-
-
-def _conclude(
-    found: Mapping[Skip, bool | None], details: Mapping[Skip, str], *, is_done: bool, is_complete: bool
-) -> Preconditions:
-    """`found` has for each reason to skip a run whether it applies; None if only a real run can find out."""
+    in_the_way = planning.reason_of_open_run(open_run) if open_run else None
+    found[Skip.ALREADY_RUNNING] = in_the_way is Skip.ALREADY_RUNNING
+    if in_the_way is Skip.BUSY:  # the run waits for its lane, which only shows that the lane is locked
+        found[Skip.BUSY] = True
+    if open_run and open_run.state == "running" and open_run.worker:
+        details[Skip.ALREADY_RUNNING] = f"run {open_run.id} on {open_run.worker}"
     first = next((reason for reason in Skip if found.get(reason)), None)
     detail = details.get(first) if first else None
+    is_done = entry_row.done_at(is_open=open_run is not None) is not None
     says = "nothing blocks it" if first is None else f"it would not run: {SlotCause(first, detail).text_for_now}"
     return Preconditions(
         would_run=first is None and not is_done,
         reason=first,
         detail=detail,
         says="done: a one-time job that has already run" if is_done else says,
-        complete=is_complete,
+        complete=entry is not None,
         gates=[PreconditionResult(gate=gate, stands_in_the_way=found[gate]) for gate in Skip if gate in found],
     )
+
+
+def _check_planned_entry(
+    db: sqlite3.Connection, plan: Plan, entry: Entry, entry_row: EntryRow, lanes: Lanes, now: datetime
+) -> tuple[dict[Skip, bool | None], dict[Skip, str]]:
+    """For each reason to skip a run whether it applies (None: only a real run can find out), and details of some."""
+    tick = Tick(Transaction.for_reading(db, now), plan, now, random.Random())  # noqa: S311 (nothing is drawn)
+    claim = hypothetical_claim(tick, entry, entry_row)
+    if entry.lane is not None and lanes.is_locked(entry.lane):
+        claim = claim.blocked_by(Skip.BUSY, None)
+    details: dict[Skip, str] = {}
+    if exceeded := claim.facts.blocked.get(Skip.BUDGET):
+        details[Skip.BUDGET] = exceeded
+    if excluded := schedule_texts.excluding_calendar(entry.schedule_text, now, plan.settings.calendars):
+        details[Skip.CALENDAR] = excluded
+    if breaker := breakers.blocking_breaker(tick.tx, plan.entries, entry):
+        probe = f"next probe at {breaker.probe_at.astimezone(entry.zone):%Y-%m-%d %H:%M:%S} {entry.zone.key}"
+        details[Skip.BREAKER_OPEN] = f"{breaker}; {probe if breaker.probe_at > now else 'another entry will probe it first'}"
+    return dict(preconditions(claim)), details
 
 
 def _check_recorded_entry(
@@ -102,34 +110,6 @@ def _check_recorded_entry(
         Skip.ACTIVE_HOURS: not entry_schedule.active_hours(entry_row.schedule_text).open_at(now),
         Skip.BUSY: held,
     }
-
-
-def _lane_hold_detail(
-    db: sqlite3.Connection, lanes: Lanes, lane: str | None, zone: ZoneInfo | None, now: datetime
-) -> dict[Skip, str]:
-    """Who holds a lane: over HTTP, or the process that has locked its file."""
-    holder = lane_holds.describe_holder(db, lane, zone, now) if lane else None
-    if holder is None and lane is not None:
-        holder = lanes.find_holder(lane)
-    return {Skip.BUSY: holder} if holder else {}
-
-
-def _worker_detail(run: OpenRun | None) -> dict[Skip, str]:
-    """Which worker executes the run in progress."""
-    return {Skip.ALREADY_RUNNING: f"run {run.id} on {run.worker}"} if run and run.state == "running" and run.worker else {}
-
-
-def _breaker_detail(breaker: Breaker, zone: ZoneInfo, now: datetime) -> str:
-    """Which circuit breaker is open, the error of the provider, and when it will be probed."""
-    at = f"{breaker.probe_at.astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
-    return f"{breaker}; {f'next probe at {at}' if breaker.probe_at > now else 'another entry will probe it first'}"
-
-
-def _check_open_run(run: OpenRun | None) -> dict[Skip, bool | None]:
-    """Whether a run of the entry is in progress. A run that waits for its lane only shows that the lane is locked."""
-    in_the_way = planning.reason_of_open_run(run) if run else None
-    answers: dict[Skip, bool | None] = {Skip.ALREADY_RUNNING: in_the_way is Skip.ALREADY_RUNNING}
-    return answers | {Skip.BUSY: True} if in_the_way is Skip.BUSY else answers
 
 
 def quiet_reasons(

@@ -158,13 +158,9 @@ def _slots_of_period(period: SchedulePeriod, begin: datetime, end: datetime) -> 
         for text in entry_schedule.less_restricted(period.schedule_text)
     )
     for at in sorted(may_run.union(*wider)):
-        closed = None if at in may_run else _closing_reason(schedule, at)
-        if closed is not None or at in may_run:
-            yield ScheduledSlot(at, period, closed)
-
-
-def _closing_reason(schedule: EntrySchedule, slot: datetime) -> Skip | None:
-    return next((reason for reason, _ in schedule.closed_slots(slot - MICROSECOND, slot)), None)
+        closed = next((reason for reason, _ in schedule.closed_slots(at - MICROSECOND, at)), None)
+        if at in may_run or closed is not None:
+            yield ScheduledSlot(at, period, None if at in may_run else closed)
 
 
 def _recorded_results(
@@ -286,11 +282,11 @@ def load_history(
     """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
     deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
-    found = [(row, _slot_row(row, deliveries, is_limited=is_limited)) for row in rows]
+    found = [(row["trigger"] not in TRIGGERS_WITHOUT_SLOT, _slot_row(row, deliveries, is_limited=is_limited)) for row in rows]
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     record = EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
-        rows=tuple(each for row, each in found if _is_of_slot(row)),
+        rows=tuple(each for is_slot, each in found if is_slot),
         missed=missed_records(db, begin, end, running=running),
         now=now,
         settled_until=entry_row.settled_until,
@@ -298,7 +294,7 @@ def load_history(
         backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
-    return LoadedHistory(record, tuple(each for row, each in found if not _is_of_slot(row)))
+    return LoadedHistory(record, tuple(each for is_slot, each in found if not is_slot))
 
 
 def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, running: bool) -> MissedRecords:
@@ -311,22 +307,13 @@ def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, ru
 
 
 def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotRow:
-    cause = _cause_of_row(row, deliveries.get(row["id"], ()))
-    if cause.code == Skip.MISSED and is_limited:
-        cause = SlotCause(cause.code)  # the detail names the runs that were in progress
-    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], cause)
-
-
-def _is_of_slot(row: sqlite3.Row) -> bool:
-    return row["trigger"] not in TRIGGERS_WITHOUT_SLOT
-
-
-def _cause_of_row(row: sqlite3.Row, deliveries: Sequence[Delivery]) -> SlotCause:
     """What a run record says about its slot."""
-    if row["reason"] == Skip.MISSED:
-        return SlotCause(row["reason"], row["error"])
-    delivery = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries)
-    return cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"], delivery)
+    if row["reason"] == Skip.MISSED:  # the error names the runs that were in progress
+        cause = SlotCause(Skip.MISSED, None if is_limited else row["error"])
+    else:
+        sent = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries.get(row["id"], ()))
+        cause = cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"], sent)
+    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], cause)
 
 
 def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[SchedulePeriod]:
