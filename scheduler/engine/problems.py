@@ -100,22 +100,25 @@ def news_of(problem: Problem, recipients: Iterable[Target], remind: timedelta, n
 def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime) -> News | None:
     last, found = problem.notices.get(target), problem.found
     if problem.over_at is not None:
-        return None if last is None or last.kind is Told.OVER else _news_of_end(problem, target, last, now)
+        return None if last is None or last.is_settled else _news_of_end(problem, target, last, now)
     if not problem.is_open or found.cause_id is not None or problem.is_acknowledged:
         return None
     is_unstable = problem.is_unstable(now)
 
     def news(change: Change | None, faults: tuple[str, ...] = ()) -> News:
-        before = None if last is None or last.kind is Told.OVER else last.arrived
+        before = None if last is None or last.is_end else last.arrived
         severity = max(before or found.severity, found.severity, key=lambda each: each.rank)
         says_unstable = change is Change.UNSTABLE or (is_unstable and last is not None and last.kind is Told.UNSTABLE)
         kind = Told.UNSTABLE if says_unstable else Told.OPEN
         sent = ProblemNotice(kind, severity, now, tuple(dict.fromkeys((*faults, found.fault))), before)
         return News(problem, target, sent, change)
 
-    if last is None or last.kind is Told.OVER or last.is_lost:
-        is_old_news = problem.evidence.has_returned and last is not None and last.severity is Severity.INFO is found.severity
-        return news(Change.UNSTABLE if is_unstable else None if is_old_news else Change.OPENED)
+    if last is None or last.is_end or last.is_lost:
+        is_old_news = problem.evidence.has_returned and last is not None and last.arrived is Severity.INFO is found.severity
+        known = (
+            last.faults[:-1] if last is not None and last.is_lost and not last.is_end and last.arrived else ()
+        )  # the last is lost
+        return news(Change.UNSTABLE if is_unstable else None if is_old_news else Change.OPENED, known)
     if found.severity.rank > last.severity.rank:
         return news(Change.WORSE, last.faults)
     if is_unstable:
@@ -133,7 +136,7 @@ def _news_of_end(problem: Problem, target: Target, last: ProblemNotice, now: dat
     if last.arrived and problem.is_unstable(now):
         return None
     is_sent = last.arrived not in (None, Severity.INFO) and problem.ended_by is not EndedBy.USER
-    known = ProblemNotice(Told.OVER, last.severity, now)
+    known = ProblemNotice(Told.OVER, last.severity, now, severity_before=last.arrived if is_sent else None)
     return News(problem, target, known, Change.OVER if is_sent else None)
 
 

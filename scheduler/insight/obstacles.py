@@ -148,7 +148,7 @@ def _problem_reasons(known: list[Problem], spec: Heartbeat | None, now: datetime
 
 def _is_known(problem: Problem) -> bool:
     notices = problem.notices.values()
-    return bool(notices) and all(each.kind is not Told.OVER and each.delivered_at is not None for each in notices)
+    return bool(notices) and all(not each.is_end and each.delivered_at is not None for each in notices)
 
 
 def _known_text(problem: Problem, spec: Heartbeat | None, now: datetime, times: TimeFormat) -> str:

@@ -12,7 +12,7 @@ from heartbeatd import answers
 from heartbeatd.answers import EntryName, ProblemNotice
 from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import Problem
+from scheduler.model.problem import Problem, Told
 from scheduler.store import problems
 
 NUMBER = re.compile("p[0-9]+")
@@ -94,7 +94,7 @@ def _as_answer(problem: Problem, cause: str | None, affects: list[EntryName], no
         notices=[
             ProblemNotice(
                 channel=target.channel,
-                kind=sent.kind.value,
+                kind="over" if sent.is_end else "unstable" if sent.kind is Told.UNSTABLE else "open",
                 severity=sent.severity.value,
                 sent_at=sent.at,
                 delivered_at=sent.delivered_at,

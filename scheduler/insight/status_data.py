@@ -41,7 +41,7 @@ from scheduler.model.budget import ALL_ENTRIES, BudgetDay
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import PROVIDER, REPORTED, Problem, Subject, Told
+from scheduler.model.problem import PROVIDER, REPORTED, Problem, Subject
 from scheduler.store import (
     boots,
     breakers,
@@ -120,7 +120,7 @@ def _read_breaker(breaker: Breaker) -> BreakerStatus:
 
 def _told_at(problem: Problem) -> datetime | None:
     """When the last message about a problem was delivered, as far as its recipients do not know that it is over."""
-    delivered = (last.delivered_at for last in problem.notices.values() if last.kind is not Told.OVER)
+    delivered = (last.delivered_at for last in problem.notices.values() if not last.is_end)
     return max((at for at in delivered if at is not None), default=None)
 
 

@@ -32,6 +32,7 @@ class Told(StrEnum):
     OPEN = "open"
     UNSTABLE = "unstable"
     OVER = "over"
+    LOST_END = "lost_end"  # its end was sent, and given up
 
 
 class Effect(StrEnum):
@@ -66,9 +67,10 @@ class ProblemNotice:
     """The last message about a problem to one recipient, queued at `at`.
 
     `severity` is the highest that the recipient got, and `severity_before` the highest of the earlier messages about this opening
-    that were not given up (None: there was none). `faults` are the different errors of which it was notified. `is_pending`: it
-    may still arrive. `is_lost`: it was given up, so it does not count as sent. `message_id` is the message in the outbox, None if
-    nothing was sent or it was deleted. `delivered_at` is None unless it has arrived. `says` is the same in words.
+    that were not given up (None: there was none, or this is an end that needed no message). `faults` are the different errors of
+    which it was notified. `is_pending`: it may still arrive. `is_lost`: it was given up, so it does not count as sent.
+    `message_id` is the message in the outbox, None if nothing was sent or it was deleted. `delivered_at` is None unless it has
+    arrived. `says` is the same in words.
     """
 
     kind: Told
@@ -81,6 +83,16 @@ class ProblemNotice:
     message_id: int | None = None
     delivered_at: datetime | None = None
     says: str = ""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the last message was about its end, or its end needed no message."""
+        return self.kind in (Told.OVER, Told.LOST_END)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the recipient knows the end, or need not know it."""
+        return self.is_end and not (self.kind is Told.LOST_END and self.is_lost)
 
     @property
     def arrived(self) -> Severity | None:
@@ -246,7 +258,7 @@ class Problem:
     @property
     def is_settled(self) -> bool:
         """Whether it is over, and each recipient that was notified of it knows that, or need not know."""
-        return self.over_at is not None and all(last.kind is Told.OVER for last in self.notices.values())
+        return self.over_at is not None and all(last.is_settled for last in self.notices.values())
 
     @property
     def is_acknowledged(self) -> bool:
@@ -257,7 +269,7 @@ class Problem:
     def is_known_to(self, target: Target) -> bool:
         """Whether the target was notified of it, and not of its end."""
         last = self.notices.get(target)
-        return last is not None and last.kind is not Told.OVER and not last.is_lost
+        return last is not None and not last.is_end and not last.is_lost
 
     def is_unstable(self, now: datetime) -> bool:
         """Whether it opened several times within the last day."""
@@ -266,7 +278,7 @@ class Problem:
     @property
     def for_prompt(self) -> OpenProblem:
         """What an agent reports, as the prompt lists it, and as findings are compared with it."""
-        known = [last.delivered_at for last in self.notices.values() if last.kind is not Told.OVER and last.delivered_at]
+        known = [last.delivered_at for last in self.notices.values() if last.delivered_at and not last.is_end]
         own = self.evidence
         return OpenProblem(
             self.label,

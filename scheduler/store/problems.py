@@ -246,6 +246,21 @@ def save_notice(tx: Transaction, problem_id: int, target: Target, known: Problem
     )  # fmt: skip
 
 
+def note_lost_message(tx: Transaction, outbox_id: int) -> frozenset[Subject]:
+    """Record that a message was given up. Returns the subjects of problems whose end it said, which is still to be sent.
+
+    An end that needed no message has no `severity_before`, because its last message may be an earlier one that is lost later.
+    """
+    lost = tx.db.execute(
+        "update problem_notice set kind = ? where kind = ? and severity_before is not null and outbox_id in (select last.id"
+        " from outbox as last join outbox as part on part.run_id = last.run_id and part.channel = last.channel"
+        " and part.whom = last.whom and part.notice is not distinct from last.notice where part.id = ?) returning problem_id",
+        (Told.LOST_END, Told.OVER, outbox_id),
+    ).fetchall()
+    found = (get_problem(tx.db, row["problem_id"]) for row in lost)
+    return frozenset(problem.subject for problem in found if problem is not None)
+
+
 def renew_notice(tx: Transaction, held: HeldNotice) -> None:
     """Count the interval of reminders from now on, because a delayed message is sent now."""
     tx.db.execute(
@@ -287,6 +302,12 @@ def release_consequences(tx: Transaction, cause_id: int, keep: Key) -> None:
         (cause_id, *keep),
     ).fetchall()
     tx.db.executemany(COUNT_UNSETTLED, [tuple(row) for row in released])
+
+
+def unsettled_channels(db: sqlite3.Connection) -> bool:
+    """Whether a channel has a problem that is not over, or whose end is still to be sent."""
+    query = "select exists (select 1 from problem where kind = ? and " + UNSETTLED + ")"  # noqa: S608
+    return bool(db.execute(query, (CHANNEL,)).fetchone()[0])
 
 
 def failing_targets(db: sqlite3.Connection) -> frozenset[Target]:

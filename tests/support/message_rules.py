@@ -52,6 +52,7 @@ class Sent:
     told: int | None = None
     lost: str = ""
     is_pending: bool = True
+    is_end: bool = False  # it was the end, which is still known if it is lost
     stable_at: timedelta | None = None  # since when it is not unstable any more
     was_removed: bool = False  # from the recipients since: then it need not get the end
 
@@ -151,6 +152,8 @@ class Rules:
         sent = self.problems[place.subject, place.key].sent.get(place.recipient)
         if sent is not None and sent.message == message:
             sent.lost, sent.is_pending = lost, False
+            if sent.is_end and not lost:
+                del self.problems[place.subject, place.key].sent[place.recipient]
 
     def channel_refuses(self, channel: str) -> Expected:
         """A channel refused a message for good, or has taken none for an hour."""
@@ -168,9 +171,10 @@ class Rules:
         self.delivered_at[channel] = self.now
         subject = f"channel {channel}"
         problem = self.problems.get((subject, "undelivered"))
-        if problem is None or not problem.is_open:
+        if problem is None:
             return {}
-        self._end(problem)
+        if problem.is_open:
+            self._end(problem)
         return self._due(subject, ["undelivered"])
 
     def reload(self, subject: str, recipients: list[str], remind: timedelta) -> None:
@@ -201,10 +205,10 @@ class Rules:
         """A recipient was sent something about a problem. It is pending until it is settled."""
         problem = self.problems[place.subject, place.key]
         before = problem.sent.get(place.recipient)
+        told = None if before is None or (before.is_end and kind != OVER) else before.told if before.lost else before.severity
         if kind == OVER:
-            del problem.sent[place.recipient]
+            problem.sent[place.recipient] = Sent(problem.severity, self.now, message, told=told, is_end=True)
             return
-        told = None if before is None else before.told if before.lost else before.severity
         severity = problem.severity if told is None else max(problem.severity, told)
         is_unstable = kind == UNSTABLE or self._stays_unstable(problem, before)
         problem.sent[place.recipient] = Sent(severity, self.now, message, is_unstable, told)
@@ -244,7 +248,10 @@ class Rules:
         return frozenset(self._while_open(problem, sent, unstable))
 
     def _after_end(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
-        arrived = sent is not None and (not sent.lost or sent.told is not None)
+        if sent is not None and sent.is_end and sent.lost and sent.told is None:
+            yield from (OVER, NOTHING)  # what it is the end of was lost too, but still waited when the end was sent
+            return
+        arrived = sent is not None and ((sent.lost and sent.told is not None) or (not sent.lost and not sent.is_end))
         if not arrived or sent is None or (sent.told if sent.lost else sent.severity) == INFO or problem.is_closed_by_user:
             yield NOTHING
             return
@@ -254,7 +261,7 @@ class Rules:
             yield NOTHING
 
     def _while_open(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
-        if sent is None or (sent.lost and sent.told is None):
+        if sent is None or sent.is_end or (sent.lost and sent.told is None):
             yield from self._either(unstable, UNSTABLE, OPENS)
         elif sent.lost:
             yield from (sent.lost, *self._either(unstable, UNSTABLE, OPENS))
@@ -351,5 +358,7 @@ class Rules:
                     is_own = key in ("failed", "undelivered") and self.is_failing(place.recipient)
                     expected[place] = Chance(rightful, self._substitute(place.recipient) if is_own else place.recipient)
                 elif not problem.is_open and not self.is_muted(subject) and self.is_unstable(problem) is False:
-                    problem.sent.pop(place.recipient, None)
+                    sent = problem.sent.pop(place.recipient, None)
+                    if sent is not None and sent.is_end:  # it may still be lost
+                        problem.sent[place.recipient] = sent
         return expected
