@@ -337,8 +337,9 @@ class Answers:
     def report(self) -> Report | None:
         """What the answers say together. None if all of them are prose, and it names no line.
 
-        What only one of several answers says about nothing that is known is left out, and a severity that only one of them gives
-        without evidence does not count. A line that only prose names is reported as it is.
+        What only one of several answers says about nothing that is known is left out. A higher severity that only one of them
+        gives, without evidence, does not count if another one gives a lower severity: to omit a finding contradicts nothing. A
+        line that only prose names is reported as it is.
         """
         kept, unconfirmed = [], []
         groups = self._groups()
@@ -346,7 +347,7 @@ class Answers:
             finding, problem = self._finding_of(group), group.subject.problem
             if not group.subject.is_known and not group.is_confirmed and not finding.resolved:
                 unconfirmed.append(finding)
-            elif problem is not None and self._rises_without_evidence(group):
+            elif problem is not None and len(group.said) > 1 and self._rises_without_evidence(group):
                 kept.append(replace(finding, severity=problem.severity))
             else:
                 kept.append(finding)

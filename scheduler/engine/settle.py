@@ -373,7 +373,8 @@ def _record_look(
     answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0
     if answers < most and precheck.unchanged == "skip":
         return entry_row._replace(unconfirmed=checked.digest, unconfirmed_answers=answers + 1)
-    left_out = [*sorted(entry_row.looked_line_digests - unnamed), *sorted(unnamed)][-MAX_LEFT_OUT:]
+    named = {line.name for line in lines} - unnamed  # a line that has been reported is asked about when it comes back
+    left_out = [*sorted(entry_row.looked_line_digests - unnamed - named), *sorted(unnamed)][-MAX_LEFT_OUT:]
     return entry_row._replace(
         precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(left_out)
     )
