@@ -17,7 +17,7 @@ from scheduler.model import problem
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
-from scheduler.model.problem import Effect, EndedBy, Evidence, Problem, Told
+from scheduler.model.problem import Effect, EndedBy, Evidence, Problem
 from scheduler.model.settings import Target
 from scheduler.store import entries, outbox, problems
 from scheduler.store.transaction import Transaction
@@ -33,6 +33,8 @@ FLOOD = findings.Finding("heartbeatd:new-problems", "", Severity.INFO)
 OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS_OF_DAY = 3  # times as many new problems as in an hour are sent in a day
+MIN_UNCONFIRMED, SHARE_UNCONFIRMED = 2, 5  # so many problems of a day, or this part of the limit of an hour: too many
+FLOOD_TEXT = "{} new problems within a day{}. More are sent only if they are critical, until {}. All: heartbeatd problems {}"
 MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may refer to the job
 
 
@@ -70,7 +72,7 @@ class ReportUpdate:
         for news in self.news:
             noted = effects.get(news.problem.key, {"key": news.problem.label})
             if news.change and noted.get("effect", Effect.KNOWN) is Effect.KNOWN:
-                effect = Effect.ENDED if news.known.kind is Told.OVER else Effect.REPORTED
+                effect = Effect.ENDED if news.known.is_end else Effect.REPORTED
                 effects[news.problem.key] = {**noted, "effect": Effect.REMINDED if news.change is Change.REMINDER else effect}
         return tuple(effects.values())
 
@@ -83,8 +85,8 @@ def plan_update(
     1. Findings open problems, continue them, or end those that are over.
     2. A problem whose lines are gone from the precheck's output is over. A complete answer that does not mention one without
        lines counts against it (`end_problems`).
-    3. If the agent has opened `most` problems within an hour already, or several times as many within a day, that is reported
-       instead of each new one, until it has opened none for an hour (`note_flood`).
+    3. If the agent has opened `most` problems within an hour already, or several times as many within a day, or some that no
+       later run has mentioned, that is reported instead of each new one, until it has opened none for an hour (`note_flood`).
     4. Each recipient gets what is news to it (`news_of`).
     """
     spec = claim.entry.spec
@@ -109,22 +111,35 @@ def plan_update(
     )
     found = [each for each in found if each.target in targets]  # a recipient that was removed from `deliver` gets no end
     is_hidden = {Change.OVER} if not spec.show_resolved else set()
-    news = [replace(each, change=None) if each.change in is_hidden else each for each in found]
+    news = [replace(each, change=None if each.change in is_hidden else _change_of(tx, each)) for each in found]
     named = {line.name for each in after if each.is_open for line in each.evidence.lines}
     return ReportUpdate(
         after,
         tuple(each for each in after if each != known.get(each.key)),
-        tuple(each for each in news if not (is_flooded and _is_new(each))),
+        tuple(each for each in news if not (is_flooded and tracker.is_held_back(each))),
         tracker.effects,
         frozenset(line.name for line in lines or ()) - named,
     )
 
 
-def _is_new(news: News) -> bool:
-    """Whether the recipient would get a new problem that is not critical."""
-    each = news.problem
-    is_exempt = each.found.severity is Severity.CRITICAL or each.key in OWN_KEYS
-    return each.is_open and not each.is_known_to(news.target) and not is_exempt
+def _change_of(tx: Transaction, news: News) -> Change | None:
+    """What the recipient gets. A problem about failed jobs is not new to it if it got their own messages, as severe as this one.
+
+    A reminder of a job that waits for this report becomes one of the problem.
+    """
+    each, is_due = news.problem, False
+    if news.change is not Change.OPENED or not each.evidence.jobs:
+        return news.change
+    held = {notice.name: notice.notice for notice in outbox.held_notices(tx.db) if notice.target == news.target}
+    for job in each.evidence.jobs:
+        own = problems.problems_of(tx.db, problem.Subject(Kind.CRON, job))
+        last = next((known.notices[news.target] for known in own if known.is_open and known.is_known_to(news.target)), None)
+        got = None if last is None else last.severity if last.delivered_at else last.severity_before
+        is_other = job in held and not held[job].startswith(Change.REMINDER)
+        if got is None or got.rank < each.found.severity.rank or is_other:
+            return news.change
+        is_due |= job in held
+    return Change.REMINDER if is_due else None
 
 
 def save_update(tx: Transaction, update: ReportUpdate) -> list[News]:
@@ -152,6 +167,7 @@ class _Tracker:
     now_known: dict[str, Problem] = field(default_factory=dict)
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
+    is_unreliable: bool = False  # too many openings are not confirmed
 
     def __post_init__(self) -> None:
         self.now_known = dict(self.known)
@@ -217,20 +233,57 @@ class _Tracker:
         """Whether new problems are not sent one by one, because there are too many. This is a problem, too."""
         times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
         opened = [each for each in self.now_known.values() if each.is_open and self._is_new(each)]
-        number = sum(at > self.now - DAY for at in times)
-        is_too_many = sum(at > self.now - HOUR for at in times) >= most or number >= HOURS_OF_DAY * most
+        number, in_hour = (sum(at > self.now - span for at in times) for span in (DAY, HOUR))
         flood = self.now_known.get(FLOOD.key)
+        self.is_unreliable = self._count_unconfirmed() >= max(MIN_UNCONFIRMED, most // SHARE_UNCONFIRMED)
         if flood is not None and flood.is_open:
-            if opened or any(at > self.now - HOUR for at in times):
+            if opened or in_hour or self.is_unreliable:
                 return True
             self._keep(after_end(flood, self.now))
-        elif opened and is_too_many:
-            number += len(opened)
-            rest = "More are sent only if they are critical, until an hour passes without a new one."
-            text = f"{number} new problems within a day. {rest} All: heartbeatd problems {self.spec.name}"
+        elif opened and (self.is_unreliable or in_hour >= most or number >= HOURS_OF_DAY * most):
+            if self.is_unreliable:
+                self._end_unconfirmed()
+            why = ", and most are not mentioned again" if self.is_unreliable else ""
+            until = "its answers agree for a day" if self.is_unreliable else "an hour passes without a new one"
+            text = FLOOD_TEXT.format(number + len(opened), why, until, self.spec.name)
             self._open(replace(FLOOD, text=text), Subject())
             return True
         return False
+
+    def is_held_back(self, news: News) -> bool:
+        """Whether a new problem is not sent while there are too many: it is not critical, or only one run says so."""
+        each = news.problem
+        if not each.is_open or each.is_known_to(news.target) or each.key in OWN_KEYS:
+            return False
+        return each.found.severity is not Severity.CRITICAL or (self.is_unreliable and _is_said_once(each))
+
+    def _count_unconfirmed(self) -> int:
+        """How many problems of the last day nothing confirms: they, or what they took the place of, were not mentioned again.
+
+        A line that is still printed is no reason to stop mentioning its problem.
+        """
+        known = self._without_evidence()
+        silent = [each for each in known if each.evidence.missed and (each.over_at or self.now) > self.now - DAY]
+        printed = [each for each in self.now_known.values() if each.evidence.lines and each.is_open and not each.evidence.missed]
+        recent = [each for each in known if each.openings and each.openings[-1] > self.now - DAY]
+        return sum(
+            (each in silent and _is_said_once(each)) or any(_took_place_of(each, old) for old in (*silent, *printed))
+            for each in recent
+        )
+
+    def _end_unconfirmed(self) -> None:
+        for each in self._without_evidence():
+            if each.is_open and each.evidence.missed:
+                self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
+
+    def _without_evidence(self) -> list[Problem]:
+        """The problems that only the agent's words are evidence of. News is mentioned only once anyway."""
+        return [
+            each
+            for each in self.now_known.values()
+            if each.found.severity is not Severity.INFO
+            and not (each.evidence.lines or each.evidence.jobs or each.evidence.senders or each.key in OWN_KEYS)
+        ]
 
     def _is_new(self, each: Problem) -> bool:
         """Whether this run has opened it. A clock that was set back can make the time of an earlier opening that of this run."""
@@ -359,6 +412,16 @@ def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
     """The aliases of a problem, with the key of a finding about it."""
     aliases = before.evidence.aliases
     return aliases if before.for_prompt.has_key(finding.key) else (*aliases[-MAX_ALIASES + 1 :], finding.key)
+
+
+def _is_said_once(each: Problem) -> bool:
+    """Whether only the run that opened it has mentioned a problem."""
+    return each.evidence.first_run_id == each.evidence.last_run_id
+
+
+def _took_place_of(new: Problem, old: Problem) -> bool:
+    """Whether a problem opened while another was open, but was not mentioned any more."""
+    return old.last_seen_at < new.openings[-1] and (old.over_at is None or new.openings[-1] <= old.over_at)
 
 
 def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
+from random import Random
 from string import ascii_lowercase
 from typing import Any
 
@@ -104,6 +107,9 @@ DISK, WEB = ("disk:/var", "/var is 91 % full", "warning"), ("nginx", "nginx does
          ["[disk:/var] /var is 91 % full", "[disk:/var] CRITICAL, was warning: 97 %"], 2),
         ([VAR, f"{VAR}\n{NGINX}"], [[DISK], [("disk:/var", "bad", "critical"), WEB], [DISK, WEB]],
          ["[disk:/var] /var is 91 % full", "[nginx] nginx does not run"], 4),
+        # and one that the further answers do not mention
+        ([VAR, f"{VAR}\n{NGINX}"], [[DISK], [("disk:/var", "bad", "critical"), WEB], [WEB]],
+         ["[disk:/var] /var is 91 % full", "[disk:/var] CRITICAL, was warning: bad", "[nginx] nginx does not run"], 4),
         # the line has the last word about the severity
         ([f"critical: {NGINX}"], [[("nginx", "nginx does not run", "info")]], ["[nginx] CRITICAL: nginx does not run"], 1),
         # an end that lasts for one look only is none, and the end of one line ends no other
@@ -121,6 +127,14 @@ def test_a_mediocre_model_makes_no_noise(
     world, model = played(make_world, tmp_path, printed, *answers)
     world.run(hours=1)
     assert (sent(world), len(model.prompts)) == (expected, calls)
+
+
+def test_a_line_that_was_left_out_once_is_asked_about_again_after_it_was_reported(make_world: MakeWorld, tmp_path: Path) -> None:
+    printed = [NGINX, NGINX, f"{NGINX}\n{VAR}", "NO_WORK", "NO_WORK", NGINX]
+    world, model = played(make_world, tmp_path, printed, *[[]] * 6, [WEB, DISK], [], [WEB])
+    world.run(hours=1, minutes=20)
+    assert len(model.prompts) == 9
+    assert [line.partition("]")[0] for line in sent(world) if "over" not in line] == ["[nginx", "[disk:/var", "[nginx"]
 
 
 def test_the_second_prompt_names_what_is_missing(make_world: MakeWorld, tmp_path: Path) -> None:
@@ -141,6 +155,78 @@ def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_wor
     assert len([line for line in sent(world) if "reminder" not in line]) == 1
 
 
+SYNONYMS = (
+    ("disk", "storage", "volume", "partition", "filesystem", "drive"),
+    ("/var", "var", "/var/log", "the log area", "logs"),
+    ("full", "out of space", "running low", "exhausted", "saturated", "at capacity", "filling up", "nearly used up"),
+)
+
+
+def random_words(chance: Random) -> tuple[str, str, str]:
+    """A finding that says nothing that another one has said."""
+    words = ["".join(chance.choices(ascii_lowercase, k=8)) for _ in range(7)]
+    return f"{words[0]}-{words[1]}", " ".join(words[2:]), chance.choices(("warning", "critical"), (39, 1))[0]
+
+
+def synonyms(chance: Random) -> tuple[str, str, str]:
+    """A finding about the same thing in other words."""
+    thing, place, state = (chance.choice(each) for each in SYNONYMS)
+    key = f"{chance.choice(SYNONYMS[0])}{chance.choice(':-_/ ')}{chance.choice(SYNONYMS[1] + SYNONYMS[2])}"
+    return (
+        key,
+        f"{chance.choice(('The', 'Our', 'Note: the'))} {thing} {place} is {state} ({chance.randrange(80, 99)} %)",
+        "warning",
+    )
+
+
+@loop_over(
+    ("wording", "is_model", "repeats", "has_precheck", "minutes"),
+    [
+        (random_words, False, 0.0, False, 15),
+        (random_words, False, 0.0, False, 120),  # each run comes after an hour without a new problem
+        (random_words, False, 0.0, True, 15),
+        (random_words, True, 0.5, False, 15),
+        (synonyms, False, 0.0, False, 15),
+        (synonyms, True, 0.0, False, 15),
+        (synonyms, True, 0.5, False, 15),
+    ],
+)
+def test_an_agent_that_words_everything_anew_at_each_of_165_runs_sends_few_messages(
+    make_world: MakeWorld,
+    tmp_path: Path,
+    wording: Callable[[Random], tuple[str, str, str]],
+    is_model: bool,
+    repeats: float,
+    has_precheck: bool,
+    minutes: int,
+) -> None:
+    chance = Random(1)
+    config = CONFIG.format(more=PRECHECK if has_precheck else "").replace("15m", f"{minutes}m")
+    if not is_model:
+        config = config.replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}").replace("    model: m\n", "")
+    config += config.partition("agents:\n")[2].replace("ops", "web", 1)  # another agent, at the same time
+
+    def answer(_: object = None) -> str:
+        return json.dumps({"findings": [dict(zip(("key", "text", "severity"), wording(chance), strict=True))]})
+
+    class Wordy(Model):
+        last: tuple[datetime, Findings] | None = None
+
+        async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+            is_repeated = self.last is not None and self.last[0] == world.clock.now and chance.random() < repeats
+            given = self.last[1] if is_repeated and self.last else [wording(chance)]
+            self.last, self.answers = (world.clock.now, given), [given]
+            return await super().post(url, headers, body, seconds)
+
+    world = make_world(
+        config, tmp_path, http=Wordy([]), environ={"KEY": "k"}, scripts={"ops": answer, "web": answer},
+        prechecks=dict.fromkeys(("ops", "web"), lambda _: f"nearly full: /var {chance.randrange(90, 99)} %"),
+    )  # fmt: skip
+    world.run(minutes=165 * minutes)
+    names = [re.search(r"\w+ +(ops|web)", text)[1] for _, _, text in world.delivered]
+    assert max(names.count("ops"), names.count("web")) <= 5
+
+
 @loop_over(("limit", "number"), [(3, 3), (10, 30)])  # in an hour, and in a day
 def test_more_new_conditions_than_the_limit_are_one_message(
     make_world: MakeWorld, tmp_path: Path, limit: int, number: int
@@ -148,20 +234,23 @@ def test_more_new_conditions_than_the_limit_are_one_message(
     names = (f"k{first}{second}" for first in ascii_lowercase for second in ascii_lowercase)
     config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
     config = f"limits: {{new_problems: {limit}}}\n" + config.replace("    model: m\n", "")
-    calm_after = 60
+    calm_after = 40
+
+    found: list[str] = []
 
     def agent(_: AgentCall) -> str:
         run = len(world.calls)
         if run > calm_after:
             return "HEARTBEAT_OK"
-        return f"[{next(names)}!] worse {next(names)}" if run == calm_after else f"[{next(names)}] {next(names)}"
+        found.append(f"[{next(names)}!] worse {next(names)}" if run == calm_after else f"[{next(names)}] {next(names)}")
+        return "\n".join(found)
 
     world = make_world(config, tmp_path, environ={"KEY": "k"}, scripts={"ops": agent})
     world.run(minutes=15 * calm_after)
     opened = [line for line in sent(world) if "] over" not in line]
     assert [line.partition("]")[0] for line in opened[:3]] == ["[kaa", "[kac", "[kae"]
     assert opened[number].startswith(f"[heartbeatd:new-problems] {number + 1} new problems within a day.")
-    assert [line.partition(" ")[2] for line in opened[number + 1 :]] == ["CRITICAL: worse kep"]
+    assert [line.partition(" ")[2] for line in opened[number + 1 :]] == ["CRITICAL: worse kdb"]
     world.run(hours=2)
     assert [each.key for each in problems.open_reports_of(world.store.connection, "ops")] == []
 

@@ -376,6 +376,25 @@ def test_a_second_failure_with_the_same_answer_without_keys_is_notified(make_wor
     assert second.startswith("warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-02 01:40 UTC)   p1")
 
 
+@pytest.mark.parametrize("severity", ["", "!"])
+def test_a_failure_that_the_job_has_sent_is_sent_again_only_if_the_agent_calls_it_worse(
+    make_world: MakeWorld, severity: str
+) -> None:
+    report = REPORT.replace("]", f"{severity}]")
+    on_wake = in_turn("HEARTBEAT_OK", report)
+    world = make_world(
+        config('active_hours: "00:00-24:00"'), start=NIGHT,
+        scripts={
+            "nightly-backup": in_turn(FAILED, FAILED, ""),
+            "ops": lambda call: on_wake(call) if "ended: failed" in call.stdin else "HEARTBEAT_OK",
+        },
+    )  # fmt: skip
+    world.run_until("2026-03-04 04:00")
+    worse = [f"03-03 03:00 {report.replace('!]', '] CRITICAL:')}"] if severity else []
+    end = "[job:nightly-backup] over after 1d, the job works again"
+    assert [line for line in sent(world) if "reminder" not in line] == [f"03-02 03:00 {FAILURE}", *worse, f"03-04 03:00 {end}"]
+
+
 def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(make_world: MakeWorld) -> None:
     text = config().replace("nightly-backup:", "log-rotate:")
     answer = "[web:login] The catalog is slow."
