@@ -450,6 +450,39 @@ def test_a_failure_whose_message_was_not_delivered_is_sent_again_when_its_channe
     assert about_ops == [("other", "warning"), ("hook", "warning"), ("hook", "over"), ("other", "over")]
 
 
+@pytest.mark.parametrize(
+    ("answer", "opens", "end"),
+    [(1, "warning  ops failed", "over     ops failed"), ("[disk] 92 %", "warning  ops disk", "over     ops disk")],
+)
+def test_an_end_whose_message_was_not_delivered_is_sent_again(make_world: MakeWorld, answer: Any, opens: str, end: str) -> None:
+    world = make_world(HOOKS + agent(deliver="hook", retries="0", on_failure="{after: 1}", conditions="{clear_after: 1}"))
+    world.scripts["ops"] = lambda call: answer if call.at < utc("2026-03-02 08:30") else "HEARTBEAT_OK"
+    answers, sent = dict[str, DeliveryResult](), list[tuple[str, str]]()
+    world.send = channels_answering(answers, sent)
+    world.run_until("2026-03-02 08:15")
+    answers["hook"] = REFUSED
+    world.run_until("2026-03-02 08:45")
+    answers.clear()
+    world.run_until("2026-03-02 12:00")
+    about_ops = [text.partition(":")[0] for _, text in sent if text.startswith((opens, end))]
+    assert about_ops == [opens, end]
+
+
+def test_an_info_that_was_not_delivered_is_sent_when_it_comes_back(make_world: MakeWorld) -> None:
+    world = make_world(
+        HOOKS + agent(deliver="hook", interval="30m", precheck="{command: ./check.sh, unchanged: skip}"),
+        scripts={"ops": lambda _: "[load] info"},
+    )
+    printed = ["info: load is high", "NO_WORK", "NO_WORK", "info: load is high"]
+    world.prechecks["ops"] = lambda _: printed.pop(0) if len(printed) > 1 else printed[0]
+    answers, sent = {"hook": REFUSED}, list[tuple[str, str]]()
+    world.send = channels_answering(answers, sent)
+    world.run_until("2026-03-02 09:15")
+    answers.clear()
+    world.run_until("2026-03-02 12:00")
+    assert [text.partition(":")[0] for _, text in sent if " ops load" in text] == ["info     ops load"]
+
+
 def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
     alert_in_every_run(world)
