@@ -15,7 +15,7 @@ from heartbeat.words import format_duration, list_names
 from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import entry_label, format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
+from scheduler.cli.output import format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import store_config, stored_overrides
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -134,10 +134,10 @@ def _preview(
 ) -> Preview:
     now = utc_now()
     if only:
-        found = replace(found, diff=found.diff.of_entries([entry_label(*only)]))
+        found = replace(found, diff=found.diff.of_entries([only[0].label_of(only[1])]))
     will = foresee_changes(db, found, now, only, span) if found.diff else None
     data = {"against": against, **found.diff.as_data(), "consequences": will and will.as_data()}
-    nothing = "nothing changes" + (f" for {entry_label(*only)}" if only else "")
+    nothing = "nothing changes" + (f" for {only[0].label_of(only[1])}" if only else "")
     lines = (head, *_lines(found, will)) if will else (head, nothing)
     return Preview(data, tuple(part for line in lines for part in wrap_text(line, 2)), will.next if will else ())
 

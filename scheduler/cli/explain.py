@@ -101,8 +101,8 @@ def _overview_lines(data: Overview) -> Iterator[str]:
     for group in _group_alike(listed) if len(listed) > MAX_LISTED else [[each] for each in listed]:
         shown = group if len(group) <= MAX_ALIKE else group[:MAX_NAMES]
         for each in shown:
-            lines = wrap_text(f"{_entry_label(each)}  {_day_text(each)}", 2)
-            yield from paint_label(lines, _entry_label(each), _day_level(each))
+            lines = wrap_text(f"{entry_label(each)}  {_day_text(each)}", 2)
+            yield from paint_label(lines, entry_label(each), _day_level(each))
         yield from _left_out_lines(group[len(shown) :])
     for override in data.overrides[:MAX_OVERRIDES]:
         yield from format_fact("override", override.says)
@@ -121,7 +121,7 @@ def _left_out_lines(group: list[EntryOverview]) -> Iterator[str]:
     """One line for further entries with the same status and cause."""
     if not group:
         return
-    names = list_names(list(map(_entry_label, group)), MAX_NAMES)
+    names = list_names(list(map(entry_label, group)), MAX_NAMES)
     yield from wrap_text(f"{len(group):,} others  {_status_text(group[0])}likewise ({group[0].cause}): {names}", 2)
 
 
@@ -130,10 +130,6 @@ def _reload_text(change: ReloadEvent) -> str:
     lines = change.problems[:1] or change.lines or ["nothing changed"]
     more = f"; and {len(lines) - MAX_CHANGED_LINES} more" if len(lines) > MAX_CHANGED_LINES else ""
     return f"{change.says}: {'; '.join(lines[:MAX_CHANGED_LINES])}{more}"
-
-
-def _entry_label(entry: EntryOverview) -> str:
-    return entry_label(entry.kind, entry.name)
 
 
 def _day_text(entry: EntryOverview) -> str:
@@ -161,7 +157,7 @@ def _group_alike(listed: list[EntryOverview]) -> list[list[EntryOverview]]:
 
 def _entry_lines(data: Explanation) -> Iterator[str]:
     """What is known about one entry: the table of a period, then all facts, then the table of the checks."""
-    yield from wrap_text(f"{entry_label(data.kind, data.name)}: {data.says}, {parts_text(data.pace)} ({data.zone})", 2)
+    yield from wrap_text(f"{entry_label(data)}: {data.says}, {parts_text(data.pace)} ({data.zone})", 2)
     if isinstance(data, ExplanationOn):
         yield from _period_lines(data)
     if isinstance(data, ExplanationNow | ExplanationOn) and data.why:

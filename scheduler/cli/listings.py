@@ -75,7 +75,7 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
     """The last columns depend on the order, and on whether workers executed some of the runs."""
     columns: list[Column[RunRecord]] = [
         Column("RUN", lambda run: str(run.id)),
-        Column("NAME", lambda run: entry_label(run.kind, run.name)),
+        Column("NAME", entry_label),
         Column("SLOT", lambda run: format_short_time(run.slot, now)),
         Column("TRIGGER", lambda run: run.trigger),
         Column(
@@ -113,7 +113,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
     """The values of a run with their labels. An empty value is not printed."""
     return [
         ("run", str(run.id)),
-        ("entry", entry_label(run.kind, run.name)),
+        ("entry", entry_label(run)),
         ("slot", f"{format_time(run.slot)} {zone_name()}"),
         ("slots", str(run.slots) if run.slots > 1 else ""),
         ("trigger", run.trigger),
@@ -254,7 +254,7 @@ def _message_columns(now: datetime) -> list[Column[QueuedMessage]]:
     return [
         Column("ID", lambda each: f"{each.id}" + (f" {each.part}/{each.parts}" if each.parts > 1 else "")),
         Column("AGE", lambda each: abbreviate_duration(now - each.created_at)),
-        Column("NAME", lambda each: entry_label(each.kind, each.name)),
+        Column("NAME", entry_label),
         Column("CHANNEL", lambda each: each.channel),
         Column("STATE", lambda each: each.state),
         Column("TRIES", lambda each: str(each.attempts)),

@@ -27,7 +27,7 @@ from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.problem import Subject
 
 if TYPE_CHECKING:
-    from heartbeatd.answers import ResponseBody
+    from heartbeatd.answers import EntryName, QueuedMessage, ResponseBody
     from scheduler.cli.daemon_files import DaemonProcess
     from scheduler.config.file.diagnostics import ConfigError
 
@@ -377,6 +377,6 @@ def format_reason(reason: str | None, suppression: str | None, delivery: str) ->
     return ", ".join(word for word in (reason or suppression, delivered) if word) or "-"
 
 
-def entry_label(kind: str, name: str) -> str:
-    """The name of an entry with its kind: agent/NAME or cron/NAME. For the daemon itself it is `daemon`."""
-    return Subject(kind, name).label
+def entry_label(entry: EntryName | QueuedMessage) -> str:
+    """The name of an agent or a job with its kind: agent/NAME or cron/NAME. For the daemon itself it is `daemon`."""
+    return Subject(entry.kind, entry.name).label

@@ -162,10 +162,10 @@ def _top_entry_sentences(report: Report) -> Iterator[str]:
     entries = report.entries
     if dearest := report.totals.dearest_run:
         alone = f"run {dearest.id} alone {format_usd(dearest.cost_usd)}"
-        yield f"Most expensive: {_label(entries[0])} ({format_usd(entries[0].cost_usd)}; {alone})."
+        yield f"Most expensive: {entry_label(entries[0])} ({format_usd(entries[0].cost_usd)}; {alone})."
     loudest = max(entries, key=lambda each: each.said, default=None)
     if loudest and loudest.said:
-        yield f"Most alerts: {_label(loudest)} ({loudest.said:,} of {sum(each.said for each in entries):,})."
+        yield f"Most alerts: {entry_label(loudest)} ({loudest.said:,} of {sum(each.said for each in entries):,})."
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -200,10 +200,6 @@ def _sum(head: str, key: str, form: Callable[[int], str] = "{:,}".format) -> Col
     return Column(head, lambda items: form(sum(map(read, items))), is_number=True)
 
 
-def _label(entry: EntryName) -> str:
-    return entry_label(entry.kind, entry.name)
-
-
 def _show_cost(
     items: Sequence[answers.EntryTotals | answers.ModelTotals | answers.AgentModelTotals | answers.CauseTotals],
 ) -> str:
@@ -218,7 +214,7 @@ def _show_cached(items: Sequence[answers.ModelTotals | answers.AgentModelTotals]
     return _format_share(read, sum(each.tokens.input for each in items)) if read else "-"
 
 
-NAME: Column[Items[EntryName]] = _text("NAME", _label, None)
+NAME: Column[Items[EntryName]] = _text("NAME", entry_label, None)
 COUNTS = (_sum("RUNS", "runs"), _sum("ALERTS", "said"), _sum("FAILED", "failed"))
 TOKENS = (
     _sum("TOKENS IN", "tokens.input", abbreviate_count),
@@ -248,10 +244,10 @@ PROMPT_COLUMNS: list[Column[Sequence[answers.PromptPartTotals]]] = [
     _sum("CHARACTERS", "chars", abbreviate_count),
     Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),
     _text("PER RUN", lambda row: abbreviate_count(round(row.chars / row.runs)), is_number=True),
-    _text("MOST IN", lambda row: _label(row.entries[0])),
+    _text("MOST IN", lambda row: entry_label(row.entries[0])),
 ]
 PROBLEM_COLUMNS: list[Column[Sequence[answers.ProblemTotals]]] = [
-    _text("PROBLEMS", lambda row: entry_label(Kind.HEARTBEAT, row.name), None),
+    _text("PROBLEMS", lambda row: Kind.HEARTBEAT.label_of(row.name), None),
     *(_sum(word.upper(), word) for word in ("opened", "resolved", "reminders", "duplicates")),  # duplicates: answers without news
 ]
 DELIVERY_COLUMNS: list[Column[Sequence[answers.ChannelTotals]]] = [
@@ -302,8 +298,8 @@ def _count(row: answers.WordCount) -> tuple[str, str, str]:
 def _name_entries(entries: Sequence[answers.CountOfEntry | answers.RunsOfCause], key: str, most: int | None = None) -> str:
     """The entries, each with a number if there are several."""
     if len(entries) == 1:
-        return _label(entries[0])
-    return list_names([f"{_label(each)} {getattr(each, key)}" for each in entries], most)
+        return entry_label(entries[0])
+    return list_names([f"{entry_label(each)} {getattr(each, key)}" for each in entries], most)
 
 
 def _cause_label(cause: answers.CauseTotals) -> str:
@@ -311,7 +307,7 @@ def _cause_label(cause: answers.CauseTotals) -> str:
     if cause.source == "result":
         return "late results"
     if cause.source == Kind.CRON and cause.sender:
-        return entry_label(Kind.CRON, cause.sender)
+        return Kind.CRON.label_of(cause.sender)
     return " ".join(word for word in (cause.source, cause.sender) if word)
 
 

@@ -106,7 +106,7 @@ def _entry_rows(entry: PlannedEntry, changes: list[ClockChange]) -> Iterator[Tim
             utc = f"{first:%m-%d %H:%M}"
             yield (
                 first,
-                [_format_day(day.day), local, utc, str(count), entry_label(entry.kind, entry.name), entry.zone],
+                [_format_day(day.day), local, utc, str(count), entry_label(entry), entry.zone],
             )
 
 
@@ -146,7 +146,7 @@ def _daily_counts_table(data: PlanForecast) -> str:
         return [name, *(str(counts.get(day, 0)) for day in shown), *rest, str(sum(counts.values()))]
 
     fires = [entry for entry in data.entries if entry.total]
-    rows = [row(entry_label(each.kind, each.name), {day.day: day.count for day in each.days}) for each in fires]
+    rows = [row(entry_label(each), {day.day: day.count for day in each.days}) for each in fires]
     for key, word in (("beats", "all agents"), ("runs", "all jobs")):
         counts = {day.day: getattr(day, key) for day in data.days}
         rows += [row(word, counts)] if any(counts.values()) else []
@@ -157,14 +157,14 @@ def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
     entries = data.entries
     for entry in entries:
         if entry.wakes:
-            words = f"{_label(entry)}: up to {entry.wakes.at_most:,} more runs by wakes of"
+            words = f"{entry_label(entry)}: up to {entry.wakes.at_most:,} more runs by wakes of"
             yield from _format_names(words, [Kind.CRON.label_of(name) for name in entry.wakes.by], then=" ")
     if not data.wakes_known and any(entry.kind == "heartbeat" for entry in entries):
         yield "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     for source, words in SOURCE_NOTES.items():
-        yield from _format_names(words, [_label(entry) for entry in entries if entry.total and entry.source == source])
+        yield from _format_names(words, [entry_label(entry) for entry in entries if entry.total and entry.source == source])
     for state, words in STATE_NOTES.items():
-        found = [_label(entry) for entry in entries if not entry.total and entry.state == state]
+        found = [entry_label(entry) for entry in entries if not entry.total and entry.state == state]
         yield from (paint(line, Level.PLANNED) for line in _format_names(words, found))
     state = paint("running", Level.GOOD) if running else paint("down", Level.BAD)
     yield f"daemon: {state}{'' if running else '; nothing runs until it is started'}"
@@ -183,10 +183,6 @@ def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[st
     fits = len(f"{words}{then}{', '.join(found)}") <= LINE_WIDTH
     names = list_names(found, width=None if fits else NAMES_WIDTH - len(words))
     yield from wrap_text(f"{words}{then}{names}", 2) if found else ()
-
-
-def _label(entry: PlannedEntry) -> str:
-    return entry_label(entry.kind, entry.name)
 
 
 def _format_clock(instant: datetime, zone: ZoneInfo, ambiguous: bool) -> str:
@@ -209,7 +205,7 @@ def _print_worst_day(source: Source) -> None:
 
 
 WORST_COLUMNS: list[Column[EntryMaximum]] = [
-    Column("NAME", lambda each: entry_label(each.kind, each.name)),
+    Column("NAME", entry_label),
     Column("RUNS", lambda each: str(each.runs)),
     Column("ATTEMPTS", lambda each: str(each.attempts)),
     Column("USD EACH", lambda each: "not known" if each.usd_per_attempt is None else round_up_usd(each.usd_per_attempt)),

@@ -49,6 +49,7 @@ from scheduler.insight.status_data import read_status
 from scheduler.model.budget import describe_unknown
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of, level_of_run
+from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
 from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
@@ -219,7 +220,7 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
     ):  # lines of one kind are together
         for entry in data.entries:
             yield from tell(entry)
-    yield from (f"wakes: {entry_label(each.kind, each.name)}: {each.says}" for each in data.wakes)
+    yield from (f"wakes: {entry_label(each)}: {each.says}" for each in data.wakes)
 
 
 def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
@@ -231,26 +232,26 @@ def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
 
 def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
     if undelivered := entry.undelivered:
-        name = entry_label(entry.kind, entry.name)
+        name = entry_label(entry)
         line = f"undelivered: {name} {undelivered.says}"
         yield Fact(f"{line}, since {format_time(undelivered.since)}", Level.BAD)
 
 
 def _paused_lines(entry: EntryStatus) -> Iterator[str]:
     if entry.state == "paused":
-        yield f"paused: {entry_label(entry.kind, entry.name)} {entry.says.removeprefix('paused ')}"
+        yield f"paused: {entry_label(entry)} {entry.says.removeprefix('paused ')}"
 
 
 def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
     if muted := entry.muted:
         held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
         says = muted.says.removeprefix("muted ")
-        yield Fact(f"muted: {entry_label(entry.kind, entry.name)} {says}, {held}", Level.LOST)
+        yield Fact(f"muted: {entry_label(entry)} {says}, {held}", Level.LOST)
 
 
 def _busy_lines(entry: EntryStatus) -> Iterator[str]:
     for hold in entry.busy:
-        yield f"busy: {hold.id} holds {entry_label(entry.kind, entry.name)} until {format_time(hold.until)}"
+        yield f"busy: {hold.id} holds {entry_label(entry)} until {format_time(hold.until)}"
 
 
 def _spend_lines(spent: SpendToday) -> Iterator[str]:
@@ -264,7 +265,7 @@ def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:
     """Each budget that was used today, and the number of the others; for that of all entries also what it counts."""
     used = [each for each in budgets if each.name is None or any(limit.used for limit in each.limits.values())]
     for budget in used:
-        name = entry_label(budget.kind, budget.name) if budget.kind and budget.name else "all"
+        name = Kind(budget.kind).label_of(budget.name) if budget.kind and budget.name else "all"
         limits = ", ".join(
             f"{_format_amount(budget.limits[key].used)} of {_format_limit(budget.limits[key].of, unit)}"
             + (describe_unknown(budget.untold_usd or 0) if key == "usd_per_day" else "")
@@ -289,7 +290,7 @@ def _format_shares(budget: BudgetStatus) -> str:
     key, part = next((key, SHARE_PARTS[key]) for key, _ in BUDGET_UNITS if key in budget.limits)
     unit = " USD" if key == "usd_per_day" else ""
     largest = sorted((each for each in budget.shares if getattr(each, part)), key=lambda each: -getattr(each, part))[:MAX_SHARES]
-    named = ", ".join(f"{entry_label(each.kind, each.name)} {_format_amount(getattr(each, part))}{unit}" for each in largest)
+    named = ", ".join(f"{entry_label(each)} {_format_amount(getattr(each, part))}{unit}" for each in largest)
     return f"; most used by {named}" if named else ""
 
 
@@ -317,7 +318,7 @@ def _entry_columns(now: datetime) -> list[Column[EntryStatus]]:
         return (level_of(entry.last_run.delivery) if entry.last_run else None) or ended(entry)
 
     return [
-        Column("NAME", lambda entry: entry_label(entry.kind, entry.name)),
+        Column("NAME", entry_label),
         Column(
             "STATE", lambda entry: entry.state, level=lambda entry: None if entry.state == "active" else level_of(entry.state)
         ),
