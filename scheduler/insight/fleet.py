@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
-from heartbeatd.answers import BudgetUsage, EntryOverview, EntryStatus
+from heartbeatd.answers import EntryOverview, EntryStatus
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import find_entry
-from scheduler.insight.reason_texts import trouble_word
 from scheduler.insight.records import Records
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
 from scheduler.model.levels import Level
-from scheduler.model.outcome import Kind
+from scheduler.model.outcome import Kind, Skip
 from scheduler.store import overviews
 from scheduler.store.overviews import DayCost, LatestAnswer, SlotRecord
 
@@ -54,8 +53,7 @@ class EntryHealth:
 class AgentCard:
     """All that a card shows. `why` is what the overview says of today, and `quiet` what else keeps the agent quiet.
 
-    `slots` are the latest levels, the oldest first. `budget` is the use of the daily limits, None without a budget or before the
-    first run of the day.
+    `slots` are the latest levels, the oldest first.
     """
 
     state: EntryHealth
@@ -66,7 +64,6 @@ class AgentCard:
     answer: LatestAnswer | None
     slots: Sequence[Level]
     cost: DayCost
-    budget: BudgetUsage | None
     timezone: str
 
     @property
@@ -91,13 +88,12 @@ def read_card(records: Records, state: EntryHealth) -> AgentCard:
     return AgentCard(
         state,
         why,
-        _model_of(heartbeat),
+        model_or_runner(heartbeat) if heartbeat else "not in the config",
         heartbeat.deliver if heartbeat else (),
         tuple(each.says for each in explained.quiet_reasons if each.says not in why.says),
         overviews.latest_answer(db, state.name, ANSWER_LENGTH),
         _latest_levels(overviews.latest_slots(db, state.name, STRIP_SLOTS)),
         overviews.cost_since(db, state.name, today.begins),
-        state.entry.budget,
         explained.zone.key,
     )
 
@@ -116,14 +112,10 @@ def model_or_runner(heartbeat: Heartbeat) -> str:
     return "Python function"
 
 
-def _model_of(heartbeat: Heartbeat | None) -> str:
-    return "not in the config" if heartbeat is None else model_or_runner(heartbeat)
-
-
 def _state_of(entry: EntryStatus) -> EntryHealth:
     last, trouble = entry.last_run, entry.failing
     level = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery).level if last else None
-    failing = entry.consecutive_failures > 0 or (trouble is not None and trouble_word(trouble.reason) == "failing")
+    failing = entry.consecutive_failures > 0 or (trouble is not None and trouble.reason not in tuple(Skip))
     is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
     is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
     has_alert = entry.alerting or entry.problems.reported > 0

@@ -186,11 +186,6 @@ ENDED_BY_TEXTS: dict[str, str] = {
 }
 
 
-def trouble_word(reason: str | None) -> str:
-    """What an entry with this reason of its present trouble does: it fails, or it is not run at all."""
-    return "not run" if reason in tuple(Skip) else "failing"
-
-
 Clock = Callable[[datetime], str]  # shows a time as its reader expects it
 
 

@@ -187,6 +187,7 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
                 [explained.key],
                 also_over=False,
             ),
+            "short_time": explained.times.at,
             "due_at": due_at,
             "due_in": max(due_at - request.now, timedelta()) if due_at else None,
             "day": drawn,

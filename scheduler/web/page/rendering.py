@@ -18,7 +18,6 @@ from starlette.responses import HTMLResponse, Response
 
 from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
-from scheduler.insight.reason_texts import trouble_word
 from scheduler.store.outbox import hold_text
 from scheduler.web.http_errors import not_found
 from scheduler.web.page import colour_classes
@@ -99,7 +98,6 @@ def _environment() -> Environment:
         "ago": ago_text,
         "share": share_of_limit,
         "took": run_time,
-        "trouble": trouble_word,
         "hold": hold_text,
         "colour": colour_classes.colour_of_word,
         "run_colour": colour_classes.colour_of_run,
