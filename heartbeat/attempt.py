@@ -403,7 +403,7 @@ def classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
     """The result of a run with this answer.
 
     Findings make it an alert, unless all of them are resolved. Which of them are news is decided when the run is closed, because
-    that depends on the conditions that were reported before. Only the text without a key is classified here.
+    that depends on the problems that were reported before. Only the text without a key is classified here.
     """
     text, truncated = answer.text, answer.truncated
     content = verdict.without_reasoning(text, strip_reasoning=spec.strip_reasoning, truncated=truncated)
@@ -499,10 +499,10 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     """What the run saw besides the answer of its agent."""
     checked = facts.precheck
     jobs = {wake.sender for wake in facts.wakes if wake.source == "cron" and wake.outcome in FAILURES}
-    jobs.update(*(problem.jobs for problem in facts.conditions))
+    jobs.update(*(problem.jobs for problem in facts.problems))
     has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
     lines = read_lines(checked.output) if checked and has_lines else None
-    return Look(facts.conditions, lines, frozenset(jobs), left_out)
+    return Look(facts.problems, lines, frozenset(jobs), left_out)
 
 
 def _combine_answers(spec: Heartbeat, answers: Answers, result: AttemptResult) -> AttemptResult:

@@ -57,7 +57,7 @@ TOOL_SCHEMA: Mapping[str, object] = {
                     },
                     "text": {"type": "string", "description": "What the user should read, in one or two sentences."},
                     "severity": {"type": "string", "enum": [severity.value for severity in Severity]},
-                    "resolved": {"type": "boolean", "description": "true only if a known condition is over."},
+                    "resolved": {"type": "boolean", "description": "true only if a known problem is over."},
                 },
                 "required": ["key", "text", "severity", "resolved"],
                 "additionalProperties": False,
@@ -77,7 +77,7 @@ TOOL_SCHEMA: Mapping[str, object] = {
 class Finding:
     """One thing that an agent found. `label` is its key as the agent wrote it.
 
-    `resolved`: the condition with this key is over.
+    `resolved`: the problem with this key is over.
     """
 
     label: str

@@ -63,7 +63,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenCondition:
+class KnownProblem:
     """A finding that still holds. `since` is when it came up, and `reported_at` when it was last part of a text to deliver.
 
     `finding` has the latest text, and the highest severity that was reported. `missed` counts the answers in a row without it.
@@ -83,7 +83,7 @@ class Beat:
     `text` is the text to deliver, empty for nothing, and `answer` the agent's whole answer. `asked_at` is when the agent was
     last called, `failures` is the number of failures in a row. `told` has the digests of the delivered texts and when each was
     first delivered. `checked` has the checklist items with an `every` and when each was last checked. `truncated`: the answer was
-    cut at a token limit, which the last line of `text` says too. `findings` are those of the answer, and `conditions` those of
+    cut at a token limit, which the last line of `text` says too. `findings` are those of the answer, and `problems` those of
     this and earlier answers that still hold.
     """
 
@@ -100,7 +100,7 @@ class Beat:
     checked: tuple[tuple[str, datetime], ...] = ()
     truncated: bool = False
     findings: tuple[Finding, ...] = ()
-    conditions: tuple[OpenCondition, ...] = ()
+    problems: tuple[KnownProblem, ...] = ()
 
 
 def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str | None = None, **former: object) -> Beat:
@@ -127,7 +127,7 @@ def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str |
             before.asked_at,
             before.failures,
             (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else (),
-            conditions=_known_conditions(before),
+            problems=_known_problems(before),
         ),
         woken=woken_by is not None,
         last_prompted=dict(before.checked),
@@ -204,15 +204,15 @@ def _carry_over(before: Beat, now: datetime) -> Beat:
         failures=before.failures,
         told=before.told,
         checked=before.checked,
-        conditions=before.conditions,
+        problems=before.problems,
     )
 
 
-def _known_conditions(before: Beat) -> tuple[OpenProblem, ...]:
-    """The open conditions as the prompt lists them."""
+def _known_problems(before: Beat) -> tuple[OpenProblem, ...]:
+    """The open problems as the prompt lists them."""
     return tuple(
         OpenProblem(known.finding.label, known.finding.severity, known.finding.text, known.since, known.reported_at)
-        for known in before.conditions
+        for known in before.problems
     )
 
 
@@ -234,7 +234,7 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
     run = replace(run, outcome="alert" if is_alert else "ok", findings=merge_by_key(report.findings) if report else ())
     if result.suppression in (Suppression.DECIDED_SKIP, Suppression.NOT_SHOWN):
         return replace(run, suppression=result.suppression)
-    run, news = _update_conditions(spec, run)
+    run, news = _update_problems(spec, run)
     if news and report and report.loose:
         news = [report.loose, *news]
     text = "" if news and not is_alert else result.message or ""
@@ -250,32 +250,32 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
     return replace(run, suppression=Suppression.HEARTBEAT_OK if report else result.suppression)
 
 
-def _update_conditions(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
-    """The result with the conditions that still hold, and a line for each finding that is news.
+def _update_problems(spec: Heartbeat, run: Beat) -> tuple[Beat, list[str]]:
+    """The result with the problems that still hold, and a line for each finding that is news.
 
     A finding is news if its key is new, if its severity has risen above the reported one, if it was reported longer ago than
-    the window, or if it resolves a condition. A condition ends without a line after `clear_after` complete answers without it.
+    the window, or if it resolves a problem. A problem ends without a line after `clear_after` complete answers without it.
     """
-    known = {condition.finding.key: condition for condition in run.conditions}
-    kept: dict[str, OpenCondition] = {}
+    known = {problem.finding.key: problem for problem in run.problems}
+    kept: dict[str, KnownProblem] = {}
     news = []
     for finding in run.findings:
         before = known.pop(finding.key, None)
         if finding.resolved:
             news += [finding.line] if before else []
         elif before is None or finding.severity.rank > before.finding.severity.rank:
-            kept[finding.key] = OpenCondition(finding, before.since if before else run.at, run.at)
+            kept[finding.key] = KnownProblem(finding, before.since if before else run.at, run.at)
             news.append(finding.line)
         else:
             is_due = run.at - before.reported_at >= spec.dedup_window
             latest = replace(finding, severity=before.finding.severity)
-            kept[finding.key] = OpenCondition(latest, before.since, run.at if is_due else before.reported_at)
+            kept[finding.key] = KnownProblem(latest, before.since, run.at if is_due else before.reported_at)
             news += [finding.line] if is_due else []
-    for key, condition in known.items():
-        missed = condition.missed + (0 if run.truncated else 1)
+    for key, problem in known.items():
+        missed = problem.missed + (0 if run.truncated else 1)
         if missed < spec.clear_after:
-            kept[key] = replace(condition, missed=missed)
-    return replace(run, conditions=tuple(kept.values())), news
+            kept[key] = replace(problem, missed=missed)
+    return replace(run, problems=tuple(kept.values())), news
 
 
 def _drop_duplicate(spec: Heartbeat, run: Beat, text: str) -> tuple[Beat, str]:

@@ -93,7 +93,7 @@ class Memory:
     last_precheck: str | None = None  # the digest of the output of the last precheck
     looked_at: datetime | None = None  # the time of the agent's last complete answer
     left_out: frozenset[str] = frozenset()  # the digests of lines that it has left out on purpose
-    conditions: tuple[OpenProblem, ...] = ()  # that it has reported and that are open
+    problems: tuple[OpenProblem, ...] = ()  # that it has reported and that are open
 
 
 @dataclass(frozen=True, slots=True)

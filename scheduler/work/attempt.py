@@ -86,7 +86,7 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
         limit=limit,
         messages=tuple(text for _, text in memory.messages),
         run=run.id,
-        conditions=memory.conditions,
+        problems=memory.problems,
     )
     most = reserved.turns if reserved else None
     return Given(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from checkout import HOME
@@ -127,3 +129,48 @@ def test_code_and_headings_are_left_out_and_cells_and_items_are_sentences() -> N
         "An item of two lines.",
         "what it does here",
     ]
+
+
+# What is wrong is a problem, and it is unstable, over, acknowledged or not delivered.
+FORMER_WORDS = re.compile(r"\b(?:conditions?|incidents?|outages?|dead[ -]letters?|flapp?(?:s|ing|ed))\b", re.IGNORECASE)
+OF_OTHER_SYSTEMS = {"coming-from.md", "CHANGELOG.md"}
+NAMES_OF_FORMER_VERSIONS = {"migrations.py", "postgresql_schema.py", "routes.py", "main.py", "mute.py", "transaction.py"}
+SHOWN_FILES = ("*.py", "*.html", "*.yml")
+
+
+def shown_texts(path: Path) -> Iterator[str]:
+    """The texts of a file that a user may see: of a Python file, all of its strings but the docstrings and single words."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".py":
+        yield text
+        return
+    tree = ast.parse(text)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    docs = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs and " " in node.value:
+            yield node.value
+
+
+def test_what_is_wrong_is_called_a_problem_in_all_texts_for_users() -> None:
+    pages = [page for page in [*PAGES, HOME / "docs" / "reference.md"] if page.name not in OF_OTHER_SYSTEMS]
+    found = [f"{page.name}: {each}" for page in pages for each in sentences(page.read_text("utf-8")) if FORMER_WORDS.search(each)]
+    for folder in ("heartbeat", "heartbeatd", "cron", "scheduler", "grafana", "agents", "examples"):
+        for path in sorted(each for shape in SHOWN_FILES for each in (HOME / folder).rglob(shape)):
+            if "importers" not in path.parts and path.name not in NAMES_OF_FORMER_VERSIONS:
+                found += [f"{path.name}: {word}" for text in shown_texts(path) for word in FORMER_WORDS.findall(text)]
+    assert found == []
+
+
+@loop_over(
+    ("text", "is_found"),
+    [
+        ("an open condition", True),
+        ("two dead letters", True),
+        ("it flaps", True),
+        ("an overlapping run", False),
+        ("a problem is over", False),
+    ],
+)
+def test_a_former_word_is_found(text: str, is_found: bool) -> None:
+    assert bool(FORMER_WORDS.search(text)) == is_found

@@ -163,7 +163,7 @@ def test_meta_holds_the_same_facts_as_plain_data() -> None:
         "tasks": None,
         "precheck": None,
         "progress": {"open": 0, "done": 0},
-        "conditions": [],
+        "problems": [],
         "wakes": [{"source": "cron", "sender": "nightly-backup", "count": 1, "outcome": "failed", "text": "disk full"}],
     }
     assert prompt_meta(PromptFacts(NOW), OPS)["last_beat"] is None

@@ -323,7 +323,7 @@ def test_findings_may_be_lines_of_text_or_json_in_a_text() -> None:
     json_answer = 'So:\n```json\n{"findings": [{"key": "Disk: /VAR", "text": "93 %"}, {"key": "swap", "text": "full"}]}\n```'
     beats = run_hourly("[disk:/var] 92 %", json_answer, "[swap] full\n[disk:/var] 94 %")
     assert [each.text for each in beats] == ["[disk:/var] 92 %", "So:\n[swap] full", ""]
-    assert [condition.since for condition in beats[2].conditions] == [NOW + timedelta(hours=1), NOW]
+    assert [problem.since for problem in beats[2].problems] == [NOW + timedelta(hours=1), NOW]
 
 
 def test_a_finding_that_still_holds_is_delivered_again_after_the_window() -> None:
@@ -335,7 +335,7 @@ def test_a_condition_ends_after_two_answers_without_it_and_is_then_new_again() -
     quiet, full = "HEARTBEAT_OK", "[disk:/var] 92 %"
     beats = run_hourly(full, quiet, full, quiet, {"text": "ok ok", "truncated": True}, OSError("gone"), quiet, full)
     assert [each.text for each in beats if "disk" in each.text] == [full, full]
-    assert [len(each.conditions) for each in beats] == [1, 1, 1, 1, 1, 1, 0, 1]
+    assert [len(each.problems) for each in beats] == [1, 1, 1, 1, 1, 1, 0, 1]
 
 
 def test_the_prompt_lists_the_conditions_that_were_delivered() -> None:
@@ -354,7 +354,7 @@ def test_a_text_beside_findings_is_compared_by_itself() -> None:
 
 def test_findings_that_are_not_shown_are_not_counted_as_delivered() -> None:
     hidden, shown = beat("[disk:/var] 92 %", show_alerts=False, show_ok=True), "[disk:/var] 93 %"
-    assert (hidden.outcome, hidden.suppression, hidden.conditions) == ("alert", "not_shown", ())
+    assert (hidden.outcome, hidden.suppression, hidden.problems) == ("alert", "not_shown", ())
     assert beat(shown, now=NOW + timedelta(hours=1), last=hidden).text == shown
 
 

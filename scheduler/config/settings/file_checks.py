@@ -131,7 +131,7 @@ def _check_first_word(line: str, folder: Path, env: Mapping[str, object]) -> str
 def find_long_prompts(settings: Settings) -> Iterator[Fault]:
     """The prompts near their limit or above it.
 
-    The prompt is composed as for a run, with its files, but without wakes, conditions and the output of a precheck.
+    The prompt is composed as for a run, with its files, but without wakes, problems and the output of a precheck.
     """
     for name, beat in settings.heartbeats.items():
         if beat.enabled and (message := _problem(settings, Kind.HEARTBEAT, name, _prompt_of_beat(beat), beat.prompt_limit)):
