@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve, shortage_message
 from scheduler.store.migrations import migrations
@@ -80,6 +81,7 @@ class Store:
         self.connection = connection
         self.reserve = reserve
         self._inodes = {file: _inode(file) for file in (path, *_log_files(path))}
+        self._rows_in_progress: dict[tuple[str, str], EntryRow] = {}
 
     @classmethod
     def open(cls, path: Path, *, check: bool = False, reserve: DiskReserve | None = None) -> Store:
@@ -145,12 +147,15 @@ class Store:
         DatabaseFull if its disk is full.
         """
         self._check_same_file()
+        # Only this connection writes, so a row is read once for a run: when it is due. After a rollback none is known.
+        known, self._rows_in_progress = self._rows_in_progress, {}
         try:
             self.connection.execute("begin immediate")
-            work = UnitOfWork(self.connection)
+            work = UnitOfWork(self.connection, known)
             yield work
             work.write_changes()
             self.connection.execute("commit")
+            self._rows_in_progress = work.rows_in_progress()
         except sqlite3.DatabaseError as error:
             self._roll_back()
             raise self._translate_error(error) from error

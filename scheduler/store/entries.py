@@ -132,8 +132,9 @@ def current_entry(tx: Transaction, kind: Kind, name: str) -> EntryRow | None:
 
 
 def read_entries(tx: Transaction, keys: Iterable[tuple[Kind, str]]) -> None:
-    """Read the rows of several entries by one query. `current_entry` then finds them without another."""
-    for row in tx.db.execute(SELECT_ENTRIES, (json.dumps(list(keys)),)):
+    """Read the rows of several entries by one query, unless they are known. `current_entry` then finds them without another."""
+    unknown = [key for key in keys if tx.db.known_entry(key) is None]
+    for row in tx.db.execute(SELECT_ENTRIES, (json.dumps(unknown),)) if unknown else ():
         tx.db.know_entry(entry_from_row(row))
 
 

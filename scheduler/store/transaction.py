@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scheduler.model.budget import Amount
@@ -73,6 +74,8 @@ class Transaction:
 FORMER_NAMES = {"schedule_text": "pace", "reported": "conditions"}
 COLUMNS = tuple(FORMER_NAMES.get(field, field) for field in EntryRow._fields)
 
+MAX_KEPT_ROWS = 2000  # of entries with a run in progress, from one transaction to the next
+
 SLOT_COUNTS = ("good_slots", "bad_slots")  # only the metrics show these columns, so they are no fields of a row
 
 _READS = 0
@@ -97,10 +100,11 @@ class UnitOfWork(Connection):
     are written, those with the same columns by one `executemany`.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, known: dict[Key, EntryRow] | None = None) -> None:
+        """`known` are rows that nobody has changed since they were committed."""
         self._connection = connection
         self._changes_before = connection.total_changes
-        self._known: dict[Key, EntryRow] = {}  # as stored, of the rows that were read in this transaction
+        self._known: dict[Key, EntryRow] = known or {}  # as stored, also of the rows that were read in this transaction
         self._changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
         self._slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
         self._savepoints = 0  # that are open
@@ -150,6 +154,11 @@ class UnitOfWork(Connection):
         if current is not before:
             after = EntryRow._make(value if now == was else now for value, was, now in zip(current, before, after, strict=True))
         self._changed[key] = (first, after)
+
+    def rows_in_progress(self) -> dict[Key, EntryRow]:
+        """The known rows that are not due before their run ends, at most MAX_KEPT_ROWS, for the transactions after this one."""
+        running = ((key, row) for key, row in self._known.items() if row.due_at is None and row.state == "active")
+        return dict(islice(running, MAX_KEPT_ROWS))
 
     def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""

@@ -124,6 +124,28 @@ def test_a_changed_row_is_visible_to_every_query_and_written_once_by_the_fields_
         assert store.connection.total_changes == before + 1
 
 
+def test_the_row_of_an_entry_with_a_run_in_progress_is_read_once_and_again_after_a_rollback(tmp_path: Path) -> None:
+    key = (Kind.HEARTBEAT, "ops")
+    with closing(Store.open(tmp_path / "h.db")) as store:
+        with store.transaction() as db:
+            tx = Transaction(db, NOON, "me")
+            row = add_entry_row(tx, *key)
+            running = row._replace(due_at=None, last_slot=NOON)
+            entries.change_entry(tx, row, running)
+        reads: list[str] = []
+        store.connection.set_trace_callback(lambda statement: reads.append(statement) if "from entry" in statement else None)
+        with store.transaction() as db:
+            entries.read_entries(Transaction(db, NOON, "me"), [key])
+            assert entries.get_entry(Transaction(db, NOON, "me"), *key) == running
+        assert reads == []
+        with pytest.raises(ZeroDivisionError), store.transaction() as db:
+            entries.change_entry(Transaction(db, NOON, "me"), running, running._replace(failures=1))
+            raise ZeroDivisionError
+        with store.transaction() as db:
+            assert entries.get_entry(Transaction(db, NOON, "me"), *key) == running
+        assert len(reads) == 1
+
+
 def test_a_row_that_was_changed_in_a_failed_part_stays_as_it_was_before_the_part(tmp_path: Path, database_of: DatabaseOf) -> None:
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store:
         with store.transaction() as db:
