@@ -36,8 +36,9 @@ from scheduler.extras.cluster.command_lanes import try_to_hold_lane
 from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
 from scheduler.insight.installation_checks import check_clock, check_replication
+from scheduler.model.problem import Subject
 from scheduler.model.timestamps import to_millis
-from scheduler.store import boots, lane_holds, recorded_times
+from scheduler.store import boots, lane_holds, problems, recorded_times
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
@@ -767,7 +768,7 @@ def test_a_former_leader_stands_by_with_its_last_valid_config_and_reports_the_er
             assert problem in str(daemon.reloader.reload_state.problem)
             assert set(caplog.messages) >= {"reload_refused"}
             assert former.lead_again() == ["a", "b", "c", "d"]
-            assert problem in str(boots.latest_boot(daemon.store.connection))  # `status` reads it
+            assert problem in str(problems.problems_of(daemon.store.connection, Subject.of_daemon()))
         former.config.write_text(former.yaml, "utf-8")
         assert former.return_to_standby().reloader.reload_state.problem is None
 
