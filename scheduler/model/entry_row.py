@@ -23,57 +23,60 @@ class _Columns(NamedTuple):
     id: int
     kind: Kind
     name: str
+
+    # Its schedule
     state: Literal["active", "disabled", "removed"]
-    schedule_text: str
+    schedule_text: str  # the column `pace`
     first_seen_at: datetime
-    anchor: datetime
-    settled_until: datetime
-    slot: datetime | None
-    due_at: datetime | None
+    anchor: datetime  # a point of the grid of an interval
+    settled_until: datetime  # every slot up to it has its run record
+    slot: datetime | None  # the next one
+    due_at: datetime | None  # when the engine looks at the entry; None: not before its run ends
+
+    # Its pause
     paused_until: datetime | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None  # command, or token NAME
+
+    # Its runs
     last_slot: datetime | None = None
     last_ended_at: datetime | None = None
     last_woken_at: datetime | None = None
     last_success_at: datetime | None = None
-    failures: int = 0
-    quiet: int = 0
-    alerting: int = 0
+    failures: int = 0  # in a row
+    quiet: int = 0  # successful runs in a row without a message
+    alerting: int = 0  # whether the last successful run was an alert
+
+    # The first slot that is still to be answered
+    expected_at: datetime | None = None  # when it comes due; None: none is expected
+    expected_before: datetime | None = None  # when the slot after it comes due
+
+    # Its problems that are not over, or whose end is yet to be sent
     troubles: int = 0
-    precheck: str | None = None
+    reported: int = 0  # of those that the agent reports itself (the column `conditions`)
+
+    # What the agent has seen of its precheck
+    precheck: str | None = None  # the digest of the output at the last complete answer
+    unconfirmed: str | None = None  # the digest of a newer output
+    unconfirmed_answers: int = 0  # that were given to it and are not final
+    looked_at: datetime | None = None  # the time of the last complete answer
+    looked_lines: str | None = None  # the digests of lines that the agent has left out on purpose
+
+    # What a gateway has last reported about the agent
+    active_at: datetime | None = None
     queue: int | None = None
     approvals: int | None = None
-    active_at: datetime | None = None
-    reported: int = 0
-    unconfirmed: str | None = None
-    unconfirmed_answers: int = 0
-    looked_at: datetime | None = None
-    looked_lines: str | None = None
+
+    # Its mute
     muted_until: datetime | None = None
-    mute: str | None = None
-    paused_at: datetime | None = None
-    paused_by: str | None = None
-    expected_at: datetime | None = None
-    expected_before: datetime | None = None
+    mute: str | None = None  # as text (`model/mute`)
 
 
 _PLACES = {field: place for place, field in enumerate(_Columns._fields)}
 
 
 class EntryRow(_Columns):
-    """The row of an entry. Every slot up to `settled_until` has its run record or was skipped; `slot` is the next one.
-
-    `schedule_text` is the column `pace`.
-
-    `troubles` is the number of its problems that are not over, or whose end is yet to be sent, and `reported` the same for those
-    that an agent reports itself (the column `conditions`). `precheck` is the digest of the precheck's output at the last complete
-    answer, `looked_at` the time of that answer, and `looked_lines` are the digests of lines that the agent has left out on
-    purpose. `unconfirmed` is the digest of a newer output, to which so many `unconfirmed_answers` were given that are not final.
-    `paused_by` is who paused it: command, or token NAME. `mute` is the mute until `muted_until`, as text (`model/mute`).
-    `expected_at` is when the first slot comes due that is still to be answered, None if none is expected. `expected_before` is
-    when the slot after it comes due.
-
-    Functions return a changed row, and `store/transaction` writes it once.
-    """
+    """The row of an entry. Functions return a changed row, and `store/transaction` writes it once."""
 
     __slots__ = ()
 
