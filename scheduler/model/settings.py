@@ -201,35 +201,29 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One valid config. `hash` is the SHA-256 (hex) of everything it depends on: file, overrides and the secrets' names.
-
-    `job_agents` are the agents that jobs with a prompt call, by the job's name. `host` is the name of this machine in messages.
-    With `traces`, OpenTelemetry traces are sent. `remote` is the queue of the workers that execute the runs; None: the daemon
-    executes them itself. `state` is the database file. With `postgresql`, the address of a server, there is no such file, and
-    only the other files of the daemon are in its folder.
-    """
+    """One valid config."""
 
     path: Path
-    hash: str
+    hash: str  # the SHA-256 (hex) of everything that it depends on: file, overrides and the names of the secrets
     zone: ZoneInfo
-    state: Path
+    state: Path  # the database file. With `postgresql` there is none, and only the other files of the daemon are in its folder
     server: Server
     limits: Limits
     history: History
     channels: Mapping[str, Channel]
     heartbeats: Mapping[str, Heartbeat]
     jobs: Mapping[str, Job]
-    prices: Mapping[str, Price] = field(default_factory=dict)
-    job_agents: Mapping[str, Agent] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)  # by model
+    job_agents: Mapping[str, Agent] = field(default_factory=dict)  # that jobs with a prompt call, by the name of the job
     deadman: Deadman | None = None
     network: Network = Network()
     reload: ReloadMode = "watch"
     allowances: Allowances = field(default_factory=dict)
-    host: str = ""
+    host: str = ""  # the name of this machine in messages
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
-    traces: bool = False
-    remote: RemoteQueue | None = None
-    postgresql: str | None = None
+    traces: bool = False  # whether OpenTelemetry traces are sent
+    remote: RemoteQueue | None = None  # the queue of the workers that execute the runs; None: the daemon does
+    postgresql: str | None = None  # the address of a server with the database; None: it is a file
 
     @property
     def database(self) -> Path | str:
