@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -168,10 +168,9 @@ def add_usage(
     if before is None:
         return False
     if before["tokens"] is None:
-        summed, cost = asdict(tokens), usd
+        summed, cost = _add_tokens({}, tokens), usd
     else:
-        stored = json.loads(before["tokens"])
-        summed = {kind: stored.get(kind, 0) + number for kind, number in asdict(tokens).items()}
+        summed = _add_tokens(json.loads(before["tokens"]), tokens)
         cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
     tx.db.execute(
         "update run set cost_usd = ?, tokens = ?, model_usage = ? where id = ?",
@@ -186,10 +185,13 @@ def _add_usage_by_model(before: str | None, by_model: Sequence[tuple[str, Tokens
     for model, tokens, usd in by_model:
         old = usage.get(model, {"calls": 0, "input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "usd": 0.0})
         cost = None if usd is None or old["usd"] is None else old["usd"] + usd
-        usage[model] = {"calls": old["calls"] + 1, "usd": cost} | {
-            kind: old.get(kind, 0) + n for kind, n in asdict(tokens).items()
-        }
+        usage[model] = {"calls": old["calls"] + 1, "usd": cost} | _add_tokens(old, tokens)
     return usage
+
+
+def _add_tokens(stored: Mapping[str, int], tokens: Tokens) -> dict[str, int]:
+    """The stored numbers of tokens by kind, with these."""
+    return {kind: stored.get(kind, 0) + number for kind, number in tokens.by_kind().items()}
 
 
 def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Sequence[int] = ()) -> bool:
