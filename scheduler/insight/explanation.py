@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import get_args
 
 from heartbeat.words import abbreviate_duration, format_count, shorten, squeeze
+from heartbeatd import answers
 from heartbeatd.answers import (
     CountedCause,
     DayStatus,
@@ -29,7 +30,7 @@ from scheduler.insight import entry_states, obstacles, problem_list, reason_text
 from scheduler.insight.daemon_state import daemon_state_at, events_of_period
 from scheduler.insight.entry_day import existed, explain_day
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, SlotCause
+from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, SlotCause
 from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
@@ -254,11 +255,14 @@ def _problem_facts(explained: ExplainedEntry) -> Iterator[Fact]:
     shown = problem_list.as_answers(own, [*own, *problems.unsettled_problems(db, PROVIDER)], explained.now)
     found = [pair for pair in zip(own, shown, strict=True) if pair[1].state in problem_list.LISTED]
     for problem, each in found[:MAX_PROBLEMS]:
-        known = f"{shorten(each.key, MAX_KEY)} ({each.severity}) {each.course(at)}"
         ends = f". It {_ending_text(explained, problem)}" if problem.is_reported else ""
-        yield _fact("open", each.severity, f"{each.number} {known}{ends}", each.since)
+        yield _fact("open", each.severity, f"{_problem_text(each, at)}{ends}", each.since)
     if left_out := len(found[MAX_PROBLEMS:]):
         yield _fact("open", "more", f"and {left_out} more: `heartbeatd problems {explained.row.name}`")
+
+
+def _problem_text(each: answers.Problem, at: Clock) -> str:
+    return f"{each.number} {shorten(each.key, MAX_KEY)} ({each.severity}) {each.course(at)}"
 
 
 def _ending_text(explained: ExplainedEntry, problem: Problem) -> str:
@@ -377,11 +381,9 @@ def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> I
 
 def _reports_about_job(explained: ExplainedEntry) -> Iterator[Fact]:
     """The open problems by which agents have reported the failure of a job; none for an agent."""
-    job = explained.row.name
+    job, at = explained.row.name, explained.times.at
     agents = problems.agents_with_reports_about(explained.db, job) if explained.row.kind is Kind.CRON else []
     for agent in agents:
-        for each in problems.open_reports_of(explained.db, agent):
-            if job in each.evidence.jobs:
-                sent = "; ".join(one.says for one in each.notices.values()) or "no recipient was notified"
-                reported = f"agent {agent} reports it as {each.number} {each.label} since {explained.times.at(each.since)}"
-                yield _fact("known", each.found.severity, f"{reported}: {sent}")
+        own = [each for each in problems.open_reports_of(explained.db, agent) if job in each.evidence.jobs]
+        for each in problem_list.as_answers(own, own, explained.now):
+            yield _fact("known", each.severity, f"agent {agent} reports it as {_problem_text(each, at)}", each.since)

@@ -687,7 +687,8 @@ def test_explain_show_and_status_say_who_reports_the_failure(make_world: MakeWor
     report_run = next(row["id"] for row in world.records("ops") if row["outcome"] == "alert")
     explained = printed(capsys, world, "explain", "nightly-backup")
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in explained
-    assert "known agent ops reports it as p2 job:nightly-backup since Mon 2026-03-02 08:00: delivered to phone" in explained
+    text = "known agent ops reports it as p2 job:nightly-backup (warning) since Mon 2026-03-02 08:00, delivered to phone"
+    assert text in explained
     assert f"notice opened p1: phone dropped; agent ops has reported it (run {report_run})" in printed(
         capsys, world, "show", job_run
     )
