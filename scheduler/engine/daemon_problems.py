@@ -97,7 +97,8 @@ def _finding(key: str, problem: str) -> Finding:
 
 
 def _default_channel(tick: Tick) -> tuple[Target, ...]:
-    return (notices.substitute_target(tick.plan.settings.channels, (), problems.failing_targets(tick.tx.db)),)
+    settings = tick.plan.settings
+    return (notices.substitute_target(settings.channels, settings.deliver, problems.failing_targets(tick.tx.db)),)
 
 
 def _save_and_send(tick: Tick, problem: Problem) -> None:

@@ -221,6 +221,7 @@ class Settings:
     allowances: Allowances = field(default_factory=dict)
     host: str = ""  # the name of this machine in messages
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
+    deliver: tuple[str, ...] = ()  # the channels of the defaults, which get the problems of the daemon
     traces: bool = False  # whether OpenTelemetry traces are sent
     remote: RemoteQueue | None = None  # the queue of the workers that execute the runs; None: the daemon does
     postgresql: str | None = None  # the address of a server with the database; None: it is a file

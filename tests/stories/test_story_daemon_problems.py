@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from test_story_internal_errors import break_stored_schedule, store_schedule
@@ -87,6 +88,17 @@ def test_a_problem_of_the_daemon_goes_to_another_channel_if_the_default_one_take
     found = {each.subject: each for each in read_status(world.store.connection, world.clock.now).problems}
     assert [(each.channel, each.delivered_at is not None) for each in found["daemon"].notices] == [("a", False), ("b", True)]
     assert any("A message from the daemon was given up." in text for _, _, text in world.delivered)
+
+
+def test_the_default_channel_is_that_of_the_defaults_else_the_first(make_world: MakeWorld, tmp_path: Path) -> None:
+    table = {"": "a", "deliver: b": "b", "deliver: a, problems: {deliver: b}": "b", "deliver: [log, b]": "b"}
+    for number, (written, channel) in enumerate(table.items()):
+        (folder := tmp_path / str(number)).mkdir()
+        world = make_world(f"defaults: {{heartbeat: {{{written}}}}}\n" + agent(deliver="log") + CHANNELS, folder)
+        world.run(minutes=5)
+        reject(world)
+        (found,) = read_status(world.store.connection, world.clock.now).problems
+        assert [each.channel for each in found.notices] == [channel], written
 
 
 def test_missing_workers_are_listed_at_once_and_reported_after_a_minute(make_world: MakeWorld) -> None:

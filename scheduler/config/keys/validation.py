@@ -60,9 +60,9 @@ REMOVED = {
 
 def check_values(root: MarkedMap, diagnostics: Diagnostics) -> models.Config:
     """The config whose agents and jobs have their defaults. Raises ConfigError with the errors of all values."""
-    defaults = root.get("defaults")
+    defaults, shared = root.get("defaults"), models.Defaults()
     try:
-        models.Defaults.model_validate(defaults)
+        shared = models.Defaults.model_validate(defaults)
     except ValidationError as error:
         _add_errors(error, "Defaults", defaults, ("defaults",), root.marks["defaults"][0], diagnostics)
     try:
@@ -70,7 +70,7 @@ def check_values(root: MarkedMap, diagnostics: Diagnostics) -> models.Config:
     except ValidationError as error:
         _add_errors(error, "Config", root, (), NO_POSITION, diagnostics)
     diagnostics.raise_errors()
-    return config
+    return config.model_copy(update={"defaults": shared})
 
 
 def find_unknown_key(root: MarkedMap) -> tuple[Steps, str] | None:

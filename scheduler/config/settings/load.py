@@ -120,7 +120,9 @@ def _build_settings(
     for kind, number in allowed.unlimited.items():
         if number:
             _warn_unlimited(kind, number, context)
-    used = _used_channels([*heartbeats.values(), *found_jobs.values()], context)
+    beat = config.defaults.heartbeat
+    deliver = beat.problems.deliver or beat.deliver or ()
+    used = _used_channels([*heartbeats.values(), *found_jobs.values()], context) | {*deliver}
     server = daemon_settings.build_server(config.server, context.section("server"))
     state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))
     host = config.host or os.uname().nodename.partition(".")[0] or "localhost"
@@ -134,6 +136,7 @@ def _build_settings(
         limits=limits,
         history=History(**carried_keys(config.history, History, ())),
         channels=channels.build_channels(config.channels, used, host, server.public_url, context.section("channels")),
+        deliver=deliver,
         heartbeats=heartbeats,
         jobs=found_jobs,
         prices=prices.by_model,
