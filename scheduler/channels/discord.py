@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from heartbeat.runners.redaction import secret_parts
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
@@ -78,11 +77,11 @@ def _execute_url(webhook: DiscordWebhook, server: str) -> str:
     return f"{server.rstrip('/')}/api/v10/webhooks/{webhook.id}/{webhook.token}?wait=true{thread}"
 
 
-def _body(channel: Channel, message: Message) -> dict[str, Any]:
+def _body(channel: Channel, message: Message) -> dict[str, object]:
     """What Discord gets: the prefix is the name of the sender. If Discord would not accept the name, it begins the text."""
     sender = _name_of_sender(channel.prefix_for(message.kind, message.name, message.title))
     content = _disarm_links(message.text if sender else prefixed_text(channel, message))
-    body: dict[str, Any] = {"content": content, "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
+    body: dict[str, object] = {"content": content, "allowed_mentions": {"parse": []}, "flags": SUPPRESS_EMBEDS}
     return body | ({"username": sender} if sender else {})
 
 

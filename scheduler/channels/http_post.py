@@ -63,7 +63,7 @@ class PostAnswer:
 
 async def post_json(
     url: str,
-    content: Mapping[str, Any],
+    content: Mapping[str, object],
     options: HttpOptions,
     headers: Mapping[str, str] | None = None,
     method: Method = "POST",

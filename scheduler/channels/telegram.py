@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from urllib.parse import unquote
 
 from heartbeat.runners.redaction import secret_parts
@@ -75,8 +74,8 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     return _read_answer(answer, [chat.token, *secret_parts(server if channel.base_url else "", whole_url=True)])
 
 
-def _body(chat: TelegramChat, text: str, buttons: Sequence[Button]) -> dict[str, Any]:
-    content: dict[str, Any] = {"chat_id": chat.chat, "text": text, "link_preview_options": {"is_disabled": True}}
+def _body(chat: TelegramChat, text: str, buttons: Sequence[Button]) -> dict[str, object]:
+    content: dict[str, object] = {"chat_id": chat.chat, "text": text, "link_preview_options": {"is_disabled": True}}
     if buttons:
         row = [{"text": button.label, "callback_data": button.data} for button in buttons]
         content["reply_markup"] = {"inline_keyboard": [row]}

@@ -7,7 +7,6 @@ import hmac
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import channel_url, post_json, post_options, result_of_status
@@ -29,7 +28,7 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
 
 
-def _body(channel: Channel, message: Message) -> dict[str, Any]:
+def _body(channel: Channel, message: Message) -> dict[str, object]:
     slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
     text = prefixed_text(channel, message)
     return asdict(message) | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}

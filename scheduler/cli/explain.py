@@ -47,7 +47,7 @@ from scheduler.system import lanes
 
 def print_explanation(make: Make[Explain], name: str | None, source: Source) -> None:
     """Print why one entry, or all entries, ran or did not run: now, at a time, or in a period."""
-    times = {key: text for key, text in make.keys.items() if text is not None}  # without an offset, in the zone of the entry
+    times = {key: str(text) for key, text in make.keys.items() if text is not None}  # without an offset, in the zone of the entry
     if len(times) > 1:
         raise InputError("--at, --on and --since exclude each other")
     if name is None and "at" in times:

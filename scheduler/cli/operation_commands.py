@@ -50,7 +50,7 @@ class OperationCommand(click.Command):
         return _split(_read_classes()[self._operation].docstring)[0]
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
         return self.made().make_context(info_name, args, parent, **extra)
 
@@ -122,7 +122,7 @@ class Make(Generic[Made]):
     """Makes the operation of a command from the values of its options."""
 
     operation: type[Made]
-    keys: Mapping[str, Any]  # None or False: not given
+    keys: Mapping[str, object]  # None or False: not given
 
     def __call__(self, **more: object) -> Made:
         """The operation, with `more` keys. Raises InputError."""

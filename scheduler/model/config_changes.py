@@ -77,7 +77,7 @@ class ConfigDiff:
             changes = [*changes[: limit - 1], f"and {len(changes) - limit + 1:,} more keys"]
         return [*_name_lines("added", self.added), *_name_lines("removed", self.removed), *changes]
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, object]:
         """JSON data."""
         changes = [asdict(each) | {"count": len(each.entries)} for each in self.changes]
         return {"added": self.added, "removed": self.removed, "changes": changes}

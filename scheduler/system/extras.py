@@ -16,7 +16,7 @@ from scheduler.model.expected_error import ExpectedError
 
 Point = Literal["stores", "executors", "listeners", "commands"]
 
-# Which optional dependencies of heartbeatd an entry point needs. Any other entry point is part of the default installation.
+# Which optional dependencies of heartbeatd an entry point needs. All others are part of the default installation.
 GROUPS = {
     "database.migrate": "cluster",
     "mcp": "mcp",

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from scheduler.model.events import AttemptStarted, Event, MessageMoved, RunClosed, SettingsApplied
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome
@@ -130,7 +129,7 @@ class EventFeed:
             return list(islice(self._events, first, first + MAX_CHUNK)), number < oldest
 
 
-def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | None, dict[str, Any]]]:
+def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | None, dict[str, object]]]:
     """The events for readers: name, agent or job, and JSON data. They contain no text of a prompt or an answer."""
     match happened:
         case AttemptStarted():
@@ -158,7 +157,7 @@ def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | No
             yield "reloaded", None, {"config_hash": settings.hash}
 
 
-def _run_data(happened: AttemptStarted | RunClosed) -> dict[str, Any]:
+def _run_data(happened: AttemptStarted | RunClosed) -> dict[str, object]:
     return {
         "run": happened.run_id,
         "kind": happened.kind.value,

@@ -17,6 +17,7 @@ from ruamel.yaml.events import (
     DocumentStartEvent,
     MappingEndEvent,
     MappingStartEvent,
+    NodeEvent,
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
@@ -194,7 +195,7 @@ class _YamlReader:
             self._anchors[event.anchor] = node, self._nodes - before + 1
         return node
 
-    def _read_scalar(self, event: Any) -> object:
+    def _read_scalar(self, event: ScalarEvent) -> object:
         text: str = event.value
         if event.style:
             return self._remove_masks(text) if self._masks else text
@@ -243,7 +244,7 @@ class _YamlReader:
             self._merge_into(node, place, source)
         return node
 
-    def _read_key(self, event: Any, depth: int) -> str:
+    def _read_key(self, event: NodeEvent, depth: int) -> str:
         key = self._read_node(event, depth)
         if type(key) is str and key:
             return key
@@ -263,7 +264,7 @@ class _YamlReader:
                     node[key] = value
                     node.marks[key] = part.marks[key]
 
-    def _resolve_alias(self, event: Any) -> object:
+    def _resolve_alias(self, event: AliasEvent) -> object:
         if event.anchor not in self._anchors:
             message = "no anchor above has the name of this alias; if the star is text, put the text in quotes"
             self._abort_reading(event.start_mark, message)

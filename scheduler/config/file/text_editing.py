@@ -390,7 +390,7 @@ def _dedent(line: str, column: int) -> str:
     return line.lstrip() if line[:column].strip() else line[column:]
 
 
-def _set_in(data: Any, path: Keys, keys: Values, parent: str) -> None:
+def _set_in(data: CommentedMap, path: Keys, keys: Values, parent: str) -> None:
     """Change keys of the map at `path` in loaded data. `parent` is the key of the data."""
     for depth, step in enumerate(path):
         inner = data.get(step)
