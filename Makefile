@@ -50,6 +50,8 @@ test-postgresql: .venv/ready
 
 # Runs the simulations of `make test` with more steps and new seeds, and three simulations that `make test` leaves out. Takes about half an
 # hour. To repeat a failed test, use the printed seed: make simulate SEED=1793 TESTS=tests/daemon
+# A million random messages, and then 100,000 over PostgreSQL. The name of a failed test ends with its seed:
+# make simulate TESTS=tests/stories/test_story_random_messages.py && HEARTBEATD_TEST_STORE=postgresql make simulate TESTS=...
 SEED := $(or $(SEED),$(shell date +%s))
 simulate: .venv/ready
 	@echo 'SEED=$(SEED)'

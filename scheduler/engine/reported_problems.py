@@ -331,7 +331,7 @@ class _Tracker:
             senders=frozenset() if line else self.senders,
             jobs=frozenset() if line else self._jobs_of(finding, subject),
             aliases=_with_alias(returning, finding) if returning else (),
-            has_returned=returning is not None,
+            has_returned=returning is not None and returning.ended_by is not EndedBy.USER,
         )
         self._keep(replace(opened, evidence=evidence))
         self._note(opened.key, finding, Effect.OPENED)

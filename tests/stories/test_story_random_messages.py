@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from message_rules import CRITICAL, HOUR, LOG, NOTHING, OPENS, OVER, REMINDS, RISES, UNSTABLE, Expected, Place, Rules
+from message_rules import HOUR, LOG, NOTHING, OPENS, OVER, REMINDS, RISES, UNSTABLE, Expected, Place, Rules
 from servers.postgres import delete_all_rows
 from simulation import IS_LONG, seeds
 from world import ON_SERVER, AgentCall, DatabaseOf, World, utc
@@ -45,6 +45,7 @@ STEPS = 500  # of an example
 SEVERITIES = ("info", "warning", "critical")
 TEXTS = {"disk:/var": "the volume fills up", "cert": "certificate expires", "queue": "letters pile up"}  # without a common word
 LINES = {"nginx": "nginx.service died", "raid": "degraded array md0", "clock": "time drifts"}
+PREFIXES = ("info: ", "", "critical: ")  # of a line, by its severity
 WAITS = (timedelta(minutes=7), HOUR, 5 * HOUR, 13 * HOUR, 25 * HOUR)
 
 FORM = re.compile(r"(?P<word>CRITICAL|warning|info|over) +(?P<subject>channel \w+|[\w/]+) (?P<key>[\w:/-]+): (?P<rest>.*)")
@@ -110,8 +111,7 @@ class Messages(RuleBasedStateMachine):
         self.refused_since = timedelta()
         self.world.scripts |= {"ops": self._execute, "host": self._execute, "backup": self._execute}
         self.world.prechecks["host"] = lambda _: (
-            "\n".join(("critical: " if severity == CRITICAL else "") + LINES[key] for key, severity in self.lines.items())
-            or "none of the lines below"
+            "\n".join(PREFIXES[severity] + LINES[key] for key, severity in self.lines.items()) or "none of the lines below"
         )
 
     def _execute(self, call: AgentCall) -> Any:
@@ -133,7 +133,7 @@ class Messages(RuleBasedStateMachine):
         answer = json.dumps({"findings": [*found, *(_finding(key, "", 1, is_over=True) for key in resolved)]})
         self._run("ops", answer, lambda: self.rules.look("ops", mentioned, resolved))
 
-    @rule(lines=st.dictionaries(st.sampled_from(tuple(LINES)), st.integers(1, 2)), omits=st.booleans())
+    @rule(lines=st.dictionaries(st.sampled_from(tuple(LINES)), st.integers(0, 2)), omits=st.booleans())
     def host_answers(self, lines: dict[str, int], omits: bool) -> None:
         named = set(list(lines)[omits:])
         self.lines = lines
@@ -144,7 +144,7 @@ class Messages(RuleBasedStateMachine):
     def ops_fails(self) -> None:
         self._run("ops", 3, lambda: self.rules.fail("ops"))
 
-    @rule(lines=st.dictionaries(st.sampled_from(tuple(LINES)), st.integers(1, 2)))
+    @rule(lines=st.dictionaries(st.sampled_from(tuple(LINES)), st.integers(0, 2)))
     def host_fails(self, lines: dict[str, int]) -> None:
         self.lines = lines
         self._run("host", 3, lambda: self.rules.look_at_lines("host", lines, (), fails=True))

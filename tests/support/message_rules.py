@@ -71,6 +71,8 @@ class Problem:
     ended_by_silence: bool = False
     is_closed_by_user: bool = False
     acknowledged: int | None = None  # the severity at which it was
+    line: int | None = None  # the severity that its line was last printed with
+    ended: dict[str, Sent] = field(default_factory=dict)  # what was sent before its end, which needed no message
     sent: dict[str, Sent] = field(default_factory=dict)
 
 
@@ -115,10 +117,14 @@ class Rules:
         """A precheck with lines, of which an answer names some; none if the agent fails."""
         for key, severity in lines.items():
             problem = self.problems.get((agent, key))
-            if problem is not None and problem.is_open:
-                problem.missed = 0
             if key in named:
+                is_same = problem is not None and not problem.is_open and problem.line == severity == INFO
+                ended = problem.ended if problem is not None and is_same and not self.is_muted(agent) else {}
                 self._see(agent, key, severity)
+                if problem is not None and problem.ended_at is not None and self.has_passed(DAY, problem.ended_at) is not True:
+                    problem.sent = {**ended, **problem.sent}  # an `info` comes back: no news to those that it was sent to
+            if (problem := self.problems.get((agent, key))) is not None and problem.is_open:
+                problem.missed, problem.line = 0, severity
         for key, problem in self._open_of(agent):
             problem.is_mentioned = key in lines  # a reminder needs no answer, only the line
             if key not in lines:
@@ -149,8 +155,10 @@ class Rules:
 
     def settle(self, place: Place, message: str, lost: str = "") -> None:
         """A message about a problem has arrived, or what it said was `lost`: it was not sent, and the next chance sends it again."""
-        sent = self.problems[place.subject, place.key].sent.get(place.recipient)
-        if sent is not None and sent.message == message:
+        problem = self.problems[place.subject, place.key]
+        for sent in filter(None, (problem.sent.get(place.recipient), problem.ended.get(place.recipient))):
+            if sent.message != message:
+                continue
             sent.lost, sent.is_pending = lost, False
             if sent.is_end and not lost:
                 del self.problems[place.subject, place.key].sent[place.recipient]
@@ -306,6 +314,7 @@ class Rules:
                 else LOOKS
             )
             problem.openings.append(self.now)
+            problem.ended = {}
             problem.is_open, problem.is_closed_by_user, problem.acknowledged = True, False, None
         if problem.acknowledged is not None and severity > problem.acknowledged:
             problem.acknowledged = None
@@ -358,7 +367,7 @@ class Rules:
                     is_own = key in ("failed", "undelivered") and self.is_failing(place.recipient)
                     expected[place] = Chance(rightful, self._substitute(place.recipient) if is_own else place.recipient)
                 elif not problem.is_open and not self.is_muted(subject) and self.is_unstable(problem) is False:
-                    sent = problem.sent.pop(place.recipient, None)
-                    if sent is not None and sent.is_end:  # it may still be lost
-                        problem.sent[place.recipient] = sent
+                    sent = problem.sent.get(place.recipient)
+                    if sent is not None and not sent.is_end:  # an end may still be lost
+                        problem.ended[place.recipient] = problem.sent.pop(place.recipient)
         return expected
