@@ -29,7 +29,6 @@ _USAGE_KEYS = {
     "cache_read": ("cache_read_input_tokens", "cache_read"),
     "cache_write": ("cache_creation_input_tokens", "cache_write"),
 }
-_CACHED_INPUT_KEY = "cached_input_tokens"  # read from the cache and also included in the input
 MAX_LOG = 16 * 1024  # characters for the log; the rest is dropped
 
 
@@ -128,24 +127,27 @@ def token_count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKENS else None
 
 
-def tokens_from_counts(**counts: int | None) -> Tokens | None:
-    """Tokens by kind. None if one of the counts is unknown, because then the total is unknown too."""
-    known = {kind: number for kind, number in counts.items() if number is not None}
-    return Tokens(**known) if len(known) == len(counts) else None
+def parse_usage(usage: object, *, is_whole: bool = False) -> Tokens | None:
+    """Tokens by kind as an agent or a provider reported them, under the names of `_USAGE_KEYS`. Missing kinds count as 0.
 
-
-def parse_usage(usage: object) -> Tokens | None:
-    """Tokens by kind as an agent reported them, under the names of `_USAGE_KEYS`. Missing kinds count as 0. None if it reported
-    none, or if a number is not valid.
+    None if there is no report, if a number is not valid, or if a report that must be whole lacks the input or the output: then
+    the total is unknown too.
     """
     if not isinstance(usage, Mapping):
         return None
-    given = {kind: next((usage[name] for name in names if name in usage), 0) for kind, names in _USAGE_KEYS.items()}
-    tokens = tokens_from_counts(**{kind: token_count(number or 0) for kind, number in given.items()})
-    included = token_count(usage.get(_CACHED_INPUT_KEY) or 0)
-    if tokens is None or included is None:
+    given = {kind: next((usage[name] for name in names if name in usage), None) for kind, names in _USAGE_KEYS.items()}
+    if is_whole and (given["input"] is None or given["output"] is None):
         return None
-    return replace(tokens, input=max(0, tokens.input - included), cache_read=tokens.cache_read + included)
+    details = usage.get("prompt_tokens_details")
+    # These are also counted in the input, unlike those of `cache_read`.
+    included = usage.get("cached_input_tokens") or (details.get("cached_tokens") if isinstance(details, Mapping) else None)
+    counts = {kind: token_count(number or 0) for kind, number in {**given, "included": included}.items()}
+    known = {kind: number for kind, number in counts.items() if number is not None}
+    if len(known) < len(counts):
+        return None
+    cached = min(known.pop("included"), known["input"])
+    tokens = Tokens(**known)
+    return replace(tokens, input=tokens.input - cached, cache_read=tokens.cache_read + cached)
 
 
 def usage_of_report(report: Mapping[str, object], redactor: Redactor) -> Answer:

@@ -8,13 +8,13 @@ use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
-from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool, Tokens
-from heartbeat.runners.agent_json import model_name, token_count, tokens_from_counts
+from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool
+from heartbeat.runners.agent_json import model_name, parse_usage, token_count
 from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
 from heartbeat.runners.model_call import (
     Message,
@@ -173,18 +173,7 @@ def _parse_reply(reply: HttpReply) -> Response:
         {"role": "assistant", "content": blocks},
         Answer(
             model_used=model_name(message.get("model")),
-            tokens=_parse_usage(message.get("usage")),
+            tokens=parse_usage(message.get("usage"), is_whole=True),
             request_id=find_request_id(reply.headers),
         ),
-    )
-
-
-def _parse_usage(usage: object) -> Tokens | None:
-    if not isinstance(usage, Mapping):
-        return None
-    return tokens_from_counts(
-        input=token_count(usage.get("input_tokens")),
-        output=token_count(usage.get("output_tokens")),
-        cache_read=token_count(usage.get("cache_read_input_tokens") or 0),
-        cache_write=token_count(usage.get("cache_creation_input_tokens") or 0),
     )

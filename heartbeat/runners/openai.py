@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from heartbeat.runners import Answer, Failure, HttpClient, HttpReply, OfferedTool, Tokens
-from heartbeat.runners.agent_json import model_name, token_count, tokens_from_counts
+from heartbeat.runners import Answer, Failure, HttpClient, HttpReply, OfferedTool
+from heartbeat.runners.agent_json import model_name, parse_usage
 from heartbeat.runners.errors import CallError, error_from_reply, find_message, find_request_id, parse_json_object, redacted_line
 from heartbeat.runners.model_call import Message, ModelRequest, Response, ToolChoice, ToolUse, read_access
 from heartbeat.runners.redaction import Redactor
@@ -82,7 +82,7 @@ def _parse_completion(completion: Mapping[str, object], request_id: str | None) 
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise CallError(Failure.BAD_ANSWER, "answered with malformed tool calls")
-    model, tokens = model_name(completion.get("model")), _parse_usage(completion.get("usage"))
+    model, tokens = model_name(completion.get("model")), parse_usage(completion.get("usage"), is_whole=True)
     return Response(
         _message_text(message.get("content")),
         tuple(map(_tool_use, calls)),
@@ -107,15 +107,3 @@ def _message_text(content: object) -> str:
         raise CallError(Failure.BAD_ANSWER, "answered with content that is not text")
     texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _parse_usage(usage: object) -> Tokens | None:
-    """Tokens by kind. In this API the prompt tokens include those read from the cache."""
-    if not isinstance(usage, dict):
-        return None
-    details = usage.get("prompt_tokens_details")
-    cached = token_count(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
-    prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
-    if prompt is None or cached is None:
-        return None
-    return tokens_from_counts(input=max(prompt - cached, 0), output=output, cache_read=min(cached, prompt))
