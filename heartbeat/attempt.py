@@ -27,6 +27,7 @@ from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_questi
 from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, SentPrompt
 from heartbeat.runners import Action, AgentRequest, Answer, Call, Decision, Failure, Resources, TurnLimits
 from heartbeat.runners import dispatch as runners
+from heartbeat.runners.tool_loop import TurnUsage
 from heartbeat.spec import (
     Agent,
     CommandRunner,
@@ -43,7 +44,6 @@ from heartbeat.verdict import Suppression
 
 COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count
 MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
-TOKENS_PER_PRICE = 1_000_000  # prices are USD per million tokens
 CUT_BEFORE_TEXT = "the answer was cut at its token limit before it contained any text"
 NO_ANSWER_TEXT = "the model answered without any text"
 
@@ -350,14 +350,15 @@ class _HeartbeatAttempt(_Attempt):
             return False
         if not self.given.has_budget:
             return True
-        most, runner, used = self.given.turns, self.spec.runner, [call.tokens for call in calls]
-        if most is None or most.tokens is None or not isinstance(runner, ModelRunner) or None in used:
+        limits, runner = self.given.turns, self.spec.runner
+        if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
             return False
-        spent = [tokens for tokens in used if tokens is not None]
-        output = sum(tokens.output for tokens in spent) + runner.max_output_tokens
-        total = sum(tokens.total for tokens in spent) + max_tokens(*self.texts(question)) + runner.max_output_tokens
-        usd = ((total - output) * most.input_price + output * most.output_price) / TOKENS_PER_PRICE
-        return total <= most.tokens and (most.usd is None or usd <= most.usd)
+        usage = TurnUsage(limits, runner.max_output_tokens)
+        for call in calls:
+            if call.tokens is None:
+                return False
+            usage.add(call.tokens)
+        return usage.fits(max_tokens(*self.texts(question)))
 
     def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
         spec = self.spec

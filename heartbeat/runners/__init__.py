@@ -60,7 +60,7 @@ class AgentRequest:
     `form` is how a model must answer: with a text, or with the tool of `findings` or of `decision`. Other agents choose the form
     of their answer themselves.
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
-    without traces. `limits` are those of a model with tools; None: only the limits of the runner apply.
+    without traces. `limits` are those of a model with tools, None for other runners.
     """
 
     agent: str

@@ -82,10 +82,11 @@ class _Conversation:
     turns: list[Call] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     changed: str | None = None
-    usage: _Usage = field(init=False)
+    usage: TurnUsage = field(init=False)
 
     def __post_init__(self) -> None:
-        self.usage = _Usage(self.run.limits, self.runner.max_output_tokens)
+        assert self.run.limits is not None
+        self.usage = TurnUsage(self.run.limits, self.runner.max_output_tokens)
         self.messages += agent_json.conversation(replace(self.run, prompt=f"{self.run.prompt}\n\n{ABOUT_RESULTS}"))
 
     async def run_turns(self) -> Answer:
@@ -157,8 +158,9 @@ class _Conversation:
             if answer.failure is Failure.TOOL_USE and not is_last:
                 answer = replace(answer, failure=None)
             took = timedelta(seconds=self._now() - began)
-            self.turns.append(answer.as_call(self.runner.provider.name, run.model, took, self.usage.maximum(size)))
-            self.usage.add(answer.tokens, size)
+            most = self.usage.maximum(size)
+            self.turns.append(answer.as_call(self.runner.provider.name, run.model, took, most))
+            self.usage.add(answer.tokens or most)
             span.set_result(answer)
         return turn
 
@@ -249,51 +251,50 @@ class _Conversation:
         return asyncio.get_running_loop().time()
 
 
-class _Usage:
-    """What the turns of an attempt have used, and what the limits leave. Every figure is an upper bound."""
+class TurnUsage:
+    """What the requests of an attempt have used, and what the limits leave. Every figure is an upper bound."""
 
-    def __init__(self, limits: TurnLimits | None, max_output: int) -> None:
+    def __init__(self, limits: TurnLimits, max_output: int) -> None:
         self._limits = limits
         self._max_output = max_output
         self._tokens = 0
         self._usd = 0.0
 
     def count_tokens(self, text: str) -> int:
-        return self._limits.conversation.count(text) if self._limits else 0
+        return self._limits.conversation.count(text)
 
-    def add(self, tokens: Tokens | None, size: int) -> None:
-        """Count a turn. If the provider did not report its usage, the maximum is counted."""
-        used = tokens or self.maximum(size)
+    def add(self, used: Tokens) -> None:
+        """Count a request that has used these tokens."""
         self._tokens += used.total
         self._usd += self._cost(used.total - used.output, used.output)
 
     def maximum(self, size: int) -> Tokens:
-        """The most that a turn of this size can use."""
+        """The most that a request of this size can use."""
         return Tokens(input=size, output=self._max_output)
+
+    def fits(self, size: int) -> bool:
+        """Whether the budget has room for another request of this size."""
+        limits = self._limits
+        if limits.tokens is not None and self._tokens + size + self._max_output > limits.tokens:
+            return False
+        return limits.usd is None or self._usd + self._cost(size, self._max_output) <= limits.usd
 
     def check_room(self, size: int, what: str) -> None:
         """Raises _Stopped if a turn of this size is too large."""
-        limits = self._limits
-        if limits is None:
-            return
-        if size > limits.conversation.tokens:
-            raise _Stopped(Failure.TOO_LARGE, f"{what} has {limits.conversation.describe(size)}")
-        if not self._fits(size):
+        conversation = self._limits.conversation
+        if size > conversation.tokens:
+            raise _Stopped(Failure.TOO_LARGE, f"{what} has {conversation.describe(size)}")
+        if not self.fits(size):
             raise _Stopped(Failure.TOO_LARGE, f"{what} does not fit into the budget of the run: {self.describe_limit()}")
 
     def leaves_turn_after(self, size: int) -> bool:
         """Whether another turn may be possible after one of this size, if the model writes little and the results are short."""
-        limits = self._limits
         longer = size + MIN_RESULT + RESULT_OVERHEAD
-        if limits is None:
-            return True
-        return longer <= limits.conversation.tokens and self._fits(size + longer)
+        return longer <= self._limits.conversation.tokens and self.fits(size + longer)
 
     def room_for_results(self, size: int) -> int:
         """How many bytes of results can be added to a conversation of this size, so that another turn is possible."""
         limits = self._limits
-        if limits is None:
-            return MILLION
         room = limits.conversation.tokens - size
         if limits.tokens is not None:
             room = min(room, limits.tokens - self._tokens - self._max_output - size)
@@ -304,24 +305,15 @@ class _Usage:
 
     def describe_limit(self) -> str:
         """What has been used of the limits of the run."""
-        limits = self._limits
-        parts = [str(limits.conversation)] if limits else []
-        if limits and limits.tokens is not None:
+        limits, parts = self._limits, [str(self._limits.conversation)]
+        if limits.tokens is not None:
             parts.append(f"{self._tokens:,} of {limits.tokens:,} tokens are used")
-        if limits and limits.usd is not None:
+        if limits.usd is not None:
             parts.append(f"{self._usd:.6f} of {limits.usd:g} USD are used")
         return ", ".join(parts)
 
-    def _fits(self, input_tokens: int) -> bool:
-        limits = self._limits
-        assert limits is not None
-        if limits.tokens is not None and self._tokens + input_tokens + self._max_output > limits.tokens:
-            return False
-        return limits.usd is None or self._usd + self._cost(input_tokens, self._max_output) <= limits.usd
-
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
-        limits = self._limits
-        return (input_tokens * limits.input_price + output_tokens * limits.output_price) / MILLION if limits else 0.0
+        return (input_tokens * self._limits.input_price + output_tokens * self._limits.output_price) / MILLION
 
 
 def _failed(why: str) -> ToolResult:

@@ -31,7 +31,15 @@ from scheduler.work.model_tools import ModelTools
 
 KEY = "sk-canary-0123456789"
 SECRET = "s3cret-of-the-env"
-RUN = AgentRequest("ops", "How is it?", "claude-haiku-5-5", Path(), timedelta(seconds=20), lambda: {"run": 7})
+RUN = AgentRequest(
+    "ops",
+    "How is it?",
+    "claude-haiku-5-5",
+    Path(),
+    timedelta(seconds=20),
+    lambda: {"run": 7},
+    limits=TurnLimits(PromptLimit(50_000)),
+)
 HOSTILE = str(SERVERS / "hostile_tools.py")
 PROGRAM = str(SERVERS / "tools.py")
 
