@@ -109,7 +109,8 @@ class HttpDaemonClient:
     """
 
     def __init__(self, files: DaemonFiles, url: str, token: str) -> None:
-        self._files, self._url, self._token = files, url, token
+        self._files = files
+        self._client = Client(url, token, headers={"X-Heartbeatd-Source": "cli"})  # making one takes 20 ms
 
     def list_entries(self) -> Collection[Key]:
         with open_for_reading(self._files) as db:
@@ -122,9 +123,8 @@ class HttpDaemonClient:
     def call(self, endpoint: Endpoint, subject: str | int | None, keys: Mapping[str, object]) -> ResponseBody:
         """Send a request of the API with these keys. Raises HeartbeatdError with the errors of a config that is rejected."""
         try:
-            with Client(self._url, self._token, headers={"X-Heartbeatd-Source": "cli"}) as daemon:
-                answer: ResponseBody = getattr(daemon, endpoint.name)(*filter(None, [subject]), **keys)
-                return answer
+            answer: ResponseBody = getattr(self._client, endpoint.name)(*filter(None, [subject]), **keys)
+            return answer
         except HeartbeatdError as error:
             if error.problems:
                 raise
