@@ -43,7 +43,9 @@ LOCK_TIMEOUT = 6.0
 SERVER_KEEPALIVES = {
     "tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "8000",
 }  # fmt: skip
-OWN_SERVER = "heartbeatd.server"  # the setting of a connection that has the identity of its server; empty: it is not known
+SERVER_SETTING = "heartbeatd.server"  # of a connection: the identity of its server; empty if that is not known
+OWN_SERVER = f"nullif(current_setting('{SERVER_SETTING}'), '')"
+MAY_HAVE_BEGUN = "the server of the queue was replaced, and the run may have been executed before"
 SCHEMA_LOCK = 7_436_021_955  # any number: of the advisory lock under which tables are created
 
 TABLES = (
@@ -84,16 +86,16 @@ create table if not exists heartbeatd_worker (
 READ_IDENTITY = f"select ({IDENTITY[0]}) || '/' || ({IDENTITY[1]})"
 # A server whose commits wait for a synchronous standby loses none.
 MAY_LOSE_COMMITS = (
-    "select nullif(current_setting(%(own)s), '') as server where current_setting('synchronous_standby_names') = ''"
+    f"select {OWN_SERVER} as server where current_setting('synchronous_standby_names') = ''"
     " or current_setting('synchronous_commit') in ('off', 'local')"
 )
 BEGIN_ATTEMPTS = (
-    "update heartbeatd_attempt set worker = %(name)s, started_at = now()"
+    "update heartbeatd_attempt set worker = %(name)s, started_at = now()"  # noqa: S608 (a constant)
     " from unnest(%(job_ids)s::bigint[], %(locks)s::text[], %(servers)s::text[]) as job (id, lock, server)"
     " where job_id = job.id and result is null"
     " returning job_id, key, payload, extract(epoch from deadline - clock_timestamp())::float8,"
     " (select holder from heartbeatd_lane where lane = job.lock and until_at > clock_timestamp() order by id limit 1),"
-    " coalesce(job.server <> nullif(current_setting(%(own)s), ''), false)"
+    f" coalesce(job.server <> {OWN_SERVER}, false)"
 )
 HOLD_LANES = (
     "insert into heartbeatd_lane (lane, holder, is_held, until_at)"
@@ -138,7 +140,8 @@ FIND_LOST = (
 )
 # Rows that another process has locked are left out: it fetches or ends the job at this moment, or is frozen.
 LOCK_ATTEMPTS = (
-    "select attempt.key, job.id, job.status = 'todo' from heartbeatd_attempt as attempt"
+    "select attempt.key, job.id, job.status = 'todo',"  # noqa: S608 (a constant)
+    f" coalesce(job.args ->> 'server' <> {OWN_SERVER}, false) from heartbeatd_attempt as attempt"
     " join procrastinate_jobs as job on job.id = attempt.job_id where attempt.key = any(%s) and attempt.result is null"
     " for update of attempt, job skip locked"
 )
@@ -221,11 +224,13 @@ class Withdrawal:
 
     `removed`: no worker had fetched them. `locked`: another process fetches or ends them at the moment, so they must be withdrawn
     again. This includes those that were submitted at this moment. `absent`: they are not in the queue, and will not be.
+    `may_have_begun`: as in `FetchedJob`.
     """
 
     removed: frozenset[str]
     locked: frozenset[str]
     absent: frozenset[str]
+    may_have_begun: frozenset[str] = frozenset()
 
 
 class JobQueue:
@@ -290,7 +295,7 @@ class JobQueue:
             await self._connector.close_async()
 
     async def _configure(self, db: psycopg.AsyncConnection[Any]) -> None:
-        settings = self._settings | {OWN_SERVER: await _read_identity(db)}
+        settings = self._settings | {SERVER_SETTING: await _read_identity(db)}
         await db.execute(
             "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as new (name, value)",
             (list(settings), list(settings.values())),
@@ -318,7 +323,7 @@ class JobQueue:
 
         A server that replaces this one may have lost that a worker has begun it. Ask before the attempt is submitted at first.
         """
-        rows = await self._all(MAY_LOSE_COMMITS, own=OWN_SERVER)
+        rows = await self._all(MAY_LOSE_COMMITS)
         return rows[0]["server"] if rows else None
 
     async def submit(self, attempts: Sequence[NewAttempt], may_submit: Callable[[], bool] = lambda: True) -> None:
@@ -389,8 +394,8 @@ class JobQueue:
         """
         async with self._transaction() as (db, manager):
             rows = await (await db.execute(LOCK_ATTEMPTS, (list(keys),))).fetchall()
-            removed = {key: job_id for key, job_id, is_waiting in rows if is_waiting}
-            running = {key: job_id for key, job_id, is_waiting in rows if not is_waiting}
+            removed = {key: job_id for key, job_id, is_waiting, _ in rows if is_waiting}
+            running = {key: job_id for key, job_id, is_waiting, _ in rows if not is_waiting}
             await _delete_waiting(manager, removed.values())
             await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(removed),))
             await db.execute("update heartbeatd_attempt set end_reason = %s where key = any(%s)", (why, list(running)))
@@ -402,7 +407,8 @@ class JobQueue:
             absent = {key for (key,) in await (await db.execute(ADD_ABSENT, (missing,))).fetchall()} if missing else set()
             await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(absent),))
         locked = {key for key, is_open in found.items() if is_open} | (set(missing) - absent)
-        return Withdrawal(frozenset(removed), frozenset(locked), frozenset(absent))
+        may_have_begun = frozenset(key for key, _, _, is_of_another_server in rows if is_of_another_server)
+        return Withdrawal(frozenset(removed), frozenset(locked), frozenset(absent), may_have_begun)
 
     async def forget(self, keys: Sequence[str]) -> None:
         """Delete attempts whose results are recorded, or no longer wanted."""
@@ -517,7 +523,7 @@ class JobQueue:
             "locks": [job.lock for job in jobs],
             "servers": [job.task_kwargs.get("server") for job in jobs],
         }
-        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, "own": OWN_SERVER, **columns})).fetchall()
+        rows = await (await db.execute(BEGIN_ATTEMPTS, {"name": name, **columns})).fetchall()
         begun = {row[0]: FetchedJob(*row) for row in rows}
         return [begun.get(job.id) or FetchedJob(job.id, None, "", 0.0) for job in jobs]
 

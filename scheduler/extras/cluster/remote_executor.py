@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from scheduler.extras.cluster.job_queue import JobQueue, NewAttempt, QueueUnavailable
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, JobQueue, NewAttempt, QueueUnavailable
 from scheduler.extras.cluster.payloads import Codec
 from scheduler.model.daemon_health import QueueState
 from scheduler.system.log import log_event
@@ -349,7 +349,9 @@ class RemoteExecutor(Generic[T, R]):
                 # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
                 withdrawn = [remote for remote in found if remote.key in withdrawal.removed or not remote.is_sent]
                 for remote in withdrawn:
-                    self._keep_result(remote, _never_fetched(remote.task, why, None))
+                    lost: Done[T, R] = Done(remote.task, None, Interrupted(MAY_HAVE_BEGUN, was_stopped=False))
+                    may_have_begun = remote.key in withdrawal.may_have_begun
+                    self._keep_result(remote, lost if may_have_begun else _never_fetched(remote.task, why, None))
                 for key in keys:
                     if self._cancellations.get(key) == why and key not in withdrawal.locked:
                         del self._cancellations[key]

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
-from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, QueueUnavailable
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable
 from scheduler.extras.cluster.payloads import AttemptRefused, Codec, InvalidPayload
 from scheduler.extras.cluster.remote_executor import log_availability, run_again_after_errors, wait_for_event
 from scheduler.net.http_client import HttpClient
@@ -43,7 +43,6 @@ STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given 
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
 RESULTS = ("ok", "error", "refused", "interrupted")  # how a task ended on the worker; "ok" includes failed runs
-MAY_HAVE_BEGUN = "the server of the queue was replaced, and the run may have been executed before"
 LOST_CONTACT = "had no contact with PostgreSQL for longer than its lease"
 STOPPED = "was stopped"
 TOO_LATE = "the time of the run was over before a worker could take it; start more workers, or raise limits.concurrency there"
@@ -328,21 +327,8 @@ class RemoteWorker(Generic[T, R]):
             return
         attempt = _Attempt(next(self._numbers), claimed, asked_at + fetched.seconds_left)
         self._attempts[attempt.number] = attempt
-        if fetched.key is None:
-            self._set_result(attempt, Done(None, None, Interrupted("its attempt was withdrawn", was_stopped=True)))
-            return
-        if fetched.may_have_begun:
-            self._set_result(attempt, Done(None, None, Interrupted(MAY_HAVE_BEGUN, was_stopped=False)))
-            return
-        if self._stopping:
-            self._set_result(attempt, Done(None, None, self._stopped()))
-            return
-        if worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
-            self._set_result(attempt, Done(None, None, self._lost_contact()))
-            return
-        if fetched.seconds_left <= 0:
-            log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
-            self._set_result(attempt, Done(None, None, NotTaken(TOO_LATE)))
+        if (obstacle := self._why_not_to_begin(fetched, worker_id)) is not None:
+            self._set_result(attempt, Done(None, None, obstacle))
             return
         attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end_overdue, attempt)
         try:
@@ -352,6 +338,20 @@ class RemoteWorker(Generic[T, R]):
                 self._refuse(attempt, problem)
                 return
             attempt.waiting = asyncio.ensure_future(self._wait_for_config(attempt, fetched))
+
+    def _why_not_to_begin(self, fetched: FetchedJob, worker_id: int) -> Exception | None:
+        if fetched.key is None:
+            return Interrupted("its attempt was withdrawn", was_stopped=True)
+        if fetched.may_have_begun:
+            return Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
+        if self._stopping:
+            return self._stopped()
+        if worker_id != self._worker_id:  # the lease was lost during the fetch, so another worker may get the task
+            return self._lost_contact()
+        if fetched.seconds_left <= 0:
+            log_event(logging.WARNING, "attempt_too_late", attempt=fetched.key, late=-fetched.seconds_left)
+            return NotTaken(TOO_LATE)
+        return None
 
     def _read_task(self, fetched: FetchedJob) -> T:
         task = self._codec.read_task(fetched.payload)

@@ -289,6 +289,20 @@ def test_a_worker_does_not_begin_a_run_that_another_one_has_executed_before_a_fa
 
 
 @required_programs.needs("initdb")
+def test_a_run_that_no_worker_takes_after_a_failover_may_have_been_executed_before(replaced: ReplacedServer) -> None:
+    executor = replaced.bench.make_executor("late", lambda: None, kind=SlowQueue)
+    executor.submit(1, "a")
+    wait_until(executor.is_flushed)
+    replaced.start_standby()
+    worker = replaced.bench.start_worker("late", replaced.carry)
+    wait_until(lambda: replaced.begun and worker.in_progress == 0)
+    worker.stop()
+    replaced.fail_over()
+    executor.cancel(1, "timeout")
+    assert results_of(executor, 1) == ["interrupted"]
+
+
+@required_programs.needs("initdb")
 def test_a_worker_does_not_begin_again_what_it_has_executed_before_a_failover_that_lost_the_end(replaced: ReplacedServer) -> None:
     go_on = threading.Event()
 
