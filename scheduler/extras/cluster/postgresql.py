@@ -47,7 +47,10 @@ CONNECTION_DEFAULTS = {
 # With several hosts in the address, only the primary is used for writing, and to find out whether a commit was carried out.
 WRITER_CONNECTION = {**CONNECTION_DEFAULTS, "target_session_attrs": "primary"}
 # Milliseconds. A transaction whose daemon is frozen ends by itself, so that another daemon can take over.
-WRITER_SETTINGS = {"statement_timeout": 15_000, "lock_timeout": 3_000, "idle_in_transaction_session_timeout": 4_000}
+WRITER_SETTINGS = {
+    "statement_timeout": 15_000, "lock_timeout": 3_000, "idle_in_transaction_session_timeout": 4_000,
+    "tcp_user_timeout": 4_000,  # the only limit while the server sends rows that a frozen daemon does not receive
+}  # fmt: skip
 READER_SETTINGS = {
     "statement_timeout": 15_000, "lock_timeout": 1_000, "idle_in_transaction_session_timeout": 60_000,
     "default_transaction_read_only": "on", "default_transaction_isolation": "repeatable read",

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -253,6 +254,24 @@ def test_nobody_takes_over_during_a_transaction_of_the_leader(hosts: Hosts, addr
     hosts.clock.now += PATIENCE
     lead(two, other)
     assert len(boots.all_boots(other.connection)) == 1
+
+
+def test_a_leader_that_is_frozen_while_it_reads_many_rows_does_not_keep_another_one_from_leading() -> None:
+    """The server waits in the transaction until they are received. None of the timeouts of PostgreSQL ends that."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with ExitStack() as stack:
+        server = stack.enter_context(closing(PostgresServer(port=str(port))))
+        server.accept_from("127.0.0.1/32")
+        address = f"postgresql://heartbeatd@127.0.0.1:{port}{urlsplit(server.start().database()).path}"
+        store = stack.enter_context(closing(open_for_writing(address)))
+        other = stack.enter_context(closing(ServerConnection(address, {"lock_timeout": 30_000})))
+        transaction = store.transaction()
+        transaction.__enter__()
+        frozen = cast("ServerConnection", store.connection)._raw.pgconn
+        frozen.send_query(b"select repeat('x', 1000) from generate_series(1, 100000)")
+        frozen.flush()
+        assert other.execute("update _leader set epoch = epoch + 1").rowcount == 1
 
 
 def test_the_leader_renews_its_lease_during_its_own_long_transaction(

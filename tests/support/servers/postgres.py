@@ -79,8 +79,9 @@ class PostgresServer:
         log.close()
         deadline = time.monotonic() + START_PATIENCE
         while subprocess.run(
-            [self._programs / "pg_isready", "-q", f"-h{self.folder}", "-dpostgres", "-Uheartbeatd"], timeout=30, check=False
-        ).returncode:
+            [self._programs / "pg_isready", "-q", f"-h{self.folder}", "-dpostgres", "-Uheartbeatd"],
+            env=self._environment(), timeout=30, check=False,
+        ).returncode:  # fmt: skip
             assert time.monotonic() < deadline and self._process.poll() is None, (self.folder / "log").read_text(
                 "utf-8", "replace"
             )
@@ -156,9 +157,8 @@ class PostgresServer:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    @staticmethod
-    def _environment() -> dict[str, str]:
-        return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC", "PGPORT": self._settings.get("port", "5432")}
 
 
 EMPTY = """
