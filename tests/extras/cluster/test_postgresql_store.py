@@ -239,7 +239,7 @@ def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
         raise KeyError("surprise")
     with store.transaction() as db:
         db.execute(ONE_BOOT)
-        assert db.total_changes == 2
+        assert store.connection.total_changes == 2
     assert len(boots.all_boots(store.connection)) == 1
 
 
