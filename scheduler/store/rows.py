@@ -27,8 +27,11 @@ def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:
 
 def read_part(kind: type[T], row: sqlite3.Row, prefix: str, **given: object) -> T:
     """An object whose fields are columns of a row, with this prefix before their names, unless they are `given`."""
-    names = (name for name in _converters(kind) if name not in given)  # type: ignore[arg-type]  # every class can be hashed
-    return _make(kind, ((name, row[prefix + name]) for name in names), given)
+    for name, convert in _converters(kind).items():  # type: ignore[arg-type]  # every class can be hashed
+        if name not in given:
+            value = row[prefix + name]
+            given[name] = value if convert is None or value is None else convert(value)
+    return kind(**given)
 
 
 def _make(kind: type[T], columns: Iterable[tuple[str, Any]], given: Mapping[str, object]) -> T:
