@@ -17,7 +17,6 @@ Misfire = Literal["latest", "skip"]
 WAKE_TEXT_BYTES = 4096  # of UTF-8, for the whole text for a woken agent
 QUOTE_PREFIX = "| "
 CUT_NOTE = "(earlier output left out)"
-SHELL_ERRORS = {126: "the shell could not run a program", 127: "the shell found no such program"}  # by exit code
 
 
 class CalendarDays(Protocol):

@@ -166,7 +166,7 @@ class _Attempt:
         answer = await runners.call_agent(request, self.agent.runner, self.resources)
         took = self.elapsed() - began
         earlier = sum(len(text) for _, text in request.messages)
-        sizes = {**({"session": earlier} if earlier else {}), **dict(prompt.part_sizes)}
+        sizes = {**({"session": earlier} if earlier else {}), **prompt.part_sizes}
         if answer.failure is not None:
             result = _result_of_failure(answer)
         elif answer.later:
@@ -284,7 +284,7 @@ class _HeartbeatAttempt(_Attempt):
         prompt = compose_prompt(facts, self.spec)
         if self.exceeds_reservation(prompt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
-            sent = SentPrompt(dict(prompt.part_sizes))
+            sent = SentPrompt(prompt.part_sizes)
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt=sent, calls=(call,))
         result = await self.call_and_ask_again(facts, prompt, self.time_left())
         return replace(result, calls=(call, *result.calls))
@@ -300,7 +300,7 @@ class _HeartbeatAttempt(_Attempt):
         began = self.elapsed()
         answer = await runners.call_agent(request, decide.runner, self.resources)
         call = answer.as_call(decide.runner.provider.name, decide.model, self.elapsed() - began)
-        sent = SentPrompt(dict(prompt.part_sizes), prompt.left_out)
+        sent = SentPrompt(prompt.part_sizes, prompt.left_out)
         if answer.decision is None:
             return replace(_result_of_failure(answer), prompt=sent, calls=(call,))
         if answer.decision.action is Action.RUN:
@@ -458,7 +458,7 @@ def _result_of_failure(answer: Answer) -> AttemptResult:
 
 
 def _too_large(prompt: Prompt, error: str | None) -> AttemptResult:
-    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt=SentPrompt(dict(prompt.part_sizes)))
+    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt=SentPrompt(prompt.part_sizes))
 
 
 def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta) -> tuple[Call, ...]:

@@ -138,15 +138,14 @@ class _Line:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """The lines of a list item with everything that belongs to it, or lines without an item."""
+    """The lines of a list item with everything that belongs to it, or lines without an item.
+
+    `item` are the parts of the first line, if it is an item with something to do.
+    """
 
     lines: list[_Line]
     has_work: bool
-
-    @property
-    def item(self) -> ListLine | None:
-        """The parts of its first line, if it is an item with something to do."""
-        return self.lines[0].item if self.has_work else None
+    item: ListLine | None
 
     @property
     def is_recurring(self) -> bool:
@@ -255,7 +254,8 @@ class Checklist:
             if lines[0].level:
                 sections.append(_Section(lines[0].level, [lines[0].text], []))
             else:
-                sections[-1].blocks.append(_Block(lines, any(line.has_work for line in lines)))
+                has_work = any(line.has_work for line in lines)
+                sections[-1].blocks.append(_Block(lines, has_work, lines[0].item if has_work else None))
         return sections
 
     @cached_property

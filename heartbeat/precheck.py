@@ -6,17 +6,15 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from pathlib import Path
 
-from heartbeat.runners import ProcessResult, StartProcess
-from heartbeat.runners.errors import add_stderr
+from heartbeat.runners import StartProcess
+from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import NO_SECRETS
 from heartbeat.spec import Agent, Heartbeat, Precheck
 
 MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
 MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
 NO_WORK = "NO_WORK"
-NOT_FOUND = 127  # the exit code of a shell that did not find the program
 
 
 class PrecheckStatus(StrEnum):
@@ -51,7 +49,7 @@ async def run_precheck(agent: Heartbeat | Agent, precheck: Precheck, last: str |
     output = process.output_text
     if process.ended_by not in (None, "timeout"):
         return PrecheckResult(PrecheckStatus.INTERRUPTED, process.exit_code, output, "was interrupted")
-    error = _describe_failure(agent.workspace, precheck, process)
+    error = describe_failure(process, NO_SECRETS, f"did not end within {precheck.timeout}", shell_folder=agent.workspace)
     if error is not None:
         return PrecheckResult(PrecheckStatus.FAILED, process.exit_code, output, error)
     if _says_no_work(output):
@@ -59,16 +57,6 @@ async def run_precheck(agent: Heartbeat | Agent, precheck: Precheck, last: str |
     digest = None if process.truncated else sha256(precheck.command.encode(errors="replace") + b"\0" + process.output).hexdigest()
     same = digest is not None and digest == last
     return PrecheckResult(PrecheckStatus.UNCHANGED if same else PrecheckStatus.WORK, 0, output, digest=digest)
-
-
-def _describe_failure(workspace: Path, precheck: Precheck, process: ProcessResult) -> str | None:
-    """What went wrong, with the end of standard error. None if the command succeeded."""
-    problem = process.problem or (None if process.exit_code == 0 else f"exit code {process.exit_code}")
-    if process.exit_code == NOT_FOUND:
-        problem = f"{problem} (the shell found no such program, in {workspace})"
-    if process.timed_out:
-        problem = f"did not end within {precheck.timeout}"
-    return add_stderr(problem, process, NO_SECRETS) if problem else None
 
 
 def _says_no_work(output: str) -> bool:

@@ -141,9 +141,9 @@ class Prompt:
         return "\n\n".join(part.text for part in self.parts) + "\n"
 
     @property
-    def part_sizes(self) -> tuple[tuple[str, int], ...]:
-        """The name and the number of characters of each part."""
-        return tuple((part.name, len(part.text)) for part in self.parts)
+    def part_sizes(self) -> dict[str, int]:
+        """The number of characters of each part by its name."""
+        return {part.name: len(part.text) for part in self.parts}
 
     @property
     def left_out(self) -> tuple[str, ...]:

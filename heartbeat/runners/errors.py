@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 
 from heartbeat.runners import MAX_ANSWER, Answer, Failure, HttpReply, ProcessResult
 from heartbeat.runners.redaction import Redactor
@@ -35,6 +36,7 @@ _FAILURE_BY_STATUS = {
     503: Failure.OVERLOADED,
     529: Failure.OVERLOADED,
 }
+_SHELL_ERRORS = {126: "the shell could not run a program", 127: "the shell found no such program"}  # by exit code
 _TRANSIENT = frozenset({Failure.RATE, Failure.OVERLOADED, Failure.SERVER})
 
 
@@ -156,6 +158,21 @@ def error_of_process(
 def too_large_error(ended: ProcessResult, redactor: Redactor) -> CallError:
     """The error for a program that printed more than an answer may have."""
     return CallError(Failure.BAD_ANSWER, add_stderr(f"the answer is larger than {MAX_ANSWER} bytes", ended, redactor))
+
+
+def describe_failure(ended: ProcessResult, redactor: Redactor, timed_out: str, *, shell_folder: Path | None = None) -> str | None:
+    """Why a program failed, with the end of its standard error; None if it succeeded. `timed_out` says so for its time limit.
+
+    `shell_folder` is where a shell has run it. The exit code of the shell then says why it could not start a program.
+    """
+    problem = timed_out if ended.timed_out else ended.problem
+    if problem is None and ended.exit_code == 0:
+        return None
+    if problem is None:
+        problem = f"exit code {ended.exit_code}"
+        if shell_folder is not None and ended.exit_code in _SHELL_ERRORS:
+            problem = f"{problem} ({_SHELL_ERRORS[ended.exit_code]}, in {shell_folder})"
+    return add_stderr(problem, ended, redactor)
 
 
 def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:

@@ -55,7 +55,8 @@ NO_SECRETS = Redactor(())
 
 def redactor_for_env(env: Mapping[str, object]) -> Redactor:
     """A redactor for the secrets among the environment variables of a program."""
-    return Redactor(reveal_secret(value) for value in env.values() if is_secret(value))
+    secrets = [reveal_secret(value) for value in env.values() if is_secret(value)]
+    return Redactor(secrets) if secrets else NO_SECRETS
 
 
 def secret_parts(url: str, *, whole_url: bool) -> list[str]:

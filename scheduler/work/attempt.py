@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cron.job import SHELL_ERRORS, Job, job_process
+from cron.job import Job, job_process
 from heartbeat import attempt as agent_attempts
 from heartbeat import verdict
 from heartbeat.attempt import AGENT_CHECKS, Elapsed, Given, Task, read_situation, result_without_text
 from heartbeat.checks import check_results, late_checks
 from heartbeat.prompt import PromptFacts, PromptWake
 from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
+from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.model.entry import Claim, Entry
@@ -125,7 +126,8 @@ async def _run_command(job: Job, resources: Resources) -> AttemptResult:
 
 def _command_result(job: Job, process: ProcessResult, redactor: Redactor) -> AttemptResult:
     output = _command_output(process, redactor)
-    error = _command_error(job, process, redactor)
+    folder = job.workdir if isinstance(job.command, str) else None
+    error = describe_failure(process, redactor, "did not end within its timeout", shell_folder=folder)
     if error is None:
         return AttemptResult(Outcome.OK, text=output, message=output.strip() or None, exit_code=0)
     outcome, reason = (Outcome.TIMEOUT, Failure.TIMEOUT) if process.timed_out else (Outcome.FAILED, Failure.EXIT)
@@ -149,14 +151,3 @@ def _with_failure_message(job: Job, result: AttemptResult) -> AttemptResult:
         return result
     parts = (f"{job.name} ended {result.outcome}: {result.error}", (result.text or "").strip())
     return replace(result, message="\n".join(part for part in parts if part))
-
-
-def _command_error(job: Job, process: ProcessResult, redactor: Redactor) -> str | None:
-    """The error in one line, with the end of the standard error; None if the command succeeded."""
-    problem = process.problem or (None if process.exit_code == 0 else f"exit code {process.exit_code}")
-    if isinstance(job.command, str) and problem and process.exit_code in SHELL_ERRORS:
-        problem = f"{problem} ({SHELL_ERRORS[process.exit_code]}, in {job.workdir})"
-    if process.timed_out:
-        problem = "did not end within its timeout"
-    error_text = redactor.redact(process.error_text).strip()
-    return f"{problem}: {error_text[-2000:]}" if problem and error_text else problem

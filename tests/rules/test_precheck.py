@@ -77,6 +77,8 @@ def test_the_output_of_a_precheck_decides_whether_there_is_work(output: bytes, f
     [
         ({"exit_code": 1, "errors": b"no such mailbox\n"}, "exit code 1: no such mailbox"),
         ({"exit_code": 3, "output": b"NO_WORK"}, "exit code 3"),
+        ({"exit_code": 127}, "exit code 127 (the shell found no such program, in agents/ops)"),
+        ({"exit_code": 126}, "exit code 126 (the shell could not run a program, in agents/ops)"),
         ({"exit_code": -15, "timed_out": True, "ended_by": "timeout"}, "did not end within 0:00:30"),
         ({"exit_code": None, "problem": "no such program"}, "no such program"),
     ],

@@ -44,13 +44,13 @@ def part(prompt: Prompt, name: str) -> str:
 def test_the_parts_are_in_order_with_their_sizes() -> None:
     prompt = compose_prompt(FULL, OPS)
     names = ["contract", "time", "last_beat", "failures", "wakes", "context:SOUL.md", "checklist"]
-    assert [name for name, _ in prompt.part_sizes] == names
-    assert all(size == len(part(prompt, name)) > 0 for name, size in prompt.part_sizes)
+    assert list(prompt.part_sizes) == names
+    assert all(size == len(part(prompt, name)) > 0 for name, size in prompt.part_sizes.items())
     assert prompt.text == "\n\n".join(part.text for part in prompt.parts) + "\n"
 
 
 def test_a_simple_prompt_has_no_parts_for_failures_wakes_or_context() -> None:
-    names = [name for name, _ in compose_prompt(PromptFacts(NOW, checklist="- look"), OPS).part_sizes]
+    names = list(compose_prompt(PromptFacts(NOW, checklist="- look"), OPS).part_sizes)
     assert names == ["contract", "time", "last_beat", "checklist"]
 
 
@@ -197,7 +197,7 @@ def test_precheck_memory_and_progress_come_between_the_wakes_and_the_checklist()
         memory=(("TODO.md", "- [ ] a"),),
         progress=Progress(1, 0),
     )
-    names = [name for name, _ in compose_prompt(facts, OPS).part_sizes]
+    names = list(compose_prompt(facts, OPS).part_sizes)
     assert names[4:] == ["wakes", "precheck", "context:SOUL.md", "memory:TODO.md", "progress", "checklist"]
 
 
