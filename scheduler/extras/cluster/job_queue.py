@@ -664,10 +664,13 @@ async def _delete_waiting(manager: JobManager, job_ids: Collection[int]) -> None
 
 
 async def _read_identity(db: psycopg.AsyncConnection[Any]) -> str:
-    """As `read_server_identity`, but empty if the user may not read all of it. Raises psycopg.Error on a standby."""
+    """As `read_server_identity`, but empty if not all of it can be read.
+
+    Raises psycopg.Error on a standby: after its promotion, the identity of an open connection would not be known.
+    """
     try:
         found = await (await db.execute(READ_IDENTITY)).fetchone()
-    except psycopg.errors.InsufficientPrivilege:
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFunction):
         await db.rollback()
         return ""
     return str(found[0]) if found else ""
