@@ -479,7 +479,7 @@ def test_an_info_that_was_not_delivered_is_sent_when_it_comes_back(make_world: M
     world.send = channels_answering(answers, sent)
     world.run_until("2026-03-02 09:15")
     answers.clear()
-    world.run_until("2026-03-02 12:00")
+    world.run_until("2026-03-02 09:45")
     assert [text.partition(":")[0] for _, text in sent if " ops load" in text] == ["info     ops load"]
 
 
