@@ -170,4 +170,4 @@ def test_the_report_does_not_count_a_cancelled_run_as_a_failure(make_world: Make
     world.request(VerbRequest(Cancel(), 1))
     world.run(minutes=20)
     (tally,) = run_history.count_runs(world.store.connection, world.clock.now - HOUR, world.clock.now)
-    assert (tally.ran, tally.failed) == (1, 0)
+    assert (tally.runs, tally.failed) == (1, 0)
