@@ -86,7 +86,7 @@ def read_checklist(root: Path, name: str) -> ReadResult:
     """Read the checklist `name` below `root`, by the rules of `read_file`, but without replacing invalid bytes."""
     try:
         with _open_folder(root, name) as (folder, last):
-            return _read_version(folder, last)[0]
+            return _current_version(folder, last)[0]
     except FileNotFoundError:
         return FileProblem.MISSING
     except (OSError, ValueError):
@@ -149,22 +149,16 @@ def _write_draft(folder: int, draft: str, data: bytes, status: os.stat_result | 
 def _current_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result | None]:
     """The current content with its mode and owner. MISSING and None if there is no file."""
     try:
-        return _read_version(folder, last)
+        data, status = _read_bytes(folder, last)
     except FileNotFoundError:
         return FileProblem.MISSING, None
-
-
-def _read_version(folder: int, last: str) -> tuple[ReadResult, os.stat_result]:
-    held, status = _read_bytes(folder, last)
-    return held if isinstance(held, FileProblem) else _make_version(held), status
-
-
-def _make_version(data: bytes) -> ChecklistVersion | NotUtf8:
+    if isinstance(data, FileProblem):
+        return data, status
     try:
-        return ChecklistVersion(data.decode(), sha256(data).hexdigest())
+        return ChecklistVersion(data.decode(), sha256(data).hexdigest()), status
     except UnicodeDecodeError as error:
         before = data[: error.start].decode()
-        return NotUtf8(data[error.start], before.count("\n") + 1, len(before) - before.rfind("\n"))
+        return NotUtf8(data[error.start], before.count("\n") + 1, len(before) - before.rfind("\n")), status
 
 
 def read_file(root: Path, name: str) -> str | FileProblem:

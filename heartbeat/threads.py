@@ -22,6 +22,7 @@ async def in_daemon_thread(function: Callable[..., T], *args: object) -> T:
     no more threads can be started.
     """
     loop = asyncio.get_running_loop()
+    # `asyncio.wrap_future` would never end the wait if the function raises StopIteration, as a plugin of Apprise might.
     outcome: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
