@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
-from heartbeat.interval_slots import first_anchor
+from heartbeat.slots import first_anchor
 from scheduler.engine import job_failures, planning, settle, wake_starts
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import islice
 
-from heartbeat.schedule_slots import AnySlotRange
+from heartbeat.slots import AnySlotRange
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, OpenRun

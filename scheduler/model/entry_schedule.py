@@ -15,8 +15,7 @@ from cron.job import Job
 from cron.job_schedules import OneTimeSchedule
 from heartbeat import calendars
 from heartbeat.hours import Hours, Window
-from heartbeat.interval_slots import IntervalSlots
-from heartbeat.schedule_slots import AnySlotRange, ScheduleSlots, combine_slots
+from heartbeat.slots import AnySlotRange, IntervalSlots, ScheduleSlots, combine_slots
 from heartbeat.spec import Heartbeat
 from scheduler.model import local_days
 from scheduler.model.outcome import Kind, Skip, Trigger

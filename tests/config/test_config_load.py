@@ -13,7 +13,7 @@ import pytest
 from config_file import ENVIRON, RIGHT, SMALL, complaints, read, write
 from loops import loop_over
 
-from heartbeat.interval_slots import stagger_for
+from heartbeat.slots import stagger_for
 from heartbeat.spec import Heartbeat
 from heartbeatd.state_folder import read_state_path
 from scheduler.config.file.config_text import check_owner

@@ -15,7 +15,7 @@ from world import utc
 
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar, make_calendar, parse_dates, read_days
 from heartbeat.hours import first_closed
-from heartbeat.schedule_slots import AnySlotRange
+from heartbeat.slots import AnySlotRange
 from scheduler.model import entry_schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from heartbeat.interval_slots import SlotRange
+from heartbeat.slots import SlotRange
 from scheduler.model import entry_schedule
 
 ANCHOR = datetime(2025, 10, 25, 22, 7, 30, tzinfo=UTC)

@@ -15,7 +15,7 @@ from loops import loop_over
 
 from heartbeat.calendars import AllowedDays, Calendar, HoursAndDays, make_calendar
 from heartbeat.hours import EVERY_DAY, Hours, Window, parse_days, parse_span, window
-from heartbeat.interval_slots import IntervalSlots, SlotRange, first_anchor, stable_fraction, stagger_for
+from heartbeat.slots import IntervalSlots, SlotRange, first_anchor, stable_fraction, stagger_for
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NONE = timedelta()

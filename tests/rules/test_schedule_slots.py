@@ -13,7 +13,7 @@ from world import utc
 
 from cron.job_schedules import parse_schedule
 from heartbeat.hours import EVERY_DAY, Hours, window
-from heartbeat.schedule_slots import ScheduleSlots
+from heartbeat.slots import ScheduleSlots
 
 UTC_ZONE, BERLIN = ZoneInfo("UTC"), ZoneInfo("Europe/Berlin")
 DAYTIME = Hours((window(8 * 60, 22 * 60, EVERY_DAY, UTC_ZONE),))

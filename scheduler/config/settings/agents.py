@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule
 from heartbeat.hours import Hours, window
-from heartbeat.schedule_slots import ScheduleSlots
+from heartbeat.slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner, Runner
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys

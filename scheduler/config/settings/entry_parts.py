@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours
-from heartbeat.interval_slots import IntervalSlots, stagger_for
+from heartbeat.slots import IntervalSlots, stagger_for
 from heartbeat.spec import Precheck
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER

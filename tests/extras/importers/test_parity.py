@@ -17,7 +17,7 @@ from world import Delayed, MakeWorld, World, utc
 
 import heartbeat
 from heartbeat.checklist import parse_checklist
-from heartbeat.interval_slots import stagger_for
+from heartbeat.slots import stagger_for
 from heartbeat.verdict import judge_answer
 from heartbeatd.verbs import NoteActivity
 from scheduler.cli.main import main

@@ -1,17 +1,21 @@
-"""Computes the slots of an agent with an interval: at most one slot for each nominal time."""
+"""Computes when an agent or a job is due: the slots of an interval, and the slots of any schedule within its opening times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import Protocol
 
 from heartbeat.hours import TWO_YEARS, OpenTimes
 
 _SECOND = timedelta(seconds=1)
 _MICROSECOND = timedelta.resolution
+_MAX_TRIES = 1000  # closed slots in a row; each one skips a whole closed time, so this covers years
+
+Span = tuple[datetime, datetime]  # (after, until]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,27 @@ class SlotRange:
     first: datetime
     latest: datetime
     count: int
+
+
+class AnySlotRange(Protocol):
+    """Several slots in a row: the first, the latest, and their number, both ends included."""
+
+    @property
+    def first(self) -> datetime: ...
+    @property
+    def latest(self) -> datetime: ...
+    @property
+    def count(self) -> int: ...
+
+
+class SlotSource(Protocol):
+    """A schedule of any kind."""
+
+    def next(self, after: datetime) -> datetime | None: ...
+    def slots(self, after: datetime, until: datetime) -> AnySlotRange | None: ...
+
+
+FindSlots = Callable[[datetime, datetime], AnySlotRange | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +78,7 @@ class IntervalSlots:
         """The slots in (after, until]. None if there are none."""
         if self.hours.always:
             return self._grid_points(after + _MICROSECOND, until + _MICROSECOND)
-        return _combine_ranges(self._slots_by_opening(after, until))
+        return merge_ranges(self._slots_by_opening(after, until))
 
     def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
         """The grid points in (after, until] that give no slot because they are in closed time. None if there are none.
@@ -63,7 +88,7 @@ class IntervalSlots:
         points = None if self.hours.always else self._grid_points(after + _MICROSECOND, until + _MICROSECOND)
         if points is None or (points.count == 1 and self.hours.open_at(points.first)):
             return None
-        return _combine_ranges(self._points_without_slot(after, until))
+        return merge_ranges(self._points_without_slot(after, until))
 
     def _slots_by_opening(self, after: datetime, until: datetime) -> Iterator[SlotRange]:
         closed_since: datetime | None = None
@@ -152,6 +177,59 @@ class IntervalSlots:
         return self.anchor + index * self.interval
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleSlots:
+    """The slots of `source`. A slot is closed if its due time, which is `offset` later, is outside `hours`.
+
+    All instants are aware and UTC.
+    """
+
+    source: SlotSource
+    hours: OpenTimes
+    offset: timedelta = timedelta()
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first open slot later than `after`. None if there are no more slots, or if a thousand in a row are closed."""
+        for _ in range(_MAX_TRIES):
+            slot = self.source.next(after)
+            if slot is None or self.hours.open_at(slot + self.offset):
+                return slot
+            opens = next((opens for opens, _ in self._shifted_openings(slot, slot + TWO_YEARS) if opens > slot), None)
+            if opens is None:
+                return None
+            after = opens - _MICROSECOND
+        return None
+
+    def slots(self, after: datetime, until: datetime) -> SlotRange | None:
+        """The open slots in (after, until]. None if there are none."""
+        return combine_slots(self.open_spans(after, until), self.source.slots)
+
+    def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
+        """The closed slots in (after, until]. None if there are none."""
+        return combine_slots(self.closed_spans(after, until), self.source.slots)
+
+    def open_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """The open parts of (after, until]."""
+        if self.hours.always:
+            yield after, until
+            return
+        for opens, closes in self._shifted_openings(after, until):
+            yield max(after, opens - _MICROSECOND), min(until, closes - _MICROSECOND)
+
+    def closed_spans(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """The closed parts of (after, until]. Some may be empty."""
+        begin = after
+        for opened, closed in self.open_spans(after, until):
+            yield begin, opened
+            begin = closed
+        yield begin, until
+
+    def _shifted_openings(self, after: datetime, until: datetime) -> Iterator[Span]:
+        """The openings, moved back by `offset`, so that they can be compared with slots."""
+        for opens, closes in self.hours.openings(after + self.offset, until + self.offset):
+            yield opens - self.offset, closes - self.offset
+
+
 def stable_fraction(name: str) -> float:
     """A number in [0, 1) from the SHA-256 of the name: the same on every machine."""
     return int.from_bytes(sha256(name.encode()).digest()[:6]) / 2**48
@@ -174,9 +252,15 @@ def _if_any(points: SlotRange | None) -> Iterator[SlotRange]:
         yield points
 
 
-def _combine_ranges(parts: Iterable[SlotRange]) -> SlotRange | None:
-    first = latest = None
-    count = 0
-    for part in parts:
-        first, latest, count = first or part.first, part.latest, count + part.count
-    return SlotRange(first, latest, count) if first and latest else None
+def combine_slots(spans: Iterable[Span], *finders: FindSlots) -> SlotRange | None:
+    """The slots that the finders return for these spans, as one range. None if there are none."""
+    found = (find(after, until) for after, until in spans if after < until for find in finders)
+    return merge_ranges(part for part in found if part)
+
+
+def merge_ranges(ranges: Iterable[AnySlotRange]) -> SlotRange | None:
+    """One range with all slots of these. None if there are none."""
+    parts = list(ranges)
+    if not parts:
+        return None
+    return SlotRange(min(part.first for part in parts), max(part.latest for part in parts), sum(part.count for part in parts))
