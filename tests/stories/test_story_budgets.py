@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_
         assert outcomes(world).count("ok") == 2, (zones, world.history())
         status = read_status(world.store.connection, world.clock.now).as_data()
         assert (status["budgets"][0]["day"], status["budgets"][0]["limits"]["runs_per_day"]["used"]) == ("2026-03-02", 2), zones
+        assert datetime.fromisoformat(status["budgets"][0]["ends_at"]) > world.clock.now, zones
         assert used_today(world, "runs_per_day") == 2, zones
         world.run(hours=13)
         assert outcomes(world).count("ok") > 2, (zones, world.history())

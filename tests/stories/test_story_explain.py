@@ -569,6 +569,17 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
 
 
+def test_a_daemon_that_ended_at_this_moment_is_down(make_world: MakeWorld) -> None:
+    world = make_world(agent(), start="2026-03-02 08:00")
+    world.run(minutes=10)
+    up, down = (explanation.explain_now(explained_entry(world, running=running)).as_data() for running in (True, False))
+    assert [fact_of(found, "daemon")["code"] for found in (up, down)] == ["up", "down"]
+    assert [fact_of(found, "now")["says"] for found in (up, down)] == [
+        "nothing blocks it",
+        "nothing blocks it; the daemon is not running",
+    ]
+
+
 def hold_lane(world: World, holder: str, minutes: int) -> None:
     world.request(VerbRequest(HoldLane(id=holder, for_=timedelta(minutes=minutes)), (Kind.HEARTBEAT, "ops")))
 
