@@ -73,16 +73,22 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
         raise CallError(
             Failure.BAD_ANSWER, f"answered with {type(value).__name__} where a string, null or an object was expected"
         )
-    return _parse_mapping(value, failed, redactor)
-
-
-def answer_from_findings(spent: Answer, found: object, text: str | None) -> Answer:
-    """The answer with these findings, as JSON data, and with a text that has no key. `spent` has the usage."""
-    try:
-        report = parse_report({"findings": found, "text": text})
-    except InvalidFindings as why:
-        return replace(spent, failure=Failure.BAD_ANSWER, error=f"answered with findings that cannot be read: {why}")
-    return answer_from_report(spent, report)
+    spent, text = usage_of_report(value, redactor), value.get("text")
+    if value.get("error"):
+        message = find_message(value["error"]) or "no reason given"
+        return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {message}", redactor), transient=True)
+    if value.get("later") is True:
+        return replace(spent, later=True)
+    if value.get("findings") is not None:
+        try:
+            report = parse_report({"findings": value["findings"], "text": text if isinstance(text, str) else None})
+        except InvalidFindings as why:
+            error = f"answered with findings that cannot be read: {why}"
+            return replace(spent, failure=Failure.BAD_ANSWER, error=error, truncated=is_truncated(value))
+        return answer_from_report(replace(spent, truncated=is_truncated(value)), report)
+    if "text" not in value or not (text is None or isinstance(text, str)):
+        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without text; return text, findings, error or later")
+    return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))
 
 
 def answer_from_report(spent: Answer, report: Report) -> Answer:
@@ -168,7 +174,8 @@ def model_name(value: object) -> str | None:
 
 def _parse_tool_calls(value: object) -> tuple[ToolCall, ...]:
     """The tools that an agent says it used, at most MAX_TOOL_CALLS. Entries without a name are ignored."""
-    found = (_parse_tool_call(each) for each in value[:MAX_TOOL_CALLS]) if isinstance(value, list) else ()
+    listed = [each for each in value[:MAX_TOOL_CALLS] if isinstance(each, Mapping)] if isinstance(value, list) else []
+    found = (make_tool_call(each.get("name"), each.get("count"), each.get("duration_ms")) for each in listed)
     return tuple(call for call in found if call is not None)
 
 
@@ -198,23 +205,3 @@ def parse_cost(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < MAX_USD else None
-
-
-def _parse_tool_call(value: object) -> ToolCall | None:
-    return make_tool_call(value.get("name"), value.get("count"), value.get("duration_ms")) if isinstance(value, Mapping) else None
-
-
-def _parse_mapping(value: Mapping[str, object], failed: Failure, redactor: Redactor) -> Answer:
-    spent = usage_of_report(value, redactor)
-    if value.get("error"):
-        message = find_message(value["error"]) or "no reason given"
-        return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {message}", redactor), transient=True)
-    if value.get("later") is True:
-        return replace(spent, later=True)
-    text = value.get("text")
-    if value.get("findings") is not None:
-        spent = replace(spent, truncated=is_truncated(value))
-        return answer_from_findings(spent, value["findings"], text if isinstance(text, str) else None)
-    if "text" not in value or not (text is None or isinstance(text, str)):
-        return replace(spent, failure=Failure.BAD_ANSWER, error="answered without text; return text, findings, error or later")
-    return replace(spent, text=check_answer_text(text or ""), truncated=is_truncated(value))
