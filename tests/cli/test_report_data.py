@@ -261,7 +261,7 @@ FAILED         RUNS  ENTRIES
 exit              1  cron/nightly-backup
 
 CHANNEL  DELIVERED  PENDING  HELD  DEAD  DROPPED  UNCERTAIN
-hook           115        0     0     9        0          9
+hook           116        0     0     9        0          9
 phone           69        0     0     2        0          0
 
 DOWN FROM            UNTIL                FOR  CAUSE

@@ -99,9 +99,10 @@ class Chat:
 
 @pytest.fixture
 def chat(make_world: MakeWorld, phone: Telegram) -> Chat:
-    """The agent has reported a full disk, and reports more mail every hour."""
+    """The agent has reported a full disk, and every hour one more mail that waits."""
     world = make_world(CONFIG.format(url=phone.url), environ={"TG": telegram.URL}, send=send_by_transport)
-    found = ["[disk!] 97 %", *(f"[disk!] 97 %\n[mail{number}] waits" for number in range(1, 99))]
+    mails = [f"[mail{number}] waits" for number in range(1, 99)]
+    found = ["\n".join(["[disk!] 97 %", *mails[:count]]) for count in range(99)]
     world.scripts["ops"] = lambda call: found[len([each for each in world.calls if each.name == "ops"]) - 1]
     world.run(minutes=30)
     return Chat(world, phone)
