@@ -117,6 +117,23 @@ def test_a_different_error_is_reported_at_once_and_only_once(make_world: MakeWor
     ]
 
 
+def test_an_error_that_was_reported_is_still_known_if_the_message_about_a_later_one_was_lost(make_world: MakeWorld) -> None:
+    also_sent = job(schedule='"20 * * * *"', deliver="hook")  # so that the channel has taken a message since
+    world = make_world(HOOKS + agent(deliver="hook", retries="0") + also_sent, scripts={"measure": lambda _: "42"})
+    fail_until(world, "2026-03-02 08:45", lambda count: "no network")
+    world.send = lambda _: REFUSED
+    fail_until(world, "2026-03-02 09:15", lambda count: "no space left")
+    world.send = lambda _: TAKEN
+    fail_until(world, "2026-03-02 09:45", lambda count: "no space left")
+    fail_until(world, "2026-03-02 12:00", lambda count: "no network")
+    sent = world.store.connection.execute("select text, state from outbox where text like '%ops failed%' order by id")
+    assert [(re.sub(r"(?s).*code 1: | \(.*", "", row["text"]), row["state"]) for row in sent] == [
+        ("no network", "delivered"),
+        ("no space left", "dead"),
+        ("no space left", "delivered"),
+    ]
+
+
 def test_errors_that_always_differ_are_reported_five_times_and_then_by_reminders(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
     fail_until(world, "2026-03-03 11:00", lambda count: "".join(chr(97 + int(digit)) for digit in str(count)))
