@@ -17,6 +17,8 @@ from servers.messages import message, text, tool
 from world import AgentCall, MakeWorld, World
 
 from heartbeat.runners import HttpReply
+from scheduler.channels.message import DeliveryResult
+from scheduler.engine.delivery import Delivery
 from scheduler.store import problems
 
 CONFIG = """
@@ -253,6 +255,29 @@ def test_more_new_conditions_than_the_limit_are_one_message(
     assert [line.partition(" ")[2] for line in opened[number + 1 :]] == ["CRITICAL: worse kdb"]
     world.run(hours=2)
     assert [each.key for each in problems.open_reports_of(world.store.connection, "ops")] == []
+
+
+def test_while_there_are_too_many_new_problems_a_new_recipient_gets_none_that_only_another_one_knows(
+    make_world: MakeWorld,
+) -> None:
+    mail = 'mail: {kind: webhook, url: "http://127.0.0.1:9/mail", allow_private: true}'
+    config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
+    config = "limits: {new_problems: 3}\n" + config.replace("    model: m\n", "").replace("channels: {", f"channels: {{{mail}, ")
+    words = ("[disk] full", "[cert] expires", "[queue] grows", "[raid] degraded")
+
+    world = make_world(config, environ={"KEY": "k"}, scripts={"ops": lambda _: "\n".join(words[: len(world.calls)])})
+    got: dict[str, list[str]] = {"phone": [], "mail": []}
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        got[delivery.channel.name] += brief(delivery.message.text).splitlines()
+        return DeliveryResult("delivered")
+
+    world.send = send
+    world.run(minutes=50)
+    world.reload(config.replace("deliver: phone", "deliver: [phone, mail]"))
+    world.run(minutes=15)
+    assert [line.partition("]")[0] for line in got["phone"]] == ["[disk", "[cert", "[queue", "[heartbeatd:new-problems"]
+    assert [line.partition("]")[0] for line in got["mail"]] == ["[heartbeatd:new-problems"]
 
 
 def test_without_a_precheck_a_condition_that_is_left_out_is_asked_for(make_world: MakeWorld, tmp_path: Path) -> None:
