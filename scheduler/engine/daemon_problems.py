@@ -68,7 +68,7 @@ def note_failed_writes(tick: Tick, failed: FailedWrites, shortage: str | None) -
     found = after_finding(was, Subject.of_daemon(), _finding(DATABASE, failed.problem), failed.since, opens=True)
     over = after_end(found, tick.now)
     over = replace(over, id=problems.save_problem(tick.tx, over))
-    known = ProblemNotice(Told.OVER, Severity.CRITICAL, tick.now)
+    known = ProblemNotice(Told.OVER, Severity.CRITICAL, tick.now, severity_before=Severity.CRITICAL)
     _send(tick, [News(over, target, known, Change.OVER) for target in _default_channel(tick)])
 
 
@@ -78,12 +78,14 @@ def review(tick: Tick, shortage: str | None) -> None:
     `shortage` says how full the disk of the database is, if it is too full.
     """
     known = {each.key: each for each in problems.unsettled_problems(tick.tx.db, DAEMON)}
-    if shortage is not None or DATABASE in known:
+    if shortage is not None:
         note(tick, DATABASE, shortage)
     for key, problem in known.items():
-        if key == INTERNAL and problem.over_at is None and tick.now - problem.last_seen_at >= CALM:
-            note(tick, INTERNAL, None)
-        elif key != DATABASE:
+        works = shortage is None if key == DATABASE else key == INTERNAL and tick.now - problem.last_seen_at >= CALM
+        is_end_lost = any(last.kind is Told.LOST_END for last in problem.notices.values())
+        if works and problem.over_at is None:
+            note(tick, key, None)
+        elif key != DATABASE or (works and is_end_lost):
             _send_news(tick, problem)
 
 

@@ -155,6 +155,24 @@ def test_after_a_long_failure_of_the_database_one_message_says_how_long_it_laste
     assert texts(world) == [("heartbeatd", "over     daemon database: after 15m   p1\nIt was: database is locked")]
 
 
+def test_the_end_of_a_failure_of_the_database_is_sent_again_if_the_message_was_lost(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(interval="30m") + CHANNELS,
+        send=lambda sent: DeliveryResult("dead", "gone") if sent.channel.name == "a" else DeliveryResult("delivered"),
+    )
+    world.run(minutes=20)
+    with world.locked_database():
+        for _ in range(30):
+            world.engine.tick(world.clock.read())
+            world.clock.advance(timedelta(seconds=30))
+    world.run(minutes=5)
+    end = "over     daemon database: after 15m   p1\nIt was: database is locked"
+    found = world.store.connection.execute("select channel, state from outbox where text = ? order by id", (end,))
+    assert [tuple(row) for row in found] == [("a", "dead"), ("b", "delivered")]
+    world.run(hours=3)
+    assert texts(world) == [("heartbeatd", end)]
+
+
 def test_a_short_failure_of_the_database_causes_no_message(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="30m") + CHANNELS)
     world.run(minutes=20)
