@@ -13,9 +13,8 @@ from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import DAEMON, Finding, Subject
 from scheduler.model.settings import LOG_CHANNEL, Target
-from scheduler.store import clock_changes, entries, outbox, problems
+from scheduler.store import clock_changes, outbox, problems
 from scheduler.store.outbox import OutboxMessage
-from scheduler.store.transaction import Transaction
 
 UNDELIVERED = "undelivered"
 LONGEST_USUAL_DELAY = timedelta(hours=1)  # a channel that has taken no message for so long has a problem
@@ -31,20 +30,10 @@ def follow_deliveries(tick: Tick) -> None:
         elif happened.state is DeliveryState.DEAD or happened.retried:
             message = outbox.get_message(tick.tx.db, happened.outbox_id)
             is_lost = happened.state is DeliveryState.DEAD
-            if is_lost:
-                _note_lost_ends(tick.tx, happened.outbox_id)
+            for subject in problems.note_lost_message(tick.tx, happened.outbox_id) if is_lost else ():
+                problem_notices.update_count(tick.tx, subject)  # so that the next run sends the end again
             if is_lost or _is_late(tick, message):
                 _record_refusal(tick, message, happened.error, is_lost=is_lost)
-
-
-def _note_lost_ends(tx: Transaction, outbox_id: int) -> None:
-    """Let the next run of an agent or job send the end of a problem again, because the message about it was given up."""
-    for subject in problems.note_lost_message(tx, outbox_id):
-        row = entries.current_entry(tx, Kind(subject.kind), subject.name) if subject.kind in tuple(Kind) else None
-        if row is not None:
-            number = problems.count_unsettled(tx.db, subject)
-            after = row._replace(reported=number) if subject.part else row._replace(troubles=number)
-            entries.change_entry(tx, row, after)
 
 
 def _is_late(tick: Tick, message: OutboxMessage) -> bool:

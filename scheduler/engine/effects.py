@@ -327,14 +327,7 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
 def close_problem(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> ChangedProblem:
     """If the problem is found again, it opens again. That of an agent that was removed from the config can be closed too."""
     closed = after_close(_open_problem(tick, request), tick.now)
-    problems.save_problem(tick.tx, closed)
     problem_notices.record_close(tick.tx, closed)
-    if closed.subject.kind in tuple(Kind):
-        row = entries.current_entry(tick.tx, Kind(closed.subject.kind), closed.subject.name)
-        number = problems.count_unsettled(tick.tx.db, closed.subject)
-        if row is not None:
-            counted = row._replace(reported=number) if closed.is_reported else row._replace(troubles=number)
-            entries.change_entry(tick.tx, row, counted)
     return _changed_problem(tick, request, closed, "closed", "is closed")
 
 

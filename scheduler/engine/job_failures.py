@@ -256,8 +256,7 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
                 covered |= problem_notices.send_ends_together(
                     tick, outbox.origin_of_claim(claim), ended, entry.problem_rule.remind
                 )
-        if row is not None:
-            entries.change_entry(tx, row, row._replace(reported=problems.count_unsettled(tx.db, Subject.of_reports(agent))))
+        problem_notices.update_count(tx, Subject.of_reports(agent))
     return frozenset(covered)
 
 

@@ -8,9 +8,10 @@ from datetime import timedelta
 from scheduler.engine import notices
 from scheduler.engine.problems import Change, News, news_of
 from scheduler.engine.tick_items import Tick
-from scheduler.model.problem import Problem
+from scheduler.model.outcome import Kind
+from scheduler.model.problem import Problem, Subject
 from scheduler.model.settings import Target
-from scheduler.store import outbox, problems
+from scheduler.store import entries, outbox, problems
 from scheduler.store.outbox import NO_RUN, Hold, Origin
 from scheduler.store.transaction import Transaction
 
@@ -67,7 +68,17 @@ def record_news(tx: Transaction, news: Iterable[News], queued: Mapping[Target, i
         problems.save_notice(tx, each.problem.id, each.target, each.known, queued.get(each.target) if each.change else None)
 
 
+def update_count(tx: Transaction, subject: Subject) -> None:
+    """Update how many problems of an agent or job are not settled, in its row. Other subjects have none."""
+    row = entries.current_entry(tx, Kind(subject.kind), subject.name) if subject.kind in tuple(Kind) else None
+    if row is not None:
+        number = problems.count_unsettled(tx.db, subject)
+        entries.change_entry(tx, row, row._replace(reported=number) if subject.part else row._replace(troubles=number))
+
+
 def record_close(tx: Transaction, closed: Problem) -> None:
-    """Record that no recipient gets the end of a problem that a user has closed."""
+    """Save a problem that a user has closed. No recipient gets its end."""
+    problems.save_problem(tx, closed)
     for target, last in closed.notices.items():
         problems.save_notice(tx, closed.id, target, last, None)
+    update_count(tx, closed.subject)
