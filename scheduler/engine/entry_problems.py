@@ -10,7 +10,7 @@ from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
 from scheduler.engine import job_failures, mutes, notices, provider_problems
 from scheduler.engine.job_failures import Woken
-from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, remind_interval, times_in_a_row
+from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.provider_problems import FailedCircuit
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim, Entry
@@ -110,7 +110,7 @@ def _notify_recipients(
 ) -> EntryRow:
     """Notify the recipients of an entry of its problems, and count those that are not settled."""
     targets, remind = notices.notice_targets(tick, claim.entry), claim.entry.problem_rule.remind
-    news = {key: news_of(problem, targets, remind_interval(problem.found, remind), tick.now) for key, problem in after.items()}
+    news = {key: news_of(problem, targets, remind, tick.now) for key, problem in after.items()}
     if entry_row.is_muted(tick.now):
         is_held = any(each.change is Change.OPENED for each in chain.from_iterable(news.values()))
         entry_row = mutes.count_held(entry_row) if is_held else entry_row

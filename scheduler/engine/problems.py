@@ -90,7 +90,7 @@ def remind_interval(found: Finding, remind: timedelta) -> timedelta:
 def news_of(problem: Problem, recipients: Iterable[Target], remind: timedelta, now: datetime) -> list[News]:
     """What the recipients get now: the present ones of its subject while it is open, all that know of it when it is over.
 
-    `remind` is the interval of its reminders.
+    `remind` is the interval of its reminders, which is shorter if it is critical.
     """
     targets = recipients if problem.over_at is None else problem.notices
     found = [_news_for(problem, target, remind, now) for target in targets]
@@ -115,9 +115,7 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
 
     if last is None or last.is_end or last.is_lost:
         is_old_news = problem.evidence.has_returned and last is not None and last.arrived is Severity.INFO is found.severity
-        known = (
-            last.faults[:-1] if last is not None and last.is_lost and not last.is_end and last.arrived else ()
-        )  # the last is lost
+        known = last.faults[:-1] if last is not None and not last.is_end and last.arrived else ()  # without the lost one
         return news(Change.UNSTABLE if is_unstable else None if is_old_news else Change.OPENED, known)
     if found.severity.rank > last.severity.rank:
         return news(Change.WORSE, last.faults)
@@ -127,7 +125,7 @@ def _news_for(problem: Problem, target: Target, remind: timedelta, now: datetime
         return None
     if found.fault not in last.faults and len(last.faults) < MAX_FAULTS_SENT:
         return news(Change.OTHER, last.faults)
-    is_due = now >= last.at + remind and not last.is_pending and not problem.evidence.missed
+    is_due = now >= last.at + remind_interval(found, remind) and not last.is_pending and not problem.evidence.missed
     return news(Change.REMINDER, last.faults) if is_due else None
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
-from scheduler.engine.problems import Change, News, after_end, after_finding, news_of, remind_interval
+from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import FAILURES, AttemptResult, Call, Failure, Kind, Skip
 from scheduler.model.problem import PROVIDER, Finding, Problem, Subject
+from scheduler.model.settings import Target
 from scheduler.store import breakers, outbox, problems
 from scheduler.store.transaction import Transaction
 
@@ -80,10 +81,7 @@ def record_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) 
 def notify_recipients(tick: Tick, claim: Claim, problem: Problem) -> None:
     """Notify the recipients of an entry of the problem that makes it fail, if that is news for them."""
     if problem.is_open:
-        recipients = notices.notice_targets(tick, claim.entry)
-        _send(
-            tick, claim, news_of(problem, recipients, remind_interval(problem.found, claim.entry.problem_rule.remind), tick.now)
-        )
+        _send_news(tick, claim, problem, notices.notice_targets(tick, claim.entry))
 
 
 def _finding(blamed: FailedCircuit) -> Finding:
@@ -105,7 +103,7 @@ def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     for circuit in required_circuits((called,)) if called else ():
         problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit)) if circuit in failing else None
         if problem is not None and problem.over_at is not None:
-            _send_end(tick, claim, problem)
+            _send_news(tick, claim, problem)
         elif problem is not None and set(problems.consequences_of(tick.tx.db, problem.id)) <= {claim.entry.key}:
             _end(tick, claim, problem)
 
@@ -139,14 +137,11 @@ def _end(tick: Tick, claim: Claim, problem: Problem) -> None:
     if problem.subject.circuit not in claim.entry.circuits:
         now = replace(now, openings=now.openings[-1:])  # it is no longer used, so it does not open again
     problems.save_problem(tick.tx, now)
-    _send_end(tick, claim, now)
+    _send_news(tick, claim, now)
 
 
-def _send_end(tick: Tick, claim: Claim, problem: Problem) -> None:
-    _send(tick, claim, news_of(problem, (), claim.entry.problem_rule.remind, tick.now))
-
-
-def _send(tick: Tick, claim: Claim, news: Iterable[News]) -> None:
+def _send_news(tick: Tick, claim: Claim, problem: Problem, recipients: Iterable[Target] = ()) -> None:
+    news = news_of(problem, recipients, claim.entry.problem_rule.remind, tick.now)
     problem_notices.send_news(tick, news, outbox.origin_of_claim(claim), lambda each: _text(tick, claim, each))
 
 

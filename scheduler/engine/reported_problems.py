@@ -12,7 +12,7 @@ from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Heartbeat
-from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, remind_interval
+from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of
 from scheduler.model import problem
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
@@ -104,14 +104,10 @@ def plan_update(
     is_flooded = tracker.note_flood(most)
     after = tuple(tracker.now_known.values())
     is_shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
-    found = (
-        [news for each in after for news in news_of(each, targets, remind_interval(each.found, spec.problems_remind), tx.now)]
-        if is_shown
-        else []
-    )
+    found = [news for each in after if is_shown for news in news_of(each, targets, spec.problems_remind, tx.now)]
     found = [each for each in found if each.target in targets]  # a recipient that was removed from `deliver` gets no end
-    is_hidden = {Change.OVER} if not spec.show_resolved else set()
-    news = [replace(each, change=None if each.change in is_hidden else _change_of(tx, each)) for each in found]
+    hidden = None if spec.show_resolved else Change.OVER
+    news = [replace(each, change=None if each.change is hidden else _change_of(tx, each)) for each in found]
     named = {line.name for each in after if each.is_open for line in each.evidence.lines}
     return ReportUpdate(
         after,

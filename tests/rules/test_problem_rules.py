@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from heartbeat.findings import Severity
-from scheduler.engine.problems import News, after_end, after_finding, after_news, news_of, remind_interval
+from scheduler.engine.problems import News, after_end, after_finding, after_news, news_of
 from scheduler.model.problem import Finding, Problem, Subject
 from scheduler.model.settings import Target
 
@@ -40,7 +40,7 @@ def played(looks: Sequence[Look], recipients: Sequence[Target] = (A,), after: in
             problem = after_finding(problem, OPS, _finding(said), now, opens=count >= after)
         if problem is None:
             continue
-        news = news_of(problem, recipients, remind_interval(problem.found, remind), now)
+        news = news_of(problem, recipients, remind, now)
         sent += [_described(hour, each, recipients) for each in news if each.change]
         problem = after_news(problem, news)
     return sent
