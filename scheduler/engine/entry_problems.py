@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -12,9 +12,11 @@ from scheduler.engine import job_failures, mutes, notices, provider_problems
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.provider_problems import FailedCircuit
+from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
+from scheduler.model.mute import KnownState
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.problem import Finding, Problem, Subject
 from scheduler.model.settings import Target
@@ -188,28 +190,34 @@ def _passed_check(cause: Skip, reason: Skip) -> bool:
     return CHECK_ORDER.index(reason) > CHECK_ORDER.index(cause) or any({cause, reason} <= check for check in SAME_CHECK)
 
 
-def has_failure_changed(tx: Transaction, claim: Claim, result: AttemptResult, known: Sequence[str]) -> bool:
-    """Whether an entry begins to fail, fails for another reason than the `known` ones, or has one of them no more.
+def has_news(tx: Transaction, claim: Claim, result: AttemptResult, update: ReportUpdate | None, known: KnownState) -> bool:
+    """Whether a run shows something else than what was known when its entry was muted until something changes.
 
-    It never does with `after: none`, because failures are not reported then. While a provider fails, its open breaker is no
-    other reason than its refusals.
+    1. A problem that the agent reports opens, gets worse or ends.
+    2. A message has a new text.
+    3. The entry begins to fail, fails for another reason, or has one of the known reasons no more. While a provider fails, its
+       open breaker is no other reason than its refusals. With `after: none` failures are not reported, so they are no news.
     """
-    after = claim.entry.problem_rule.after
+    for each in update.changed if update else ():
+        rank = known.problems.get(each.key, -1)
+        if each.found.severity.rank > rank if each.is_open else rank >= 0:
+            return True
+    if result.message and claim.entry.message_digest(result.message) not in known.texts:
+        return True
+    after, reasons = claim.entry.problem_rule.after, known.failing.split()
     if not after:
         return False
     before = {each.key: each for each in problems.problems_of(tx.db, Subject(*claim.entry.key)) if each.over_at is None}
     blamed = provider_problems.find_blame(tx, claim, result) if _is_failure(result) else None
     found = {each.key: each for each in _findings(claim, result, blamed)}
-    for each in found.values():
-        reason = str(result.reason) if blamed else each.reason
-        is_same_provider = (
-            blamed is not None and not {blamed.reason, Skip.BREAKER_OPEN}.isdisjoint(known) and _has_cause(tx, before, blamed)
-        )
-        if reason not in known and times_in_a_row(before.get(each.key)) >= after and not is_same_provider:
-            return True
-    if known and not found and result.outcome in ANSWERED:
+    if blamed is None or {blamed.reason, Skip.BREAKER_OPEN}.isdisjoint(reasons) or not _has_cause(tx, before, blamed):
+        for key, finding in found.items():
+            reason = str(result.reason) if blamed else finding.reason
+            if reason not in reasons and times_in_a_row(before.get(key)) >= after:
+                return True
+    if reasons and not found and result.outcome in ANSWERED:
         return True
-    known_ones = (each for each in before.values() if each.key not in found and each.found.reason in known)
+    known_ones = (each for each in before.values() if each.key not in found and each.found.reason in reasons)
     return any(_is_over(tx, claim, result, each) for each in known_ones)
 
 

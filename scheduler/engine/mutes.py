@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler.engine.reported_problems import ReportUpdate
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import MuteChanged
 from scheduler.model.mute import KnownState, Mute, parse_mute
-from scheduler.model.outcome import AttemptResult
 from scheduler.model.problem import Subject
 from scheduler.store import outbox, problems, runs
 from scheduler.store.transaction import Transaction
@@ -41,15 +39,6 @@ def count_held(entry_row: EntryRow) -> EntryRow:
 def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
     """What was known of an entry that is muted until something changes; None if it is not."""
     return parse_mute(entry_row.mute).known if entry_row.mute and entry_row.is_muted(now) else None
-
-
-def has_news(claim: Claim, result: AttemptResult, update: ReportUpdate | None, known: KnownState) -> bool:
-    """Whether what an agent reports opens, gets worse or ends, or a message has a new text, compared with what was known."""
-    for each in update.changed if update else ():
-        rank = known.problems.get(each.key, -1)
-        if each.found.severity.rank > rank if each.is_open else rank >= 0:
-            return True
-    return bool(result.message) and claim.entry.message_digest(result.message or "") not in known.texts
 
 
 def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:

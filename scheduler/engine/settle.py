@@ -208,10 +208,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = mutes.known_state(before, tick.now) if is_muted else None
-    ends_mute = known is not None and (
-        mutes.has_news(claim, result, update, known)
-        or entry_problems.has_failure_changed(tick.tx, claim, result, known.failing.split())
-    )
+    ends_mute = known is not None and entry_problems.has_news(tick.tx, claim, result, update, known)
     row, is_held = before, False
     if is_muted and not ends_mute:
         is_held = bool(recipients)
