@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from brief import brief
 from servers.messages import Models, message, text
 from servers.scripted import reply
 from test_story_breakers import KEY, fleet
+from test_story_notices import process_result
 from world import Delayed, MakeWorld, Script, World
 
 from heartbeatd.verbs import Ack, Mute, Unack, Unmute
@@ -277,7 +279,7 @@ def test_a_mute_until_something_changes_ends_at_the_first_change(
     assert (len(sent(world)), shown(world)) == (before + 1, None)
 
 
-OK, NO_WORK = "HEARTBEAT_OK", "NO_WORK"
+OK, NO_WORK, TIMED_OUT = "HEARTBEAT_OK", "NO_WORK", replace(process_result(1), timed_out=True)
 FAILING_SKIPS = [  # more keys, the results of the precheck and of the agent, and at each hour whether the mute lasts
     ("precheck: {command: look, on_error: skip}", ["mail", "mail", 3], [OK], [True, False]),
     ("precheck: {command: look, on_error: run}", ["mail", "mail", 3], [OK], [True, False]),
@@ -287,6 +289,7 @@ FAILING_SKIPS = [  # more keys, the results of the precheck and of the agent, an
     ("budget: {runs_per_day: 2}", [], [OK], [True, False]),
     ("budget: {runs_per_day: 2}", [], [3], [True, False]),
     ("problems: {after: 2}", [], [OK, 3, OK, 3, 3], [True, True, True, False]),
+    ("problems: {after: 3}", [], [3, TIMED_OUT, OK], [True, False]),
     ("problems: {after: none}", [], [OK, 3, OK, 3, "new"], [True, True, True, False]),
     ("problems: {after: none}, budget: {runs_per_day: 2}", [], [OK], [True, True, True]),
     ("problems: {after: none}, precheck: {command: look, on_error: run}", ["mail", 3], [OK], [True, True]),
