@@ -237,11 +237,5 @@ def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) ->
     run_id, trigger, slot = found or (outbox.NO_RUN, Trigger(expired[0].source), tick.now)
     about = Origin(run_id, entry.kind, entry.name, trigger, slot)
     text = notices.expired_wakes_text(expired, tick.limits.wake_keep)
-    outbox.queue_notice(
-        tick.tx,
-        tick.plan.settings.channels,
-        about,
-        f"wakes expired {expired[-1].id}",
-        text,
-        notices.notice_targets(tick, entry),
-    )
+    name, targets = f"wakes expired {expired[-1].id}", notices.notice_targets(tick, entry)
+    outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, targets)

@@ -249,13 +249,10 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
         entry, row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tx, Kind.HEARTBEAT, agent)
         is_muted = row is not None and row.is_muted(tx.now)
         if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts and not is_muted:
-            covered |= {
-                target for each in ended for target in each.notices if each.is_known_to(target) and each.is_unstable(tx.now)
-            }
+            unstable = [each for each in ended if each.is_unstable(tx.now)]
+            covered |= {target for each in unstable for target in each.notices if each.is_known_to(target)}
             if entry.spec.show_resolved:
-                covered |= problem_notices.send_ends_together(
-                    tick, outbox.origin_of_claim(claim), ended, entry.problem_rule.remind
-                )
+                covered |= problem_notices.send_ends_together(tick, outbox.origin_of_claim(claim), ended)
         problem_notices.update_count(tx, Subject.of_reports(agent))
     return frozenset(covered)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 
 from scheduler.engine import notices
-from scheduler.engine.problems import Change, News, news_of
+from scheduler.engine.problems import REMIND_CRITICAL, Change, News, news_of
 from scheduler.engine.tick_items import Tick
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import Problem, Subject
@@ -45,12 +44,12 @@ def _name_of_notice(tick: Tick, news: News, about: Origin) -> str:
     return f"{news.change} {news.problem.number}{when}{recipient}"
 
 
-def send_ends_together(tick: Tick, about: Origin, ended: Iterable[Problem], remind: timedelta) -> frozenset[Target]:
+def send_ends_together(tick: Tick, about: Origin, ended: Iterable[Problem]) -> frozenset[Target]:
     """Send the ends of several problems of an agent, which another event has ended, in one message to each recipient.
 
     Returns the recipients that get one.
     """
-    news = [each for problem in ended for each in news_of(problem, (), remind, tick.now)]
+    news = [each for problem in ended for each in news_of(problem, (), REMIND_CRITICAL, tick.now)]  # an end has no reminders
     queued: dict[Target, int] = {}
     for target, text in notices.text_by_target(news, tick.plan.settings.zone).items():
         name = f"over {news[0].problem.number}{f' to {target.recipient}' if target.recipient else ''}"
