@@ -146,14 +146,14 @@ def _settle_uncertain(tx: Transaction, message: OutboxMessage, channel: Channel,
 
 
 def action_if_uncertain(channel: Channel, kind: str) -> OnUncertain:
-    """What to do with a message of a heartbeat or job (`kind`) if it is unknown whether it arrived. The config may set it.
+    """What to do with a message of a heartbeat, a job or the daemon (`kind`) if it is unknown whether it arrived.
 
-    By default it is sent again if the channel detects repeats, or if it is an alert: better twice than never. The output of a
-    job is held, and a person decides.
+    The config may set it. By default it is sent again if the channel detects repeats, or if it is an alert: better twice than
+    never. The output of a job is held, and a person decides.
     """
     if channel.uncertain is not None:
         return channel.uncertain
-    return "resend" if registry.kind_of(channel).detects_repeats or kind == Kind.HEARTBEAT else "hold"
+    return "resend" if registry.kind_of(channel).detects_repeats or kind != Kind.CRON else "hold"
 
 
 class Poller(Protocol):

@@ -191,6 +191,7 @@ def test_a_message_that_telegram_rejects_is_dead_and_the_same_text_may_be_sent_l
         ("telegram", "resend", "cron", "resend"),
         ("telegram", "hold", "heartbeat", "hold"),
         ("discord", None, "cron", "hold"),
+        ("discord", None, "daemon", "resend"),
         ("apprise", None, "heartbeat", "resend"),
         ("apprise", None, "cron", "hold"),
     ],
