@@ -173,6 +173,7 @@ class Engine:
         except DatabaseUnavailable as error:
             again_at = reading.now + self._retry_wait(reading.now, error)
         else:
+            self._failed_writes = None
             self._finish_tick(ticked, reading)
             again_at = ticked.again_at
         again_at = min(again_at, self._enforce_deadlines(reading))
@@ -324,7 +325,6 @@ class Engine:
         in_progress = {claim.run.id: claim for claim in (*self._runs.inflight().values(), *ticked.claims)}
         self._places.note(in_progress, reading, full=ticked.is_full)
         self.report_available()
-        self._failed_writes = None
         for _, run in work.runs:
             if runs_in_progress.is_unexpected(run.exception):
                 log_event(logging.ERROR, "runner_broken", error=run.exception)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from test_story_internal_errors import break_stored_schedule, store_schedule
+from test_story_internal_errors import break_stored_schedule, lose_a_commit, store_schedule
 from test_story_notices import message_lines
 from test_story_slots import agent, job
 from world import MakeWorld, World
@@ -171,6 +171,13 @@ def test_the_end_of_a_failure_of_the_database_is_sent_again_if_the_message_was_l
     assert [tuple(row) for row in found] == [("a", "dead"), ("b", "delivered")]
     world.run(hours=3)
     assert texts(world) == [("heartbeatd", end)]
+
+
+def test_a_long_failure_that_began_with_an_unknown_commit_is_reported_too(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m") + CHANNELS)
+    lose_a_commit(world, timedelta(minutes=10))
+    world.run(minutes=5)
+    assert [text.splitlines()[0][:27] for _, text in texts(world)] == ["over     daemon database: a"]
 
 
 def test_a_short_failure_of_the_database_causes_no_message(make_world: MakeWorld) -> None:
