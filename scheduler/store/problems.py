@@ -252,10 +252,10 @@ def note_lost_message(tx: Transaction, outbox_id: int) -> frozenset[Subject]:
     An end that needed no message has no `severity_before`, because its last message may be an earlier one that is lost later.
     """
     lost = tx.db.execute(
-        "update problem_notice set kind = ? where kind = ? and severity_before is not null and outbox_id in (select last.id"
+        "update problem_notice set kind = ? where kind in (?, ?) and severity_before is not null and outbox_id in (select last.id"
         " from outbox as last join outbox as part on part.run_id = last.run_id and part.channel = last.channel"
         " and part.whom = last.whom and part.notice is not distinct from last.notice where part.id = ?) returning problem_id",
-        (Told.LOST_END, Told.OVER, outbox_id),
+        (Told.LOST_END, Told.OVER, Told.LOST_END, outbox_id),
     ).fetchall()
     found = (get_problem(tx.db, row["problem_id"]) for row in lost)
     return frozenset(problem.subject for problem in found if problem is not None)

@@ -16,7 +16,7 @@ from servers.discord import Discord
 from servers.scripted import Server, page, reset
 from servers.telegram import Telegram, refusal
 from test_story_slots import agent, job
-from world import MakeWorld, World, count_steps, send_by_transport, utc
+from world import Delayed, MakeWorld, World, count_steps, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import ReportResult, Retry
@@ -483,6 +483,24 @@ def test_an_end_whose_message_was_not_delivered_is_sent_again(make_world: MakeWo
     world.run_until("2026-03-02 12:00")
     about_ops = [text.partition(":")[0] for _, text in sent if text.startswith((opens, end))]
     assert about_ops == [opens, end]
+
+
+def test_an_end_is_sent_again_after_a_user_has_retried_it_in_vain(make_world: MakeWorld) -> None:
+    """A run that ends meanwhile finds nothing to do."""
+    world = make_world(HOOKS + agent(deliver="hook", retries="0", problems="{after: 1}"))
+    world.scripts["ops"] = lambda call: 1 if call.at < utc("2026-03-02 08:30") else "HEARTBEAT_OK"
+    answers, sent = dict[str, DeliveryResult](), list[tuple[str, str]]()
+    send = channels_answering(answers, sent)
+    world.send = send
+    world.run_until("2026-03-02 08:15")
+    answers["hook"] = REFUSED
+    world.run_until("2026-03-02 08:45")
+    (end,) = world.store.connection.execute("select id from outbox where text like 'over %' and state = 'dead'").fetchall()
+    world.send = lambda each: Delayed(REFUSED, timedelta(minutes=40)) if each.message.id == end["id"] else send(each)
+    world.request(VerbRequest(Retry(), end["id"]))
+    answers.clear()
+    world.run_until("2026-03-02 12:00")
+    assert [text.partition(":")[0] for _, text in sent if " ops failed" in text] == ["warning  ops failed", "over     ops failed"]
 
 
 def test_an_info_that_was_not_delivered_is_sent_when_it_comes_back(make_world: MakeWorld) -> None:
