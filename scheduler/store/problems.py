@@ -325,10 +325,12 @@ def delete_problems_of_unused_circuits(tx: Transaction, planned: Iterable[Entry]
 
 
 def delete_problems_of_undeclared_channels(tx: Transaction, declared: Iterable[str]) -> None:
-    """Delete the problems of channels that the config no longer declares."""
+    """Delete the problems of channels that the config no longer declares, and for which no message waits any more."""
     known = set(declared)
+    waiting = "select 1 from outbox where channel = ? and state in ('pending', 'sending', 'uncertain', 'held')"
     for problem in unsettled_problems(tx.db, CHANNEL):
-        if problem.subject.name not in known:
+        name = problem.subject.name
+        if name not in known and tx.db.execute(waiting, (name,)).fetchone() is None:
             delete_problem(tx, problem.id)
 
 
