@@ -82,10 +82,9 @@ def review(tick: Tick, shortage: str | None) -> None:
         note(tick, DATABASE, shortage)
     for key, problem in known.items():
         works = shortage is None if key == DATABASE else key == INTERNAL and tick.now - problem.last_seen_at >= CALM
-        is_end_lost = any(last.kind is Told.LOST_END for last in problem.notices.values())
         if works and problem.over_at is None:
             note(tick, key, None)
-        elif key != DATABASE or (works and is_end_lost):
+        elif works or key != DATABASE:
             _send_news(tick, problem)
 
 

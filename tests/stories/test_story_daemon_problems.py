@@ -15,7 +15,7 @@ from world import MakeWorld, World
 from heartbeatd.verbs import Ack, CloseProblem
 from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
-from scheduler.engine.daemon_problems import CONFIG, INTERNAL, WORKERS
+from scheduler.engine.daemon_problems import CONFIG, DATABASE, INTERNAL, WORKERS
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
 from scheduler.insight.status_data import read_status
@@ -178,6 +178,20 @@ def test_a_long_failure_that_began_with_an_unknown_commit_is_reported_too(make_w
     lose_a_commit(world, timedelta(minutes=10))
     world.run(minutes=5)
     assert [text.splitlines()[0][:27] for _, text in texts(world)] == ["over     daemon database: a"]
+
+
+@pytest.mark.parametrize("key", [CONFIG, DATABASE])
+def test_the_end_of_a_problem_that_was_unstable_is_sent_once_it_is_calm(make_world: MakeWorld, key: str) -> None:
+    world = make_world(agent(interval="30m") + CHANNELS)
+    for _ in range(4):
+        world.request(NoteDaemonProblem(key, "the disk is full"))
+        world.run(minutes=5)
+        world.request(NoteDaemonProblem(key, None))
+        world.run(minutes=20)
+    sent = [text.splitlines()[0] for _, text in texts(world)]
+    assert "unstable" in sent[-1]
+    world.run(hours=26)
+    assert [text.split(":")[0] for _, text in texts(world)][len(sent) :] == [f"over     daemon {key}"]
 
 
 def test_a_short_failure_of_the_database_causes_no_message(make_world: MakeWorld) -> None:
