@@ -288,7 +288,8 @@ def test_the_former_names_of_problems_work_with_a_warning(tmp_path: Path, writte
     assert (found.problems_after, found.problems_remind, found.clear_after) == rule
     former = written.partition(":")[0]
     (warning,) = (str(each) for each in loaded.warnings if FORMER in str(each))
-    assert f"config.yaml:11:7: agents.ops.heartbeat.{former}: {FORMER}; rename it" in warning
+    advice = "write problems: {after: none}" if written.startswith("on_failure: none") else "move its keys to problems"
+    assert f"config.yaml:11:7: agents.ops.heartbeat.{former}: {FORMER}; {advice}" in warning
 
 
 def test_the_former_names_in_defaults_are_inherited_and_only_the_first_is_named(tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_the_former_names_in_defaults_are_inherited_and_only_the_first_is_named(
     assert loaded.settings.jobs["tick"].problems_after == 5
     (warning,) = (str(each) for each in loaded.warnings if FORMER in str(each))
     assert "defaults.heartbeat.on_failure: " in warning
-    assert warning.endswith("rename it (here and in 1 more places)")
+    assert warning.endswith("move its keys to problems (and 1 more former name)")
 
 
 @pytest.mark.parametrize(
@@ -314,6 +315,7 @@ def test_the_former_names_in_defaults_are_inherited_and_only_the_first_is_named(
             "conditions: {remind_critical: 1h}",
             "problems.remind_critical: this key no longer exists; remove it; `remind` applies to",
         ),
+        ("conditions: none", "problems: this must be a map of keys with values"),
     ],
 )
 def test_a_former_name_that_says_something_else_is_an_error(tmp_path: Path, written: str, complaint: str) -> None:

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from heartbeat.words import format_count
 from heartbeatd.state_folder import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
@@ -118,7 +119,7 @@ def _set_value(node: MarkedMap, steps: list[str], value: object, place: External
 
 
 def rename_former_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
-    """The config with the present names of keys. One warning names the first former name."""
+    """The config with the present names of keys. One warning names the first former name, and what to write."""
     found: list[tuple[Position, str, str]] = []
 
     def at_path(node: object, path: tuple[str, ...], steps: tuple[str, ...]) -> Any:
@@ -133,9 +134,9 @@ def rename_former_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
     for path in HEARTBEATS_AND_JOBS:
         root = at_path(root, path, ())
     if found:
-        place, former, name = found[0]
-        more = f" (here and in {len(found) - 1} more places)" if len(found) > 1 else ""
-        diagnostics.add_warning(place, former, f"this key is called {name} now; rename it{more}")
+        place, former, advice = found[0]
+        more = f" (and {format_count(len(found) - 1, 'more former name')})" if len(found) > 1 else ""
+        diagnostics.add_warning(place, former, advice + more)
     return root
 
 
@@ -151,12 +152,14 @@ HEARTBEATS_AND_JOBS = (
 def _with_present_names(
     part: MarkedMap, steps: tuple[str, ...], found: list[tuple[Position, str, str]], diagnostics: Diagnostics
 ) -> MarkedMap:
-    """A heartbeat or a job with the present names of its keys. `found` gets the position of each former name."""
+    """A heartbeat or a job with the present names of its keys. `found` gets each former name: position, path, advice."""
     former_keys = models.former_keys("Heartbeat" if "heartbeat" in steps else "Job")
     for former in [key for key in part if key in former_keys]:
         name, value, marks = former_keys[former], part[former], part.marks[former]
-        found.append((marks[0], marked_yaml.dotted_path((*steps, former)), name))
-        if value == "none":
+        is_off = former == "on_failure" and value == "none"
+        advice = f"write {name}: {{after: none}}" if is_off else f"move its keys to {name}"  # which may be there already
+        found.append((marks[0], marked_yaml.dotted_path((*steps, former)), f"this key is called {name} now; {advice}"))
+        if is_off:
             value = MarkedMap({"after": "none"}, {"after": marks})
         present = part.get(name)
         if isinstance(present, MarkedMap) and isinstance(value, MarkedMap):
