@@ -320,7 +320,7 @@ RUNS = Row(
         ),
         Panel(
             "How many problems are open?",
-            "Open problems of agents, jobs, providers and channels, by severity.",
+            "Open problems of agents, jobs, providers, channels and the daemon, by severity.",
             {"{{severity}}": f"sum by (severity) ({series('problems_open', SUBJECT)}) > 0"},
             no_value="no open problems",
         ),

@@ -157,7 +157,7 @@ class _EntryDay(ExplainedEntry):
             return None
         first = self.undelivered[0]
         number = sum(each.count for each in self.undelivered)
-        more = f", and {number - first.count} others" if number > first.count else ""
+        more = f", and {number - first.count} more" if number > first.count else ""
         says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self.times.at(first.oldest)}"
         return self._overview("undelivered", first.state, says, "heartbeatd outbox", first.last_run)
 

@@ -157,7 +157,7 @@ READ: Mapping[str, Metric] = {
     ),
     "heartbeatd_wakes_pending": Metric("Wakes that wait for the agent's next run.", "name"),
     "heartbeatd_problems_open": Metric(
-        "Open problems of agents, jobs, providers and channels, by severity and by whether a person has acknowledged them.",
+        "Open problems of agents, jobs, providers, channels and the daemon, by severity and by whether they are acknowledged.",
         "subject severity acknowledged",
     ),
     "heartbeatd_problem_oldest_timestamp_seconds": Metric(
