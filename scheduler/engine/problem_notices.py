@@ -8,7 +8,7 @@ from scheduler.engine import notices
 from scheduler.engine.problems import REMIND_CRITICAL, Change, News, news_of
 from scheduler.engine.tick_items import Tick
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import Problem, Subject
+from scheduler.model.problem import CHANNEL, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import entries, outbox, problems
 from scheduler.store.outbox import NO_RUN, Hold, Origin
@@ -37,9 +37,13 @@ def send_message(tick: Tick, news: News, about: Origin, text: str, *, title: str
 
 
 def _name_of_notice(tick: Tick, news: News, about: Origin) -> str:
-    """The kind of the message, which a run has once: a message that waits for a day may cause several reminders."""
-    is_repeated = news.change is Change.REMINDER or about.run_id == NO_RUN
-    when = f" of {tick.now:%Y-%m-%d %H:%M}" if is_repeated else ""
+    """The kind of the message, which a run has once.
+
+    A message that waits for a day may cause several reminders, and one that a user retries may make its channel fail again.
+    """
+    opens_again = news.problem.subject.kind == CHANNEL and len(news.problem.openings) > 1
+    is_repeated = opens_again or news.change is Change.REMINDER or about.run_id == NO_RUN
+    when = f" of {tick.now:%Y-%m-%d %H:%M:%S}" if is_repeated else ""
     recipient = f" to {news.target.recipient}" if news.target.recipient else ""
     return f"{news.change} {news.problem.number}{when}{recipient}"
 
