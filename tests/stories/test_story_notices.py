@@ -179,6 +179,7 @@ def test_after_none_sends_no_notifications(make_world: MakeWorld) -> None:
     assert (message_lines(world), notices(world)) == ([], [])
 
 
+@pytest.mark.sqlite_file("queries are seen with their values")
 def test_a_successful_run_needs_no_query_of_problems(make_world: MakeWorld) -> None:
     world = make_world(agent())
     with world.traced_statements() as statements:
