@@ -58,7 +58,8 @@ class Verb(Operation[Answer]):
     method: ClassVar[Method] = "POST"
     may: ClassVar[Permission | None] = "operate"
     concern = Concern.ALL
-    section: ClassVar[str] = ""  # of the help that lists its command; empty: it is a subcommand, or has none
+    section: ClassVar[str] = ""  # of the help, or the command, that lists its command; empty: it has none
+    command: ClassVar[str] = ""  # the name of its command; empty: that of the class
     button: ClassVar[str] = ""  # its label on the page; empty: the page has none
     is_final: ClassVar[bool] = False  # it cannot be undone, so its button looks different
     in_chat: ClassVar[ChatButton | None] = None
@@ -83,6 +84,8 @@ class Wake(Verb[answers.WakeAccepted]):
 class RunJob(Verb[answers.WakeAccepted]):
     """Run a cron job now, in addition to its schedule. If the daemon is down, the job runs when the daemon starts again."""
 
+    section = "cron"
+    command = "run"
     button = "Run now"
     in_chat = RUN_AGAIN
 
@@ -206,12 +209,14 @@ class Retry(Verb[answers.ChangedMessage]):
     is sent at its next start.
     """
 
+    section = "outbox"
     button = "Send again"
 
 
 class Drop(Verb[answers.ChangedMessage]):
     """Drop a message without sending it. `heartbeatd show RUN` still shows its text."""
 
+    section = "outbox"
     button = "Drop"
     is_final = True
 
@@ -219,6 +224,8 @@ class Drop(Verb[answers.ChangedMessage]):
 class CloseProblem(Verb[answers.ChangedProblem]):
     """Close an open problem without a message. If it is found again, it is opened again and reported as new."""
 
+    section = "problems"
+    command = "close"
     button = "Close"
     is_final = True
 
@@ -226,6 +233,7 @@ class CloseProblem(Verb[answers.ChangedProblem]):
 class Ack(Verb[answers.ChangedProblem]):
     """Suppress the messages about an open problem until it gets worse or is over."""
 
+    section = "problems"
     button = "Acknowledge"
     in_chat = ChatButton("acknowledge", "Acknowledge")
 
@@ -233,6 +241,7 @@ class Ack(Verb[answers.ChangedProblem]):
 class Unack(Verb[answers.ChangedProblem]):
     """Remove the acknowledgement of a problem. From then on, reminders are sent again."""
 
+    section = "problems"
     button = "Report again"
 
 

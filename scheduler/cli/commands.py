@@ -315,10 +315,6 @@ def outbox(ctx: click.Context, /, **given: object) -> None:
 
 
 outbox.params.insert(0, options.limit_option("messages"))
-for each in (OperationCommand("Ack"), OperationCommand("Unack"), OperationCommand("CloseProblem", "close")):
-    problems.add_command(each)
-for each in (OperationCommand("Retry"), OperationCommand("Drop")):
-    outbox.add_command(each)
 
 
 @click.group(cls=GroupWithExtras)
@@ -326,7 +322,9 @@ def cron() -> None:
     """Run a cron job now, show when an expression fires, import or export a crontab."""
 
 
-cron.add_command(OperationCommand("RunJob", "run"))
+for group in (problems, outbox, cron):
+    for each in commands_of_section(group.name or ""):
+        group.add_command(each)
 
 
 @command("cron:print_fire_times", name="next", of=cron)

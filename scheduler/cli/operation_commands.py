@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MODULES = ("heartbeatd.verbs", "heartbeatd.questions")
 CLASS = re.compile(r'^class (\w+)\([^\n]*\):\n    """(.+?)"""(.*?)\n\n\n', re.MULTILINE | re.DOTALL)  # docstring, and the rest
+WORD_OF_CLASS = re.compile(r'^    (section|command) = "(\w+)"$', re.MULTILINE)
 TYPES = {timedelta: DurationParam(), datetime: TimeParam(), int: click.INT}  # of options; any other value is a text
 
 Made = TypeVar("Made", bound="Operation", covariant=True)
@@ -73,8 +74,13 @@ class OperationCommand(click.Command):
 
 
 def commands_of_section(title: str) -> list[OperationCommand]:
-    """The commands of the verbs that are listed in a section of the help."""
-    return [OperationCommand(name) for name, each in _read_classes().items() if f'    section = "{title}"\n' in f"{each.rest}\n"]
+    """The commands of the verbs that are listed in a section of the help, or by the command with this name."""
+    found = []
+    for operation, text in _read_classes().items():
+        words = dict(WORD_OF_CLASS.findall(text.rest))
+        if words.get("section") == title:
+            found.append(OperationCommand(operation, words.get("command")))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
