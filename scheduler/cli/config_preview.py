@@ -22,7 +22,7 @@ from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import restart_warnings
-from scheduler.insight.config_forecast import A_WEEK, foresee_changes
+from scheduler.insight.forecast import A_WEEK, foresee_changes
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history, entries

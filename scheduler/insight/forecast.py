@@ -1,4 +1,4 @@
-"""Forecasts which entries will run and when, from their rows or, for new entries, from the config."""
+"""Forecasts which entries will run and when, and what another config would change: next runs, runs a week, and costs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,24 @@ from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
 from heartbeat.words import format_duration
-from heartbeatd.answers import ClockChange, DayTotals, PlanForecast, PlannedDay, PlannedEntry, WokenRuns
+from heartbeatd.answers import (
+    ClockChange,
+    ConfigForecast,
+    CostChange,
+    DailyMaximum,
+    DayTotals,
+    PlanForecast,
+    PlannedDay,
+    PlannedEntry,
+    RunsChange,
+    RunsOfKinds,
+    ScheduleChange,
+    WokenRuns,
+)
 from heartbeatd.questions import GetPlan
+from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.engine import plan_sync
-from scheduler.insight.daily_maximum import max_woken_runs
+from scheduler.insight.daily_maximum import compute_daily_maximum, max_woken_runs
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
@@ -24,9 +38,10 @@ from scheduler.model.outcome import Kind
 from scheduler.model.settings import Limits
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import entries
-from scheduler.work.plan import Plan
+from scheduler.work.plan import Plan, make_plan
 
 MAX_SPAN = timedelta(days=400)
+A_WEEK = timedelta(days=7)
 ALLOWED_YEARS = range(1900, 9900)  # in which a forecast may begin; datetime ends soon after
 MAX_LISTED_FIRINGS = 4  # runs of an entry on one day that are listed one by one; more are only counted
 
@@ -200,3 +215,76 @@ def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) ->
         for change in offset_changes(zone, begin, end):
             before, after = local_days.clock_before_and_after(change.instant, zone)
             yield ClockChange(zone=zone.key, at=change.instant, before=before, after=after)
+
+
+# --- what another config would change ---------------------------------------------------------------------------------
+
+
+def foresee_changes(
+    db: sqlite3.Connection, found: ConfigComparison, now: datetime, only: Key | None = None, span: timedelta = A_WEEK
+) -> ConfigForecast:
+    """What the new settings of a comparison would change. `only`: for this entry. Another `span` than a week is counted too."""
+    plans = make_plan(found.old), make_plan(found.new)
+    seen = [_forecasts(db, plan, now, only) for plan in plans]
+    keys = sorted({*seen[0], *seen[1]})
+    weeks = [_count_runs(side, now, A_WEEK) for side in seen]
+    spans = [_count_runs(side, now, span) for side in seen] if span != A_WEEK else []
+    costs = [_maximum(compute_daily_maximum(settings, now), only) for settings in (found.old, found.new)]
+    foreseen = ConfigForecast(
+        next=[
+            ScheduleChange(
+                name=Kind(key[0]).label_of(key[1]),
+                before=_next_run(seen[0].get(key), now),
+                after=_next_run(seen[1].get(key), now),
+                runs_a_week=_runs_of(weeks, [key]),
+                **({"runs": _runs_of(spans, [key])} if spans else {}),
+            )
+            for key in keys
+            if _is_moved(plans, key)
+        ],
+        runs_a_week=_runs_of_kinds(weeks, keys),
+        usd_a_day=CostChange(before=costs[0][0], after=costs[1][0]) if costs[0][1] or costs[1][1] else None,
+    )
+    if spans:
+        foreseen.runs, foreseen.span_s = _runs_of_kinds(spans, keys), span.total_seconds()
+    return foreseen
+
+
+def _forecasts(db: sqlite3.Connection, plan: Plan, now: datetime, only: Key | None) -> dict[Key, EntryForecast]:
+    found = {(each.course.kind, each.course.name): each for each in forecast_entries(db, plan, now)}
+    return {key: each for key, each in found.items() if only in (None, key)}
+
+
+def _count_runs(seen: Mapping[Key, EntryForecast], now: datetime, span: timedelta) -> Counter[Key]:
+    return Counter({key: each.count(now, now + span) for key, each in seen.items()})
+
+
+def _runs_of(counts: Iterable[Counter[Key]], keys: Iterable[Key]) -> RunsChange:
+    """The runs of these entries before and after."""
+    before, after = (sum(side[key] for key in keys) for side in counts)
+    return RunsChange(before=before, after=after)
+
+
+def _runs_of_kinds(counts: Iterable[Counter[Key]], keys: Iterable[Key]) -> RunsOfKinds:
+    agents, jobs = (_runs_of(counts, [key for key in keys if key[0] is kind]) for kind in (Kind.HEARTBEAT, Kind.CRON))
+    return RunsOfKinds(agents=agents, jobs=jobs)
+
+
+def _maximum(found: DailyMaximum, only: Key | None) -> tuple[float | None, bool]:
+    """The highest possible cost of a day, of all entries or of this one, and whether any of them calls an agent."""
+    if only is None:
+        return found.usd_per_day, bool(found.entries)
+    costs = [each.usd_per_day for each in found.entries if (each.kind, each.name) == only]
+    return (None if None in costs else sum(cost or 0 for cost in costs)), bool(costs)
+
+
+def _is_moved(plans: tuple[Plan, Plan], key: Key) -> bool:
+    """Whether the entry has another schedule."""
+    before, after = (each.entries.get(key) for each in plans)
+    if before is None or after is None:
+        return True
+    return (before.schedule_text, before.enabled, before.zone) != (after.schedule_text, after.enabled, after.zone)
+
+
+def _next_run(foreseen: EntryForecast | None, now: datetime) -> datetime | None:
+    return next(foreseen.times(now, now + MAX_SPAN), None) if foreseen else None
