@@ -37,16 +37,14 @@ class Group(StrEnum):
 class EntryHealth:
     """How an agent or a job is, in one word. `rank` orders the agents: 0 is the worst. `groups` are those that it belongs to."""
 
-    name: str
     label: str
     rank: int
     groups: frozenset[Group]
     entry: EntryStatus
 
     @property
-    def order(self) -> tuple[int, str]:
-        """The place among all agents, for sorting: problems first, then by name."""
-        return self.rank, self.name
+    def name(self) -> str:
+        return self.entry.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class AgentCard:
 
 def read_states(entries: Iterable[EntryStatus]) -> list[EntryHealth]:
     """How each agent or job is, the worst first. `entries` are those of the status."""
-    return sorted(map(_state_of, entries), key=lambda state: state.order)
+    return sorted(map(_state_of, entries), key=lambda state: (state.rank, state.name))
 
 
 def read_card(records: Records, state: EntryHealth) -> AgentCard:
@@ -131,7 +129,7 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
         wrong = "undelivered" if entry.undelivered and trouble is None else "stopped" if is_problem else ""
         label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
     rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
-    return EntryHealth(entry.name, label, rank, found or frozenset({Group.QUIET}), entry)
+    return EntryHealth(label, rank, found or frozenset({Group.QUIET}), entry)
 
 
 def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:
