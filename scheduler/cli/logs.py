@@ -86,8 +86,8 @@ def _daemon_events(db: sqlite3.Connection, *, running: bool) -> Iterator[LoggedE
     recorded = boots.all_boots(db)
     for boot in recorded:
         yield _event("daemon", boot.started_at, "started", f"pid {boot.pid}")
-        if boot is not recorded[-1] or not running:
-            yield _event("daemon", boot.seen_until, "stopped" if boot.clean else "ended unexpectedly")
+    for down in boots.downtimes_between(recorded, running=running):
+        yield _event("daemon", down.since, "stopped" if down.clean else "ended unexpectedly")
 
 
 def _event(

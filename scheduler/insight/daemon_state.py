@@ -48,8 +48,8 @@ class DaemonState:
         if self.last_seen is None and not self.is_running:
             found.append(("daemon_down", "the daemon has never run: `heartbeatd run` starts it"))
         elif not self.is_running and self.last_seen is not None:
-            how = "it was stopped" if self.ended_cleanly else "it ended unexpectedly"
-            found.append(("daemon_down", f"the daemon has not run since {times.at(self.last_seen)}; {how}"))
+            how = reason_texts.ending_text(self.ended_cleanly)
+            found.append(("daemon_down", f"the daemon has not run since {times.at(self.last_seen)}; it {how}"))
         elif self.is_frozen and self.last_seen is not None:
             hangs = f"pid {self.pid} hangs, or cannot write its database"
             how = f"pid {self.pid} is stopped; `kill -CONT {self.pid}`" if self.is_stopped else hangs
@@ -134,11 +134,8 @@ def events_of_period(db: sqlite3.Connection, zone: ZoneInfo, period: Period, *, 
 
 def _boot_events(db: sqlite3.Connection, *, running: bool) -> Iterator[DaemonEvent]:
     all_boots = boots.all_boots(db)
-    for each in all_boots:
-        yield each.started_at, "daemon_started", f"the daemon started, pid {each.pid}"
-        if each is all_boots[-1] and running:
-            continue
-        if each.clean:
-            yield each.seen_until, "daemon_stopped", "the daemon stopped cleanly"
-        else:
-            yield each.seen_until, "daemon_lost", "the daemon was last seen alive; it ended unexpectedly"
+    for boot in all_boots:
+        yield boot.started_at, "daemon_started", f"the daemon started, pid {boot.pid}"
+    for down in boots.downtimes_between(all_boots, running=running):
+        what = "daemon_stopped" if down.clean else "daemon_lost"
+        yield down.since, what, f"the daemon {reason_texts.ending_text(down.clean)}"

@@ -295,10 +295,10 @@ def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationA
 
 def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     """What happened to every slot of a time (grouped), which other runs there were, and events of daemon and clocks."""
-    records, history = replace(explained.records, period=period), explained.load_history(period.begin, period.end)
+    records, record = replace(explained.records, period=period), explained.record(period.begin, period.end)
     stretches = slot_history.group_results(explained.slot_results(period.begin, period.end))
     totals = [(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots]
-    beside = Counter(run.cause for run in history.other_runs).most_common()
+    beside = Counter(run.cause for run in record.other_runs).most_common()
     found = events_of_period(explained.db, explained.zone, period, running=explained.records.daemon.is_running)
     events = [(each.at, each.what, each.says) for each in found]
     events += [
@@ -375,7 +375,7 @@ def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> I
             yield _fact("notice", notice.state, reason_texts.notice_text(notice, explained.times.at))
     for held in outbox.held_notices(explained.db, explained.row.name) if explained.row.kind is Kind.CRON else ():
         if held.run_id != (last_run and last_run.id):
-            waits = f"{outbox.hold_text(held.hold.agents)}, until {explained.times.at(held.hold.until)} at most"
+            waits = reason_texts.hold_text(held.hold.agents, held.hold.until, explained.times.at)
             yield _fact("notice", "delayed", f"{held.notice} (run {held.run_id}): {held.target.channel} {waits}")
 
 

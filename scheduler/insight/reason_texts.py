@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,9 +12,9 @@ from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.problem import Effect, EndedBy
 from scheduler.model.wake import RejectedBecause
+from scheduler.store import outbox
 from scheduler.store.boots import STOPPED, Stall
 from scheduler.store.clock_changes import ClockChange
-from scheduler.store.outbox import hold_text
 from scheduler.store.rejected_wakes import RejectedWakes
 
 DAEMON_DOWN = "daemon_down"
@@ -79,6 +79,11 @@ DELIVERY_TEXTS: dict[str, str] = {
     DeliveryState.DROPPED: "accepted, not delivered and dropped",
 }  # after `alert` or `message`
 
+FREEZE_TEXTS: dict[str | None, str] = {
+    STOPPED: "its process was stopped by a signal",
+    None: "its process got no CPU time or disk access, or was stopped",
+}  # by the cause of a stall
+
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     **{(Outcome.ALERT, state): f"ran, alert {text}" for state, text in DELIVERY_TEXTS.items()},
     **{(Outcome.OK, state): f"ran, message {text}" for state, text in DELIVERY_TEXTS.items()},
@@ -93,7 +98,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.MUTED): "ran, message suppressed (mute)",
     (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another attempt",
     (CLOCK_JUMPED, SLEPT): "the machine was suspended",
-    (STOOD_STILL, STOPPED): "the daemon was frozen: its process was stopped by a signal",
+    (STOOD_STILL, STOPPED): f"the daemon was frozen: {FREEZE_TEXTS[STOPPED]}",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has made a probe call to its provider",
 }
@@ -128,7 +133,7 @@ REASON_TEXTS: dict[str, str] = {
     Skip.SUPERSEDED: "replaced by a woken run, or skipped because of the longer interval after failures",
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
-    STOOD_STILL: "the daemon was frozen: its process got no CPU time or disk access, or was stopped",
+    STOOD_STILL: f"the daemon was frozen: {FREEZE_TEXTS[None]}",
     RUNNING: "running",
     WAITING: "waiting for its next attempt",
     DUE: "due, about to start",
@@ -201,8 +206,13 @@ def rejected_wakes_text(rejected: RejectedWakes, at: Clock, *, of_job: bool) -> 
 def notice_text(notice: RunNotice, at: Clock) -> str:
     """A notification about a run: which, where, its state, and what happened to it if it was delayed."""
     line, held = f"{notice.notice}: {notice.channel} {notice.state}", notice.held_back
-    waits = f"{hold_text(held.agents)}, until {at(held.until)} at most" if held and held.agents and held.until else ""
+    waits = hold_text(held.agents, held.until, at) if held and held.agents and held.until else ""
     return "; ".join(filter(None, (line, waits, held.note if held else "")))
+
+
+def hold_text(agents: Sequence[str], until: datetime, at: Clock) -> str:
+    """Why a notification is delayed, and for how long at most."""
+    return f"{outbox.hold_text(agents)}, until {at(until)} at most"
 
 
 def ending_text(clean: bool) -> str:
@@ -221,6 +231,4 @@ def clock_change_text(change: ClockChange) -> str:
 def stall_text(stall: Stall) -> str:
     """How long the daemon was frozen, and why if that is known."""
     long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
-    if stall.cause == STOPPED:
-        return f"the daemon had been frozen for {long}: its process was stopped by a signal"
-    return f"the daemon had been frozen for {long}: its process got no CPU time or disk access, or was stopped"
+    return f"the daemon had been frozen for {long}: {FREEZE_TEXTS[stall.cause]}"

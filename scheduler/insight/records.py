@@ -17,7 +17,7 @@ from scheduler.insight import obstacles, slot_history
 from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
 from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
-from scheduler.insight.slot_history import LoadedHistory, MissedRecords, SlotGroup, SlotResult
+from scheduler.insight.slot_history import EntryRecord, MissedRecords, SlotGroup, SlotResult
 from scheduler.model import entry_schedule
 from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEvent
 from scheduler.model.entry import Entry, Key
@@ -203,7 +203,7 @@ class ExplainedEntry:
     def __init__(self, records: Records, row: EntryRow) -> None:
         self.records = records
         self.row = row
-        self._histories: dict[tuple[datetime, datetime], LoadedHistory] = {}
+        self._loaded: dict[tuple[datetime, datetime], EntryRecord] = {}
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -258,23 +258,23 @@ class ExplainedEntry:
         """The environment variables that set its values."""
         return [each for each in self.records.overrides if each.concerns(self.label)]
 
-    def load_history(self, begin: datetime, end: datetime) -> LoadedHistory:
+    def record(self, begin: datetime, end: datetime) -> EntryRecord:
         """What is on record about its slots and other runs in [begin, end)."""
-        if (begin, end) not in self._histories:
+        if (begin, end) not in self._loaded:
             running, is_limited = self.records.daemon.is_running, self.records.agents is not None
-            self._histories[begin, end] = slot_history.load_history(
+            self._loaded[begin, end] = slot_history.load_record(
                 self.db, self.row, begin, end, self.now, running=running, is_limited=is_limited
             )
-        return self._histories[begin, end]
+        return self._loaded[begin, end]
 
     def slot_results(self, begin: datetime, end: datetime) -> list[SlotResult]:
         """What happened to each slot in [begin, end)."""
-        return slot_history.slot_results(self.load_history(begin, end).record, begin, end)
+        return slot_history.slot_results(self.record(begin, end), begin, end)
 
     def timeline(self, begin: datetime, end: datetime) -> list[SlotGroup]:
         """The slots and other runs in [begin, end) as they are drawn, sorted by time. A time without slots reaches to its end."""
         groups = slot_history.group_if_many(self.slot_results(begin, end))
         following = [*(group.first for group in groups[1:]), end]
         marks = [group if group.slot_count else replace(group, last=at) for group, at in zip(groups, following, strict=True)]
-        others = (SlotGroup.of_run(run) for run in self.load_history(begin, end).other_runs if begin <= run.slot < end)
+        others = (SlotGroup.of_run(run) for run in self.record(begin, end).other_runs if begin <= run.slot < end)
         return sorted([*marks, *others], key=lambda mark: mark.first)

@@ -95,7 +95,7 @@ class MissedRecords:
 
 @dataclass(frozen=True, slots=True)
 class EntryRecord:
-    """All that is on record about an entry's slots in a period; `rows` are those that stand for slots and not for wakes.
+    """All that is on record about an entry in a period. `rows` stand for slots, and `other_runs` were not started by slots.
 
     `paused_until` None: the entry is not paused. `blocked_by` is the skip reason that an open run causes. `backs_off_until` is
     the end of backing off after failures.
@@ -106,6 +106,7 @@ class EntryRecord:
     missed: MissedRecords
     now: datetime
     settled_until: datetime
+    other_runs: Sequence[SlotRow] = ()
     paused_until: datetime | None = None
     blocked_by: Skip | None = None
     backs_off_until: datetime | None = None
@@ -261,15 +262,7 @@ def cause_of_run(state: str, outcome: str | None, reason: str | None, suppressio
 TRIGGERS_WITHOUT_SLOT = WOKEN | {Trigger.REBOOT, Trigger.RESULT}  # runs that no slot starts
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedHistory:
-    """The record of a period, and the runs in it that no slot started."""
-
-    record: EntryRecord
-    other_runs: tuple[SlotRow, ...]
-
-
-def load_history(
+def load_record(
     db: sqlite3.Connection,
     entry_row: EntryRow,
     begin: datetime,
@@ -278,15 +271,16 @@ def load_history(
     *,
     running: bool,
     is_limited: bool = False,
-) -> LoadedHistory:
+) -> EntryRecord:
     """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
     deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
     found = [(row["trigger"] not in TRIGGERS_WITHOUT_SLOT, _slot_row(row, deliveries, is_limited=is_limited)) for row in rows]
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
-    record = EntryRecord(
+    return EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
         rows=tuple(each for is_slot, each in found if is_slot),
+        other_runs=tuple(each for is_slot, each in found if not is_slot),
         missed=missed_records(db, begin, end, running=running),
         now=now,
         settled_until=entry_row.settled_until,
@@ -294,7 +288,6 @@ def load_history(
         backs_off_until=entry_row.backs_off_until,
         blocked_by=planning.reason_of_open_run(open_run) if open_run else None,
     )
-    return LoadedHistory(record, tuple(each for is_slot, each in found if not is_slot))
 
 
 def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, running: bool) -> MissedRecords:
