@@ -82,11 +82,7 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
                 yield Finding("ok", "database", f"{files.database} does not exist yet; `heartbeatd run` creates it")
             else:
                 yield Finding("ok", "database", f"{files.shown} {'can be read' if files.server else 'is intact'}")
-                yield from installation_checks.check_outbox(db)
-                yield from installation_checks.check_downtime(db, format_time, zone_name())
-                if files.server:
-                    yield installation_checks.check_clock(boots.find_clock_difference(db, utc_now()))
-                    yield installation_checks.check_replication(boots.read_replication(db))
+                yield from installation_checks.check_records(db, utc_now(), format_time, zone_name())
                 leader = boots.find_leader(db)
     except ExpectedError as error:
         yield Finding("bad", "database", str(error))

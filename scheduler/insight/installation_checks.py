@@ -27,6 +27,7 @@ from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.daemon_health import QueueState
 from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox
+from scheduler.store.transaction import is_file
 from scheduler.system import state_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
 from scheduler.work import tracing
@@ -124,7 +125,7 @@ def check_replication(found: boots.Replication) -> Finding:
     return Finding("ok", "server", f"{names}, synchronous" if found.standbys else "no standby is connected")
 
 
-def check_clock(difference: str | None) -> Finding:
+def _check_clock(difference: str | None) -> Finding:
     """Whether the clocks of this host and of the PostgreSQL server agree."""
     if difference is None:
         return Finding("ok", "clock", "agrees with the clock of the PostgreSQL server")
@@ -181,7 +182,21 @@ def check_disk(database: Path) -> Finding:
     return Finding("ok", "disk", f"{disk_reserve.format_mib(disk_reserve.free_bytes(database))} free, {kept}")
 
 
-def check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
+def check_records(
+    db: sqlite3.Connection, now: datetime, format_time: Callable[[datetime | None], str], zone: str
+) -> Iterator[Finding]:
+    """What the database says of messages and downtimes, and the clock and the replication of a server.
+
+    `zone` is the name of the zone in which `format_time` shows times.
+    """
+    yield from _check_outbox(db)
+    yield from _check_downtime(db, format_time, zone)
+    if not is_file(db):
+        yield _check_clock(boots.find_clock_difference(db, now))
+        yield check_replication(boots.read_replication(db))
+
+
+def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
     """The channels with messages that were given up."""
     for channel in outbox.unfinished_by_channel(db):
         if channel.dead:
@@ -189,8 +204,8 @@ def check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
             yield Finding("warn", "outbox", text)
 
 
-def check_downtime(db: sqlite3.Connection, format_time: Callable[[datetime | None], str], zone: str) -> Iterator[Finding]:
-    """The last time in which no daemon ran. `zone` is the name of the zone in which `format_time` shows times."""
+def _check_downtime(db: sqlite3.Connection, format_time: Callable[[datetime | None], str], zone: str) -> Iterator[Finding]:
+    """The last time in which no daemon ran."""
     for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
         how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"

@@ -33,7 +33,6 @@ from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
 
-PARAMETERS = ("on", "cursor")
 MAX_RUNS = 20  # on one page
 MAX_WAKES = 50
 LABEL_HOURS = 3  # between two labels of the time axis

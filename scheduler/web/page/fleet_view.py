@@ -18,7 +18,6 @@ from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 
-PARAMETERS = ("q", "show", "page")
 CARDS_PER_PAGE = 48
 LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
 # The shape of a slot in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the colours

@@ -21,8 +21,6 @@ from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
 
-LIST_PARAMETERS = ("q", "show", "page")
-JOB_PARAMETERS = ("before", "config")
 PAGE_SIZE = 100  # jobs on one page
 RUNS_SHOWN = 20
 NEXT_SHOWN = 10

@@ -20,14 +20,10 @@ from scheduler.web.page import (
     agent_checklist,
     agent_config,
     agent_view,
-    changes_view,
-    costs_view,
-    doctor_view,
+    daemon_views,
     fleet_view,
     jobs_view,
-    outbox_view,
     plan_view,
-    problems_view,
 )
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, Sessions, cookie_header, is_own_url
 from scheduler.web.page.rendering import Page, render_page, static_response
@@ -49,29 +45,29 @@ NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use
 
 # The views: path, function, what it concerns, and the keys that the query may have.
 VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], Concern, tuple[str, ...]], ...] = (
-    ("/", fleet_view.show_fleet, Concern.PART, fleet_view.PARAMETERS),
+    ("/", fleet_view.show_fleet, Concern.PART, ("q", "show", "page")),
     ("/page/cards/{name}", fleet_view.show_card, Concern.AGENT, ()),
-    ("/page/agents/{name}", agent_view.show_agent, Concern.AGENT, agent_view.PARAMETERS),
+    ("/page/agents/{name}", agent_view.show_agent, Concern.AGENT, ("on", "cursor")),
     ("/page/agents/{name}/checklist", agent_checklist.show_checklist, Concern.AGENT, ()),
     ("/page/agents/{name}/config", agent_config.show_config, Concern.AGENT, ()),
     ("/page/runs/{id}", agent_view.show_run, Concern.RUN, ()),
-    ("/page/problems", problems_view.show_problems, Concern.PART, problems_view.PARAMETERS),
-    ("/page/jobs", jobs_view.list_jobs, Concern.PART, jobs_view.LIST_PARAMETERS),
-    ("/page/jobs/{name}", jobs_view.show_job, Concern.JOB, jobs_view.JOB_PARAMETERS),
-    ("/page/outbox", outbox_view.list_messages, Concern.PART, outbox_view.LIST_PARAMETERS),
-    ("/page/outbox/{id}", outbox_view.show_message, Concern.MESSAGE, ()),
-    ("/page/plan", plan_view.show_plan, Concern.PART, plan_view.PARAMETERS),
-    ("/page/costs", costs_view.show_costs, Concern.PART, costs_view.PARAMETERS),
-    ("/page/changes", changes_view.list_changes, Concern.PART, changes_view.LIST_PARAMETERS),
-    ("/page/changes/{id}", changes_view.show_change, Concern.PART, ()),
-    ("/page/doctor", doctor_view.show_doctor, Concern.ALL, doctor_view.PARAMETERS),
+    ("/page/problems", daemon_views.show_problems, Concern.PART, ("show",)),
+    ("/page/jobs", jobs_view.list_jobs, Concern.PART, ("q", "show", "page")),
+    ("/page/jobs/{name}", jobs_view.show_job, Concern.JOB, ("before", "config")),
+    ("/page/outbox", daemon_views.list_messages, Concern.PART, ("state", "before")),
+    ("/page/outbox/{id}", daemon_views.show_message, Concern.MESSAGE, ()),
+    ("/page/plan", plan_view.show_plan, Concern.PART, ("q", "kind", "page")),
+    ("/page/costs", daemon_views.show_costs, Concern.PART, ("for",)),
+    ("/page/changes", daemon_views.list_changes, Concern.PART, ("before", "result")),
+    ("/page/changes/{id}", daemon_views.show_change, Concern.PART, ()),
+    ("/page/doctor", daemon_views.show_doctor, Concern.ALL, ("database",)),
 )
 
 # Forms whose handlers call requests of the API. Whenever a form is refused, they show it with everything that was sent.
 FORMS: tuple[tuple[str, Handle, Concern], ...] = (
     ("/page/agents/{name}/checklist", agent_checklist.save_checklist, Concern.AGENT),
     ("/page/agents/{name}/config", agent_config.send_config, Concern.AGENT),
-    ("/page/changes/check", changes_view.check_reload, Concern.ALL),
+    ("/page/changes/check", daemon_views.check_reload, Concern.ALL),
 )
 
 

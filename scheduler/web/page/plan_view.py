@@ -17,7 +17,6 @@ from scheduler.web.page.time_axis import TimeAxis
 from scheduler.web.page.views import PageRequest
 from scheduler.work import plan as plans
 
-PARAMETERS = ("q", "kind", "page")
 SPAN = timedelta(hours=48)
 PAGE_SIZE = 60  # lines of the picture
 HOURS_PER_LABEL = 6

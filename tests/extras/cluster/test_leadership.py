@@ -36,7 +36,7 @@ from scheduler.cli.main import main
 from scheduler.extras.cluster.command_lanes import try_to_hold_lane
 from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
-from scheduler.insight.installation_checks import check_clock, check_replication
+from scheduler.insight.installation_checks import check_records, check_replication
 from scheduler.model.problem import Subject
 from scheduler.model.timestamps import to_millis
 from scheduler.store import boots, lane_holds, problems, recorded_times
@@ -143,10 +143,10 @@ def test_a_server_that_may_lose_commits_and_a_clock_that_differs_are_reported(ad
         assert (found.level, words in found.text) == (level, True), found
     with closing(open_for_writing(address)) as store:
         assert boots.read_replication(store.connection) == boots.Replication(waits=False, commits="on", standbys=0)
-        for hours, words in ((0, None), (1, "3600 s behind"), (-1, "3600 s ahead of")):
-            difference = boots.find_clock_difference(store.connection, datetime.now(UTC) + timedelta(hours=hours))
-            assert (difference is None) if words is None else (words in str(difference))
-            assert check_clock(difference).level == ("ok" if words is None else "warn")
+        for hours, level, words in ((0, "ok", "agrees"), (1, "warn", "3600 s behind"), (-1, "warn", "3600 s ahead of")):
+            now = datetime.now(UTC) + timedelta(hours=hours)
+            listed = {each.what: each for each in check_records(store.connection, now, str, "UTC")}
+            assert (listed["clock"].level, words in listed["clock"].text, listed["server"].level) == (level, True, "ok")
 
 
 def test_an_expired_lease_is_taken_over_and_the_former_leader_writes_nothing(
