@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from scheduler.engine.tick_items import Tick, run_isolated
+from scheduler.engine.tick_items import Tick
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.expected_error import ExpectedError
 from scheduler.system.log import log_event
@@ -46,11 +46,13 @@ class PendingRequest:
     def apply(self, tick: Tick) -> None:
         """Carry the request out. The answer is kept back until the tick is committed.
 
-        If it raises an unexpected exception, its changes are undone, and its sender gets a refusal.
+        If it raises an unexpected exception, its changes and that of the plan are undone, and its sender gets a refusal.
         """
         self._answer, self._refusal = None, None
+        plan = tick.plan
 
         def refuse(error: Exception) -> None:
+            tick.adopt_plan(plan)
             log_event(logging.ERROR, "request_broken", error=error)
             tick.note_error(TickPart.REQUEST, "a request", error)
             self._refusal = Refused("broken", "the daemon failed to do this; see its log")
@@ -61,7 +63,7 @@ class PendingRequest:
             except Refused as refusal:
                 self._refusal = refusal
 
-        run_isolated(tick, answer, refuse)
+        tick.tx.run_part(answer, refuse)
 
     def send_reply(self) -> None:
         """Complete the future with the answer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from scheduler.system.log import log_event
 from scheduler.work.plan import Plan
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 POSTPONEMENT = timedelta(hours=1)
 PART_PAUSE = timedelta(minutes=5)
@@ -73,23 +71,6 @@ class Tick:
         self.broken.append(f"{about}: {type(error).__name__}")
 
 
-def run_isolated(tick: Tick, act: Callable[[], T], on_error: Callable[[Exception], R]) -> T | R:
-    """Run a part of a tick. If it raises, its rows, its events and a change of the plan are undone, and `on_error` answers.
-
-    Errors of SQLite concern the whole transaction, so they are raised. A savepoint takes 2 µs, and a beat about 100.
-    Without a write it takes no statement at all (`store/transaction`), so that idle ticks do not pay for it either.
-    """
-    plan = tick.plan
-    try:
-        with tick.tx.savepoint():
-            return act()
-    except sqlite3.Error:
-        raise
-    except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
-        tick.adopt_plan(plan)
-        return on_error(error)
-
-
 def run_for_entry(
     tick: Tick,
     kind: Kind,
@@ -118,7 +99,7 @@ def run_for_entry(
         if entry_row is not None:
             entries.change_entry(tick.tx, entry_row, entry_row._replace(due_at=again_at))
 
-    return run_isolated(tick, act, on_error)
+    return tick.tx.run_part(act, on_error)
 
 
 def _close_unrecorded_run(tick: Tick, kind: Kind, name: str, run_id: int, error: Exception) -> None:
@@ -136,7 +117,7 @@ def run_for_message(tick: Tick, message: OutboxMessage, act: Callable[[], T]) ->
         tick.note_error(TickPart.MESSAGE, f"message {message.id}", error)
         outbox.mark_message_dead(tick.tx, message, f"internal error ({type(error).__name__}); see the log of the daemon")
 
-    return run_isolated(tick, act, give_up)
+    return tick.tx.run_part(act, give_up)
 
 
 class TickParts:
@@ -157,7 +138,7 @@ class TickParts:
             self._paused[name] = tick.now + PART_PAUSE
             return otherwise
 
-        return run_isolated(tick, act, leave_out)
+        return tick.tx.run_part(act, leave_out)
 
     def is_paused(self, name: TickPart, now: datetime) -> bool:
         """Whether a part is left out now."""

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.model.budget import Amount
 from scheduler.model.circuit import Breaker, Circuit
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.timestamps import to_millis
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -51,23 +52,24 @@ class Transaction:
         """Record an event. It is published only if the transaction commits."""
         self.events.append(event)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """A part of the transaction that is undone if it raises: its rows and its events.
+    def run_part(self, act: Callable[[], T], on_error: Callable[[Exception], T]) -> T:
+        """Run a part of the transaction. If it raises, its rows and its events are undone, and `on_error` gets the exception.
 
-        After an error of SQLite nothing is undone here, because the whole transaction will be rolled back.
+        Errors of SQLite are raised, because the whole transaction will be rolled back. A part that writes nothing takes no
+        statement. Otherwise its savepoint takes 2 µs, and a beat about 100.
         """
         reported, pending = len(self.events), self.db.open_savepoint()
         try:
-            yield
+            done = act()
         except sqlite3.Error:
             raise
-        except Exception:
+        except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
             self.db.undo_savepoint(pending)
             del self.events[reported:]
             self.held_lanes = self.entries_with_wakes = self.open_breakers = None  # their rows may have changed back
-            raise
+            return on_error(error)
         self.db.close_savepoint()
+        return done
 
 
 # Some columns have older names than their fields. Columns are read by position: names would take three times as long.

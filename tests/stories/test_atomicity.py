@@ -153,11 +153,14 @@ def test_a_row_that_was_changed_in_a_failed_part_stays_as_it_was_before_the_part
             row = add_entry_row(tx, Kind.HEARTBEAT, "ops")
             before = row._replace(quiet=2)
             entries.change_entry(tx, row, before)
-            with pytest.raises(ZeroDivisionError), tx.savepoint():
+
+            def fail() -> Exception | None:
                 entries.change_entry(tx, before, before._replace(failures=1))
                 db.count_slots(row.id, bad=1)
                 assert entries.find_entry(db, Kind.HEARTBEAT, "ops") == before._replace(failures=1)  # this writes both changes
                 raise ZeroDivisionError
+
+            assert isinstance(tx.run_part(fail, lambda error: error), ZeroDivisionError)
             assert entries.get_entry(tx, Kind.HEARTBEAT, "ops") == before
         assert entries.find_entry(store.connection, Kind.HEARTBEAT, "ops") == before
         assert store.connection.execute("select bad_slots from entry").fetchone()[0] == 0
@@ -166,11 +169,15 @@ def test_a_row_that_was_changed_in_a_failed_part_stays_as_it_was_before_the_part
 def test_a_failed_part_within_another_part_undoes_only_itself(tmp_path: Path, database_of: DatabaseOf) -> None:
     with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
         tx = Transaction(db, NOON, "me")
-        with tx.savepoint():
-            with pytest.raises(ZeroDivisionError), tx.savepoint():
-                add_entry_row(tx, Kind.CRON, "undone")
-                raise ZeroDivisionError
+
+        def fail() -> Exception | None:
+            add_entry_row(tx, Kind.CRON, "undone")
+            raise ZeroDivisionError
+
+        def succeed() -> None:
+            assert isinstance(tx.run_part(fail, lambda error: error), ZeroDivisionError)
             add_entry_row(tx, Kind.HEARTBEAT, "ops")
-            with tx.savepoint():
-                add_entry_row(tx, Kind.HEARTBEAT, "kept")
+            tx.run_part(lambda: add_entry_row(tx, Kind.HEARTBEAT, "kept"), pytest.fail)
+
+        tx.run_part(succeed, pytest.fail)
         assert [row.name for row in entries.all_entries(db)] == ["kept", "ops"]
