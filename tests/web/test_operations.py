@@ -20,7 +20,7 @@ from scheduler.web import routes
 from scheduler.web.alertmanager import wake_from_alerts
 from scheduler.web.api_request import parse_sent
 from scheduler.web.http_errors import HttpError
-from scheduler.web.page.verb_forms import forms_of
+from scheduler.web.page.rendering import forms_of
 from scheduler.web.perform import ENDPOINTS, HANDLERS
 
 

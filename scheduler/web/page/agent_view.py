@@ -25,8 +25,7 @@ from scheduler.store import runs, wakes
 from scheduler.web.app_state import open_reader
 from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
-from scheduler.web.page.colour_classes import colour_of_level
-from scheduler.web.page.rendering import Page
+from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.time_axis import Label, TimeAxis
 from scheduler.web.page.views import FormRequest, Handle, PageRequest, Redirect
 from scheduler.web.perform import ask

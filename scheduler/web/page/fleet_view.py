@@ -12,8 +12,7 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.http_errors import not_found
-from scheduler.web.page.colour_classes import colour_of_level
-from scheduler.web.page.rendering import Page
+from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
 from scheduler.web.queries import read_records

@@ -1,4 +1,4 @@
-"""Renders the templates of the status page, with its filters, security headers and static files.
+"""Renders the templates of the status page, with its filters, forms of verbs, colours, security headers and static files.
 
 Jinja2 is imported at the first request, so that a daemon saves this cost if its page is never opened.
 """
@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 from zoneinfo import ZoneInfo
 
 from starlette.responses import HTMLResponse, Response
 
 from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
+from heartbeatd.operations import Concern, Endpoint, keys_of
+from heartbeatd.verbs import VERB_ENDPOINTS, Verb
+from scheduler.model.levels import Level, level_of
+from scheduler.model.outcome import Outcome
 from scheduler.store.outbox import hold_text
 from scheduler.web.http_errors import not_found
-from scheduler.web.page import colour_classes
-from scheduler.web.page.verb_forms import forms_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +39,17 @@ PAGE_HEADERS = {
 }
 STATIC_HEADERS = {"Cache-Control": "public, max-age=31536000, immutable"}  # the URL contains a hash of the file
 LONGEST_TEXT = 20_000  # characters of one text on a page
+INPUT_KINDS = {bool: "checkbox", int: "number", timedelta: "duration"}  # of inputs; any other value is a text
+
+# The class in style.css of each level, as on the dashboards (docs/dashboards.md).
+# good: green. bad: red. late: orange, a warning. wait: yellow. note: blue, an alert. off: grey, as planned.
+COLOURS_OF_LEVELS: dict[Level, str] = {
+    Level.GOOD: "good",
+    Level.ALERT: "note",
+    Level.WAITING: "wait",
+    Level.LOST: "late",
+    Level.BAD: "bad",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +112,8 @@ def _environment() -> Environment:
         "share": share_of_limit,
         "took": run_time,
         "hold": hold_text,
-        "colour": colour_classes.colour_of_word,
-        "run_colour": colour_classes.colour_of_run,
+        "colour": colour_of_word,
+        "run_colour": colour_of_run,
     }
     environment.globals |= {"static_url": static_url, "forms_of": forms_of}
     return environment
@@ -166,3 +179,66 @@ def run_time(run: RunRecord | LastRun) -> str:
     assert run.started_at is not None and run.finished_at is not None  # it has ended
     took = run.finished_at - run.started_at
     return f"{took.total_seconds():.1f} s" if took < timedelta(minutes=1) else format_span(took)
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def colour_of_level(level: Level) -> str:
+    """The class of a level; `off` (grey) for what is planned or unknown."""
+    return COLOURS_OF_LEVELS.get(level, "off")
+
+
+def colour_of_word(word: str | None) -> str:
+    """The class of a word; `off` (grey) for any other word."""
+    level = level_of(word)
+    return colour_of_level(level) if level else "off"
+
+
+def colour_of_run(run: RunRecord | LastRun) -> str:
+    """The class of a run as the API returns it: of its outcome, of the reason if it was skipped, or of its state."""
+    if run.outcome == Outcome.SKIPPED:
+        return colour_of_word(str(run.reason))
+    return colour_of_word(str(run.outcome or run.state))
+
+
+# --- forms that send a verb -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of a form. `kind` is checkbox, number, duration or text."""
+
+    key: str
+    label: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerbForm:
+    """The form of a verb for one kind of subject."""
+
+    endpoint: Endpoint
+    verb: type[Verb]
+
+    @property
+    def word(self) -> str:
+        """The last word of the path."""
+        return self.endpoint.path.rpartition("/")[2]
+
+    @property
+    def inputs(self) -> list[Input]:
+        titled = ((key, field) for key, field in keys_of(self.verb).items() if field.title)
+        return [Input(key, str(field.title).rstrip("."), _kind_of(field.annotation)) for key, field in titled]
+
+
+def _kind_of(annotation: object) -> str:
+    return next((INPUT_KINDS[each] for each in (annotation, *get_args(annotation)) if each in INPUT_KINDS), "text")
+
+
+@cache
+def forms_of(subject: str) -> tuple[VerbForm, ...]:
+    """The forms for an agent, a job, a run, a message or a problem, in the order of the verbs."""
+    concern = Concern[subject.upper()]
+    listed = ((each, each.operation) for each in VERB_ENDPOINTS.values() if each.concern is concern)
+    return tuple(VerbForm(each, verb) for each, verb in listed if issubclass(verb, Verb) and verb.button)
