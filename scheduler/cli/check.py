@@ -14,9 +14,16 @@ from heartbeat.runners.errors import CallError
 from heartbeat.spec import ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli import options
-from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source
-from scheduler.cli.output import format_table, print_answer, print_config_errors, print_warnings, shorten_to_line, utc_now
+from scheduler.cli.output import (
+    format_table,
+    paint,
+    print_answer,
+    print_config_errors,
+    print_warnings,
+    shorten_to_line,
+    utc_now,
+)
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load

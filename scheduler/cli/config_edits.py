@@ -16,8 +16,7 @@ import click
 
 from heartbeat.words import format_duration
 from scheduler.cli import daemon_files
-from scheduler.cli.colours import paint
-from scheduler.cli.output import host_zone_name, utc_now
+from scheduler.cli.output import host_zone_name, paint, utc_now
 from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS

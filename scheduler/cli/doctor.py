@@ -11,9 +11,16 @@ from pathlib import Path
 
 from heartbeat.runners import ProcessResult
 from scheduler.cli import daemon_files
-from scheduler.cli.colours import paint_label
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import describe_process, format_time, print_answer, utc_now, wrap_text, zone_name
+from scheduler.cli.output import (
+    describe_process,
+    format_time,
+    paint_label,
+    print_answer,
+    utc_now,
+    wrap_text,
+    zone_name,
+)
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config

@@ -20,7 +20,6 @@ from heartbeatd.answers import (
 )
 from heartbeatd.questions import Explain
 from scheduler.cli import daemon_files, options
-from scheduler.cli.colours import paint, paint_label
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
@@ -30,6 +29,8 @@ from scheduler.cli.output import (
     format_fact,
     format_list,
     host_zone,
+    paint,
+    paint_label,
     print_answer,
     utc_now,
     wrap_text,

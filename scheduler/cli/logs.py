@@ -15,9 +15,8 @@ import click
 from heartbeat.words import one_line
 from heartbeatd.answers import LoggedEvent
 from scheduler.cli import daemon_files, options
-from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source
-from scheduler.cli.output import format_elapsed, format_time, utc_now, zone_name
+from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zone_name
 from scheduler.insight import reload_history
 from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run

@@ -1,4 +1,8 @@
-"""Formats tables, times, amounts and names for the terminal."""
+"""Formats tables, times, amounts and names for the terminal, and colours words by their level.
+
+Errors are red, warnings yellow, good results green, and planned skips dim. `click.echo` removes the colours in pipes and files,
+with `NO_COLOR`, and with `--color never`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,6 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd, one_line
-from scheduler.cli.colours import paint, paint_label, style_of
 from scheduler.model.levels import Level
 from scheduler.model.local_days import is_repeated, local_text, offset_text
 from scheduler.model.problem import Subject
@@ -42,6 +45,41 @@ COUNT_UNITS = ((1_000_000_000, "g"), (1_000_000, "m"), (1_000, "k"))
 UNLIMITED_WIDTH = 1_000_000  # columns: in a pipe or a file nothing is cut
 NO_BREAK = "\N{NO-BREAK SPACE}"  # not printable, so no text that is wrapped contains it
 SECOND_HALF = "\0"  # likewise; added to each character of two columns, because textwrap counts characters
+COLOURS = {Level.BAD: "red", Level.LOST: "yellow", Level.ALERT: "yellow", Level.GOOD: "green"}
+
+
+def style_of(level: Level | None) -> str:
+    """The style of a level, as rich names it; empty for most levels."""
+    return "dim" if level is Level.PLANNED else COLOURS.get(level, "") if level else ""
+
+
+def paint(text: str, level: Level | None) -> str:
+    """The text in the colour of its level; as it is without a level."""
+    style = style_of(level)
+    if not style or not text:
+        return text
+    return click.style(text, dim=True) if style == "dim" else click.style(text, fg=style)
+
+
+def paint_label(lines: Iterable[str], label: str, level: Level | None) -> list[str]:
+    """The lines, with a label at the beginning of the first line in the colour of a level."""
+    lines = list(lines)
+    if lines and level and lines[0].startswith(label):
+        lines[0] = paint(label, level) + lines[0][len(label) :]
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A line `label: text` whose label has a level."""
+
+    text: str
+    level: Level | None
+
+    @property
+    def label(self) -> str:
+        """The text before the first colon."""
+        return self.text.partition(":")[0]
 
 
 def format_table(

@@ -14,7 +14,6 @@ from heartbeat.words import list_names
 from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
 from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
-from scheduler.cli.colours import paint
 from scheduler.cli.daemon_files import Source, load_declared_plan
 from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
@@ -23,6 +22,7 @@ from scheduler.cli.output import (
     entry_label,
     format_list,
     format_table,
+    paint,
     print_answer,
     round_up_usd,
     utc_now,

@@ -23,10 +23,10 @@ from heartbeatd.answers import (
     Status,
 )
 from scheduler.cli import daemon_files, progress
-from scheduler.cli.colours import Fact, paint_label
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
 from scheduler.cli.output import (
     Column,
+    Fact,
     describe_cost,
     describe_process,
     display_zone,
@@ -39,6 +39,7 @@ from scheduler.cli.output import (
     format_since,
     format_time,
     host_zone,
+    paint_label,
     utc_now,
     wrap_text,
     zone_name,

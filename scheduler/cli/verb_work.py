@@ -1,27 +1,30 @@
-"""The work of the commands that send a verb: each finds the subject, sends the verb, and prints the sentence of the answer."""
+"""The work of the commands that send a verb: each finds the subject, sends the verb, and prints the sentence of the answer.
+
+A wake can be followed until the run that it starts has ended.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from heartbeat.words import shorten
-from heartbeatd.answers import CancelledRun, Done, WakeAccepted
+from heartbeat.words import escape_control, shorten
+from heartbeatd.answers import CancelledRun, Done, RunRecord, WakeAccepted
 from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.output import format_time, utc_now
-from scheduler.cli.wake_progress import find_obstacle, newest_run_id, wait_for_run, wait_until_closed
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.config.settings import load
 from scheduler.engine.inbox import Refused
-from scheduler.insight import problem_list
-from scheduler.insight.wake_waits import add_wait, explain_waiting
+from scheduler.insight import problem_list, wake_waits
+from scheduler.insight.wake_waits import WakeWait, add_wait, explain_waiting
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
@@ -32,6 +35,9 @@ from scheduler.store.outbox import MOVABLE, list_messages
 from scheduler.system import log
 
 CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
+POLL_INTERVAL = 0.1  # seconds
+REFUSAL_TIMEOUT = 0.5  # seconds in which most runs that are skipped have ended
+SUCCESSFUL_OUTCOMES = ("ok", "alert", "async")
 MAX_KEY = 120  # characters of a key in an error message
 
 
@@ -59,14 +65,98 @@ def run_job(make: Callable[..., Verb[WakeAccepted]], name: str, wait: bool, path
 
 def _start_run(verb: Verb[WakeAccepted], key: Key, wait: bool, path: Path) -> int:
     """Send a verb that starts a run. Returns 1 if the run is waited for and fails, else 0."""
-    before = newest_run_id(path)
+    before = _newest_run_id(path)
     accepted = open_client(path).perform(verb, key)
     if wait:
-        return wait_for_run(path, accepted.wake, before)
+        return _wait_for_run(path, accepted.wake, before)
     is_answered = key[0] is Kind.CRON or accepted.waits_for is not None
     obstacle = None if is_answered else find_obstacle(path, accepted.wake)
     click.echo(add_wait(accepted.says, obstacle, format_time))
     return 0
+
+
+def _newest_run_id(path: Path) -> int:
+    """The newest run before a request. The run that the request starts has a higher ID."""
+    with daemon_files.open_for_reading(daemon_files.locate_files(path)) as db:
+        newest = run_history.list_runs(db, limit=1)
+    return newest[0].id if newest else 0
+
+
+def _wait_for_run(path: Path, wake_id: int, before: int) -> int:
+    """Wait until a run newer than `before` has consumed the wake and ended, and print it.
+
+    Returns 1 if the run failed or was skipped, else 0.
+    """
+    files, printed_reason = daemon_files.locate_files(path), None
+    while True:
+        up = daemon_files.find_running_daemon(files)
+        run, over = _find_run(files, wake_id, before)
+        wait = None if over else _find_wait(files, wake_id)
+        if run is not None:
+            return _print_run(run, wait)
+        if over:
+            raise click.ClickException(f"wake {wake_id} ended without a run; `heartbeatd status` shows the state of its agent")
+        if up is None:
+            raise click.ClickException(f"the daemon is not running; wake {wake_id} is kept for its next start")
+        if wait is not None and wait.was_refused:
+            raise click.ClickException(f"wake {wake_id} {wait.describe(format_time)}")
+        if wait is not None and not wait.is_starting and wait.reason != printed_reason:
+            click.echo(f"wake {wake_id} {wait.describe(format_time)}", err=True)
+            printed_reason = wait.reason
+        time.sleep(POLL_INTERVAL)
+
+
+def find_obstacle(path: Path, wake_id: int) -> WakeWait | None:
+    """What a wake waits for, unless its run starts at once.
+
+    A run that a daemon has just started may be skipped within moments. This is waited for, but only REFUSAL_TIMEOUT seconds.
+    """
+    files, deadline = daemon_files.locate_files(path), time.monotonic() + REFUSAL_TIMEOUT
+    while (wait := _find_wait(files, wake_id)) is not None and wait.is_starting:
+        if daemon_files.find_running_daemon(files) is None or time.monotonic() >= deadline:
+            return None
+        time.sleep(POLL_INTERVAL / 4)
+    return wait
+
+
+def _find_wait(files: DaemonFiles, wake_id: int) -> WakeWait | None:
+    with daemon_files.open_for_reading(files) as db:
+        return wake_waits.wait_of_wake(db, wakes.find_wake(db, wake_id), utc_now())
+
+
+def _wait_until_closed(files: DaemonFiles, run_id: int) -> bool:
+    """Wait for the end of a run. Returns False if it has not ended within CLOSE_TIMEOUT seconds."""
+    deadline = time.monotonic() + CLOSE_TIMEOUT
+    while time.monotonic() < deadline:
+        with daemon_files.open_for_reading(files) as db:
+            run = run_history.get_run(db, run_id)
+        if run is None or run.state == "closed":
+            return True
+        time.sleep(POLL_INTERVAL)
+    return False
+
+
+def _find_run(files: DaemonFiles, wake_id: int, before: int) -> tuple[RunRecord | None, bool]:
+    """The closed run that consumed the wake, or None; and whether no run will consume it any more."""
+    with daemon_files.open_for_reading(files) as db:
+        wake = wakes.find_wake(db, wake_id)
+        run_id = wake.run_id or 0 if wake else 0
+        run = run_history.get_run(db, run_id) if run_id > before else None
+    if run is not None:
+        return (run if run.state == "closed" else None), False
+    return None, wake is None or wake.state == "ended"
+
+
+def _print_run(run: RunRecord, wait: WakeWait | None) -> int:
+    """Print the result of a run. `wait` is what the wake still waits for, if the run did not consume it."""
+    why = run.reason or run.suppression
+    click.echo(f"run {run.id}: {run.outcome}" + (f" ({why})" if why else ""))
+    for text in (run.text, run.error):
+        if text:
+            click.echo(escape_control(text))
+    if wait is not None:
+        click.echo(f"the wake {wait.describe(format_time)}", err=True)
+    return 0 if run.outcome in SUCCESSFUL_OUTCOMES else 1
 
 
 def cancel(make: Callable[..., Verb[CancelledRun]], run: int, path: Path) -> None:
@@ -77,7 +167,7 @@ def cancel(make: Callable[..., Verb[CancelledRun]], run: int, path: Path) -> Non
     cancelled = running.perform(make(), run)
     click.echo(cancelled.says)
     if not cancelled.ended:
-        if not wait_until_closed(CLOSE_TIMEOUT, files, run):
+        if not _wait_until_closed(files, run):
             click.echo(f"`heartbeatd show {run}` shows when it has ended")
             return
         click.echo(f"run {run} has ended")

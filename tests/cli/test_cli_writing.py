@@ -21,7 +21,7 @@ from scheduler.cli.daemon_client import OfflineDaemonClient
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
 from scheduler.cli.output import format_time
-from scheduler.cli.wake_progress import find_obstacle
+from scheduler.cli.verb_work import find_obstacle
 from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
 from scheduler.engine.effects import VerbRequest
