@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from scheduler.cli import options
 from scheduler.cli.operation_commands import OperationCommand, commands_of_section
-from scheduler.cli.options import TIME_RULE, CommandFunction, DurationParam, NumberParam, TimeParam, WordOption, WordParam
+from scheduler.cli.options import DURATION, NUMBER, TIME, TIME_RULE, CommandFunction, WordOption, WordParam
 from scheduler.system import extras
 
 WATCH_INTERVAL = 2.0  # seconds
@@ -84,7 +84,7 @@ def status() -> None:
 
 
 @command("listings:print_run")
-@click.argument("run", type=NumberParam())
+@click.argument("run", type=NUMBER)
 @options.reading_options
 def show() -> None:
     """Show all details of one run.
@@ -97,7 +97,7 @@ def show() -> None:
 @click.argument("name", required=False, shell_complete=options.complete_names())
 @click.option("-f", "--follow", is_flag=True, help="After the list, print each new event until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Maximum number of events.")
-@click.option("--since", type=TimeParam(), help=f"Only events from this time on. {TIME_RULE}")
+@click.option("--since", type=TIME, help=f"Only events from this time on. {TIME_RULE}")
 @options.reading_options
 def logs() -> None:
     """List the events of the daemon, or of one agent or job.
@@ -119,7 +119,7 @@ class ReportFormat(click.Choice[str]):
 
 
 @command("report_text:print_report")
-@click.option("--for", "span", type=DurationParam(), default=timedelta(days=7), help="How far back to look.  [default: 7d]")
+@click.option("--for", "span", type=DURATION, default=timedelta(days=7), help="How far back to look.  [default: 7d]")
 @click.option(
     "--by",
     type=click.Choice(["entry", "model"]),
@@ -230,7 +230,7 @@ def _entry_options(what: str, templates: str, targets: str) -> Callable[[Command
         command = options.dry_run_option(options.config_option(options.color_option(command)))
         command = click.option(
             "--interval",
-            type=DurationParam(),
+            type=DURATION,
             help="The time between runs.  [default: as in `defaults`, otherwise chosen by the template]",
         )(command)
         command = click.option("--target", help=f"What to watch: {targets}.")(command)
@@ -365,7 +365,7 @@ def log_options(command: CommandFunction) -> CommandFunction:
 
 
 @command("run:run_daemon")
-@click.option("--for", "duration", type=DurationParam(), help="Stop after this time, for example 60s.")
+@click.option("--for", "duration", type=DURATION, help="Stop after this time, for example 60s.")
 @click.option(
     "--once",
     is_flag=True,

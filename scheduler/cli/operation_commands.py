@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 import click
 
 from scheduler.cli import options
-from scheduler.cli.options import (
-    TIME_RULE,
-    CommandFunction,
-    DurationParam,
-    NumberParam,
-    TextParam,
-    TimeParam,
-    WordOption,
-    WordParam,
-)
+from scheduler.cli.options import DURATION, NUMBER, TIME, TIME_RULE, CommandFunction, ParsedParam, WordOption, WordParam
 from scheduler.model.expected_error import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +26,7 @@ if TYPE_CHECKING:
 MODULES = ("heartbeatd.verbs", "heartbeatd.questions")
 CLASS = re.compile(r'^class (\w+)\([^\n]*\):\n    """(.+?)"""(.*?)\n\n\n', re.MULTILINE | re.DOTALL)  # docstring, and the rest
 WORD_OF_CLASS = re.compile(r'^    (section|command) = "(\w+)"$', re.MULTILINE)
-TYPES = {timedelta: DurationParam(), datetime: TimeParam(), int: click.INT}  # of options; any other value is a text
+TYPES = {timedelta: DURATION, datetime: TIME, int: click.INT}  # of options; any other value is a text
 
 Made = TypeVar("Made", bound="Operation", covariant=True)
 
@@ -117,7 +108,7 @@ def _option_of(operation: type[Operation], name: str, chosen: click.ParamType[ob
     types = [inner for each in parts for inner in (each, *get_args(each)[:1])]  # the second is that of an Annotated
     words = get_args(key.annotation) if get_origin(key.annotation) is Literal else ()
     kind = chosen or (click.Choice(words) if words else next((TYPES[each] for each in types if each in TYPES), None))
-    help_text = f"{key.title} {TIME_RULE}" if isinstance(kind, TimeParam) else key.title
+    help_text = f"{key.title} {TIME_RULE}" if kind is TIME else key.title
     of = WordOption if isinstance(kind, WordParam) else click.Option
     default, is_flag = key.default if words else None, bool in types or None
     return of([f"--{name.rstrip('_').replace('_', '-')}", name], is_flag=is_flag, type=kind, default=default, help=help_text)
@@ -187,7 +178,7 @@ ENTRY_OR_ALL = Shape(
 )
 MESSAGES = Shape(
     "verb_work:send_for_messages",
-    (click.Argument(["ids"], metavar="[ID]...", type=NumberParam(), nargs=-1),),
+    (click.Argument(["ids"], metavar="[ID]...", type=NUMBER, nargs=-1),),
     (_flag("All undelivered messages.", "--all", "everything"),),
 )
 PROBLEMS = Shape(
@@ -200,7 +191,7 @@ SPECIAL = {
     "RunJob": Shape("verb_work:run_job", (_name("cron"),), (WAIT,)),
     "Cancel": Shape(
         "verb_work:cancel",
-        (click.Argument(["run"], type=NumberParam()),),
+        (click.Argument(["run"], type=NUMBER),),
         help="RUN is the number of the run in `heartbeatd runs`.",
     ),
     "Ping": Shape(
@@ -234,7 +225,7 @@ or whose scheduled runs were partly skipped or failed, come first, each with the
 With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now, and
 the next scheduled time. Times are then in the time zone of the agent or job, also those that are given without an offset.""",
         shared=options.reading_options,
-        types={"at": TextParam("time"), "on": TextParam("day"), "since": TextParam("time")},
+        types={"at": ParsedParam("time", str, str), "on": ParsedParam("day", str, str), "since": ParsedParam("time", str, str)},
     ),
     "GetPlan": Shape(
         "show_plan:print_plan",

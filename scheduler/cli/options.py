@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CommandFunction = Callable[..., object]
 Command = TypeVar("Command", bound=CommandFunction | click.Command)
+Parsed = TypeVar("Parsed")
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 TIME_RULE = (
@@ -156,56 +157,40 @@ def _choose_colours(ctx: click.Context, _: click.Parameter, value: str | None) -
     return value
 
 
-class DurationParam(click.ParamType[timedelta]):
-    """A duration in the format of the config: 90s, 30m, 1h30m."""
+class ParsedParam(click.ParamType[Parsed]):
+    """A value of the type `of`, which `parse` makes from a text. Its ValueError is the message."""
 
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        from scheduler.config.keys.value_types import parse_positive_duration
-
-        try:
-            return parse_positive_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class NumberParam(click.ParamType[int]):
-    """The number of a run or a message."""
-
-    name = "number"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from scheduler.store.database import parse_row_id
-
-        number = value if isinstance(value, int) else parse_row_id(str(value))
-        return number or self.fail(f"{value!r} is not a number such as 12", param, ctx)
-
-
-class TimeParam(click.ParamType[datetime]):
-    """A time in a format of `parse_time`, in the zone of the config."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_time(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class TextParam(click.ParamType[str]):
-    """A text that the command reads itself."""
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, of: type[Parsed], parse: Callable[[str], Parsed]) -> None:
         self.name = name
+        self._of = of
+        self._parse = parse
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value)
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Parsed:
+        if isinstance(value, self._of):
+            return value
+        try:
+            return self._parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _parse_duration(text: str) -> timedelta:
+    from scheduler.config.keys.value_types import parse_positive_duration
+
+    return parse_positive_duration(text)
+
+
+def _parse_number(text: str) -> int:
+    from scheduler.store.database import parse_row_id
+
+    if number := parse_row_id(text):
+        return number
+    raise ValueError(f"{text!r} is not a number such as 12")
+
+
+DURATION = ParsedParam("duration", timedelta, _parse_duration)  # in the format of the config: 90s, 30m, 1h30m
+NUMBER = ParsedParam("number", int, _parse_number)  # of a run or a message
+TIME = ParsedParam("time", datetime, lambda text: parse_time(text))
 
 
 class WordParam(click.ParamType[str]):

@@ -107,19 +107,6 @@ def _wrap_fact(fact: str | Fact) -> list[str]:
     return wrap_text(fact, 2 + len(fact) - len(fact.lstrip()))
 
 
-def _problem_lines(data: Status) -> Iterator[str | Fact]:
-    """The last reload, overrides, failing pings, and open circuit breakers."""
-    yield from _reload_lines(data.reload)
-    for each in data.overrides[:MAX_OVERRIDES]:
-        yield f"override: {each.says}"
-    if more := data.overrides[MAX_OVERRIDES:]:
-        yield f"  and {format_count(len(more), 'more override')}"
-    if data.deadman_problem:
-        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
-    for breaker in data.breakers:
-        yield Fact(_format_breaker(breaker), Level.BAD)
-
-
 def _open_problem_lines(found: list[Problem], now: datetime) -> Iterator[str | Fact]:
     """The open problems, the most severe first: what is wrong, since when, and what was sent about it."""
     for each in found[:MAX_PROBLEMS]:
@@ -177,10 +164,18 @@ def _daemon_line(
 
 
 def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str | Fact]:
-    """The space on the disk, problems of the config and of providers, and the latest times at which the daemon did not run."""
+    """The disk, the last reload, overrides, failing pings, open circuit breakers, and the latest times without a daemon."""
     if up is not None and files.server is None and (shortage := disk_reserve.shortage_message(files.database)):
         yield Fact(f"disk: {shortage}", Level.BAD)
-    yield from _problem_lines(data)
+    yield from _reload_lines(data.reload)
+    for each in data.overrides[:MAX_OVERRIDES]:
+        yield f"override: {each.says}"
+    if more := data.overrides[MAX_OVERRIDES:]:
+        yield f"  and {format_count(len(more), 'more override')}"
+    if data.deadman_problem:
+        yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
+    for breaker in data.breakers:
+        yield Fact(_format_breaker(breaker), Level.BAD)
     for down in data.downs[:MAX_DOWNTIMES]:
         yield f"  was down {format_period(down.since, down.until or now)}, {ending_text(down.clean)}"
     for frozen in data.frozen[:MAX_DOWNTIMES]:
@@ -213,14 +208,20 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
     if data.spend:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)
-    for tell in (
-        _undelivered_lines,
-        _paused_lines,
-        _muted_lines,
-        _busy_lines,
-    ):  # lines of one kind are together
-        for entry in data.entries:
-            yield from tell(entry)
+    for entry in data.entries:
+        if undelivered := entry.undelivered:
+            says = f"{entry_label(entry)} {undelivered.says}, since {format_time(undelivered.since)}"
+            yield Fact(f"undelivered: {says}", Level.BAD)
+    for entry in data.entries:
+        if entry.state == "paused":
+            yield f"paused: {entry_label(entry)} {entry.says.removeprefix('paused ')}"
+    for entry in data.entries:
+        if muted := entry.muted:
+            held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
+            yield Fact(f"muted: {entry_label(entry)} {muted.says.removeprefix('muted ')}, {held}", Level.LOST)
+    for entry in data.entries:
+        for hold in entry.busy:
+            yield f"busy: {hold.id} holds {entry_label(entry)} until {format_time(hold.until)}"
     yield from (f"wakes: {entry_label(each)}: {each.says}" for each in data.wakes)
 
 
@@ -229,30 +230,6 @@ def _entry_lines(data: Status, now: datetime) -> Iterator[str]:
         yield ""
         yield format_list(data.entries, _entry_columns(now))
     yield f"times in {zone_name()}"
-
-
-def _undelivered_lines(entry: EntryStatus) -> Iterator[Fact]:
-    if undelivered := entry.undelivered:
-        name = entry_label(entry)
-        line = f"undelivered: {name} {undelivered.says}"
-        yield Fact(f"{line}, since {format_time(undelivered.since)}", Level.BAD)
-
-
-def _paused_lines(entry: EntryStatus) -> Iterator[str]:
-    if entry.state == "paused":
-        yield f"paused: {entry_label(entry)} {entry.says.removeprefix('paused ')}"
-
-
-def _muted_lines(entry: EntryStatus) -> Iterator[Fact]:
-    if muted := entry.muted:
-        held = f"messages of {format_count(muted.held, 'run')} suppressed" if muted.held else "nothing suppressed yet"
-        says = muted.says.removeprefix("muted ")
-        yield Fact(f"muted: {entry_label(entry)} {says}, {held}", Level.LOST)
-
-
-def _busy_lines(entry: EntryStatus) -> Iterator[str]:
-    for hold in entry.busy:
-        yield f"busy: {hold.id} holds {entry_label(entry)} until {format_time(hold.until)}"
 
 
 def _spend_lines(spent: SpendToday) -> Iterator[str]:
