@@ -72,5 +72,5 @@ def _open_editor(api: ApiRequest) -> Editor:
 
 
 def _render(api: ApiRequest, editor: Editor) -> Page:
-    context = {"name": api.path["name"], "tab": "checklist", "has_config": True, "editor": editor}
+    context = {"name": api.path["name"], "has_config": True, "editor": editor}
     return Page("agent_checklist.html", context, editor.status)

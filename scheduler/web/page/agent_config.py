@@ -7,7 +7,7 @@ value that its reader saw. Only fields that differ from it are changed, so an ol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import get_args
@@ -121,26 +121,8 @@ class ConfigDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigPage:
-    """The form, and what happened to the sent one. `diff` None: there is nothing to confirm. `hash` is that of the file shown."""
-
-    name: str
-    path: str
-    hash: str
-    sections: tuple[ConfigSection, ...]
-    may_write: bool
-    problems: tuple[Problem, ...] = ()
-    diff: ConfigDiff | None = None
-    status: int = 200
-
-    @property
-    def fields(self) -> Iterator[ConfigField]:
-        return (each for section in self.sections for each in section.fields)
-
-
-@dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The result of a sent form. `written` are the changes that were applied; None: nothing was written."""
+    """The result of a sent form. `diff` has changes to confirm, and `written` those that were applied; both may be None."""
 
     problems: tuple[Problem, ...] = ()
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -151,7 +133,7 @@ class _Outcome:
 
 def show_config(request: PageRequest) -> Page:
     """The form with the values of the file."""
-    return _render(_build_page(request.api, {}, _Outcome()))
+    return _build_page(request.api, {}, _Outcome())
 
 
 async def send_config(form: FormRequest) -> Page | Redirect:
@@ -169,13 +151,7 @@ async def send_config(form: FormRequest) -> Page | Redirect:
     if outcome.written is not None:
         effects = "; ".join(outcome.written) or "nothing changed"
         return Redirect("", f"Written and applied. {effects}")
-    return _render(await run_in_threadpool(_build_page, form.api, form.fields, outcome))
-
-
-def _render(page: ConfigPage) -> Page:
-    return Page(
-        "agent_config.html", {"name": page.name, "tab": "config", "has_config": True, "page": page, "seen": SEEN}, page.status
-    )
+    return await run_in_threadpool(_build_page, form.api, form.fields, outcome)
 
 
 async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outcome:
@@ -353,9 +329,8 @@ def _field_of_error(name: str, error: Diagnostic) -> str | None:
     return max(around, key=len) if around else next(iter(inside), None)
 
 
-def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPage:
+def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
     name = request.path["name"]
-    path = request.app_state.settings().path
     try:
         found = ask(request, "get_agent_config", GetEntryConfig())
     except ConfigError as error:  # another user has written a faulty file
@@ -370,11 +345,18 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> ConfigPag
         ConfigSection(title, tuple(_build_field(request, key, declared, values.get(key), sent, outcome) for key in keys))
         for title, keys in sections_of_form().items()
     )
-    # After a conflict, the form is one of the new version of the file. Before a confirmed diff is written, it keeps the old one.
-    shown_hash = found.hash if outcome.diff is None else sent["hash"]
-    return ConfigPage(
-        name, path.name, shown_hash, sections, "edit" in request.caller.may, outcome.problems, outcome.diff, outcome.status
-    )
+    context = {
+        "name": name,
+        "file": request.app_state.settings().path.name,
+        # After a conflict, the form is one of the new version of the file. With changes to confirm, it keeps the old one.
+        "hash": found.hash if outcome.diff is None else sent["hash"],
+        "sections": sections,
+        "may_write": "edit" in request.caller.may,
+        "outcome": outcome,
+        "has_config": True,
+        "seen": SEEN,
+    }
+    return Page("agent_config.html", context, outcome.status)
 
 
 def _build_field(

@@ -175,7 +175,6 @@ def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
         "agent.html",
         {
             "name": name,
-            "tab": "overview",
             "agent_state": status[0] if status else None,
             "entry_zone": explained.zone,
             "explained": explanation.explain_now(explained),
