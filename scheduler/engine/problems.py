@@ -72,9 +72,9 @@ def after_close(was: Problem, now: datetime) -> Problem:
     """The problem that a user has closed: no recipient gets its end. Those that know it as unstable get no new opening either."""
     closed = after_end(was, now, EndedBy.USER)
     closed = replace(closed, evidence=replace(closed.evidence, missed=0, wrongly_closed=0))
-    if closed.is_unstable(now):
-        return closed
-    return replace(closed, notices={target: replace(last, kind=Told.OVER) for target, last in closed.notices.items()})
+    keeps = Told.UNSTABLE if closed.is_unstable(now) else None
+    kept = {target: last if last.kind is keeps else replace(last, kind=Told.OVER) for target, last in closed.notices.items()}
+    return replace(closed, notices=kept)
 
 
 def with_valid_acknowledgement(problem: Problem) -> Problem:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from brief import brief
 from test_story_conditions import effects
 from world import MakeWorld, World
 
-from heartbeatd.verbs import CloseProblem
+from heartbeatd.verbs import CloseProblem, Mute
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.events import ProblemChanged
@@ -110,6 +111,21 @@ def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps
     row = find_entry(world.store.connection, Kind.HEARTBEAT, "ops")
     assert row is not None
     assert row.reported == 0
+
+
+def test_a_condition_that_was_closed_while_it_was_unstable_and_muted_is_sent_when_it_is_found_the_next_day(
+    make_world: MakeWorld,
+) -> None:
+    """Its recipient got it once, and neither its end nor that it is unstable."""
+    replies = iter(["[disk:/var!] full", "[disk:/var] resolved", "[disk:/var] full", "[disk:/var] resolved"])
+    world = make_world(CONFIG, scripts={"ops": lambda _: next(replies, "[disk:/var] full again")})
+    world.run(minutes=5)
+    world.request(VerbRequest(Mute.of(until=world.clock.now + timedelta(hours=3)), (Kind.HEARTBEAT, "ops")))
+    world.run(hours=2, minutes=5)
+    world.request(VerbRequest(CloseProblem(), world.problem("disk:/var").id))
+    world.downtime(hours=26)
+    world.run(minutes=30)
+    assert sent(world) == ["[disk:/var] CRITICAL: full", "[disk:/var] full again"]
 
 
 def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
