@@ -55,6 +55,7 @@ class Sent:
     is_end: bool = False  # it was the end, which is still known if it is lost
     stable_at: timedelta | None = None  # since when it is not unstable any more
     was_removed: bool = False  # from the recipients since: then it need not get the end
+    may_be_settled: bool = False  # it was over without a message, if it was not unstable at a time that one cannot know
 
 
 @dataclass
@@ -213,7 +214,8 @@ class Rules:
         """A recipient was sent something about a problem. It is pending until it is settled."""
         problem = self.problems[place.subject, place.key]
         before = problem.sent.get(place.recipient)
-        told = None if before is None or (before.is_end and kind != OVER) else before.told if before.lost else before.severity
+        is_first = before is None or (before.is_end and kind != OVER) or (before.may_be_settled and kind in (OPENS, UNSTABLE))
+        told = None if before is None or is_first else before.told if before.lost else before.severity
         if kind == OVER:
             problem.sent[place.recipient] = Sent(problem.severity, self.now, message, told=told, is_end=True)
             return
@@ -256,7 +258,7 @@ class Rules:
         return frozenset(self._while_open(problem, sent, unstable))
 
     def _after_end(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
-        if sent is not None and sent.is_end and sent.lost and sent.told is None:
+        if sent is not None and sent.is_end and sent.lost and sent.told in (None, INFO):
             yield from (OVER, NOTHING)  # what it is the end of was lost too, but still waited when the end was sent
             return
         arrived = sent is not None and ((sent.lost and sent.told is not None) or (not sent.lost and not sent.is_end))
@@ -271,7 +273,10 @@ class Rules:
     def _while_open(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
         if sent is None or sent.is_end or (sent.lost and sent.told is None):
             yield from self._either(unstable, UNSTABLE, OPENS)
-        elif sent.lost:
+            return
+        if sent.may_be_settled:
+            yield from self._either(unstable, UNSTABLE, OPENS)
+        if sent.lost:
             yield from (sent.lost, *self._either(unstable, UNSTABLE, OPENS))
             if sent.lost == RISES and problem.severity <= (sent.told or INFO):
                 yield NOTHING
@@ -366,8 +371,10 @@ class Rules:
                 if rightful != {NOTHING}:
                     is_own = key in ("failed", "undelivered") and self.is_failing(place.recipient)
                     expected[place] = Chance(rightful, self._substitute(place.recipient) if is_own else place.recipient)
-                elif not problem.is_open and not self.is_muted(subject) and self.is_unstable(problem) is False:
-                    sent = problem.sent.get(place.recipient)
-                    if sent is not None and not sent.is_end:  # an end may still be lost
+                elif not problem.is_open and not self.is_muted(subject):
+                    sent, unstable = problem.sent.get(place.recipient), self.is_unstable(problem)
+                    if sent is not None and unstable is None:
+                        sent.may_be_settled = True
+                    elif sent is not None and not unstable and not sent.is_end:  # an end may still be lost
                         problem.ended[place.recipient] = problem.sent.pop(place.recipient)
         return expected
