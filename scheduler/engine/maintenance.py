@@ -95,6 +95,6 @@ def _remove_old_rows(tick: Tick, keep: timedelta) -> int:
     if (listener := button_listener(tick.plan.settings.channels)) is not None:
         listener.delete_old_uses(tick.tx)
     problems.delete_old_problems(tick.tx, keep)
-    problems.delete_problems_of_undeclared_channels(tick.tx, tick.plan.settings.channels)
+    problems.delete_problems_of_unused_channels(tick.tx, tick.plan.settings.channels)
     retention.delete_old_rows(tick.tx, keep)
     return removed

@@ -30,7 +30,7 @@ def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = Fal
     `before` are the entries of the previous plan, so that a removed entry can still send its last message. `at_once` makes new
     entries due now instead of at their first slot.
     """
-    problems.delete_problems_of_undeclared_channels(tick.tx, tick.plan.settings.channels)
+    problems.delete_problems_of_unused_channels(tick.tx, tick.plan.settings.channels)
     breakers.close_unused_breakers(tick.tx, tick.plan.entries.values())
     known = entries.states_and_schedules(tick.tx.db)
     add_entries(tick, [entry for key, entry in tick.plan.entries.items() if key not in known], at_once=at_once)

@@ -324,13 +324,20 @@ def delete_problems_of_unused_circuits(tx: Transaction, planned: Iterable[Entry]
             delete_problem(tx, problem.id)
 
 
-def delete_problems_of_undeclared_channels(tx: Transaction, declared: Iterable[str]) -> None:
-    """Delete the problems of channels that the config no longer declares, and for which no message waits any more."""
+def delete_problems_of_unused_channels(tx: Transaction, declared: Iterable[str]) -> None:
+    """Delete the problems of channels and recipients that no message is sent to, and for which none waits any more.
+
+    The config no longer declares the channel, or the recipient is no longer the last target of any agent, and has refused
+    nothing for a day: a user may alternate between two places.
+    """
     known = set(declared)
-    waiting = "select 1 from outbox where channel = ? and state in ('pending', 'sending', 'uncertain', 'held')"
+    waiting = "select 1 from outbox where channel = ? and whom = ? and state in ('pending', 'sending', 'uncertain', 'held')"
+    last = "select 1 from target where channel = ? and whom = ? and id in (select max(id) from target group by name)"
     for problem in unsettled_problems(tx.db, CHANNEL):
-        name = problem.subject.name
-        if name not in known and tx.db.execute(waiting, (name,)).fetchone() is None:
+        name, recipient = target = problem.subject[1:]
+        is_old = bool(recipient) and problem.last_seen_at < tx.now - UNSTABLE_TIME
+        is_used = name in known and not (is_old and tx.db.execute(last, target).fetchone() is None)
+        if not is_used and tx.db.execute(waiting, target).fetchone() is None:
             delete_problem(tx, problem.id)
 
 

@@ -20,6 +20,7 @@ from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
+from scheduler.insight.status_data import read_status
 from scheduler.model.events import TargetUnknown
 from scheduler.model.outcome import Kind
 from scheduler.store.agent_memory import MAX_TARGETS
@@ -124,6 +125,27 @@ def test_a_pending_message_keeps_its_target(world: World, sent: list[tuple[str, 
     world.downtime(minutes=1)
     world.run(minutes=10)
     assert sent == [("https://chat.example.org/to/7?x=1", "Disk full")]
+
+
+def test_a_target_that_refused_a_message_and_is_the_last_one_no_more_has_no_problem(make_world: MakeWorld) -> None:
+    """No message is sent there again, so nothing else could end its problem."""
+    answers = iter(["Disk full"])
+    other = '  other: {kind: webhook, url: "https://other.example.org"}\n'
+    world = make_world(config(more=other), scripts={"ops": lambda _: next(answers, "HEARTBEAT_OK")})
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        return DeliveryResult("dead", "410 Gone") if "to/7" in delivery.channel.url.reveal() else DeliveryResult("delivered")
+
+    def problems_of_channels() -> list[str]:
+        return [each.subject for each in read_status(world.store.connection, world.clock.now).problems]
+
+    world.send = send
+    report_activity(world, "7")
+    world.run(hours=25)
+    assert problems_of_channels() == ["channel/chat/7"]
+    report_activity(world, "8")
+    world.run(minutes=2)
+    assert problems_of_channels() == []
 
 
 def test_a_duplicate_alert_is_sent_once_to_each_target(world: World, sent: list[tuple[str, str]]) -> None:
