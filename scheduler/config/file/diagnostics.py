@@ -84,13 +84,17 @@ class Diagnostics:
         return bool(self._errors)
 
     @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        return _sort_by_position(self._errors)
+
+    @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         return _sort_by_position(self._warnings)
 
     def raise_errors(self) -> None:
         """Raise ConfigError if there is an error."""
         if self._errors:
-            raise ConfigError(_sort_by_position(self._errors), self.warnings)
+            raise ConfigError(self.errors, self.warnings)
 
     def _add_diagnostic(
         self, notes: dict[_DiagnosticKey, Diagnostic], place: Position, path: str, message: str, missing: str = ""

@@ -162,30 +162,32 @@ def _take_out(draft: Draft, error: Diagnostic) -> bool:
     """Take out the value that an error is about; False if it is not in the draft."""
     section, name, *inside = [*re.sub(r"\[\d+\]", "", error.path).split("."), "", ""]
     inside = [step for step in inside if step]
-    entry = draft.data.get(section, {}).get(name)
-    if entry is None:
+    entry = draft.part(f"{section}.{name}")
+    keys = value_at(draft.data, (section, name))
+    if keys is None:
         return False
     why = f"`heartbeatd check` rejects it: {error.message}"
-    steps = ["heartbeat", *inside[1:2]] if inside[:1] == ["heartbeat"] else inside[:1]
-    found = value_at(entry, steps)
+    key = ".".join(["heartbeat", *inside[1:2]] if inside[:1] == ["heartbeat"] else inside[:1])
+    last, has_meaning = key.rpartition(".")[2], section in ("agents", "cron")
+    found = entry.get(key) if key else None
     if error.message == PASSED:
-        draft.remove((section, name), "this single run has passed", is_loss=False)
-    elif section == "cron" and steps == ["agent"] and draft.keep_callable(entry["agent"]):
+        draft.remove(entry.path, "this single run has passed", is_loss=False)
+    elif section == "cron" and key == "agent" and draft.keep_callable(entry.get("agent")):
         return True
-    elif found is None or not steps or steps[-1] in _NEEDED or (len(steps) == 1 and steps[0] == "heartbeat"):
-        if section in ("agents", "cron"):
-            draft.leave_out((section, name), why)
+    elif found is None or last in _NEEDED or key == "heartbeat":
+        if has_meaning:
+            draft.leave_out(entry.path, why)
         else:
-            draft.remove((section, name), why)
+            draft.remove(entry.path, why)
     else:
-        draft.remove((section, name, *steps), why)
-        if steps[-1] in _DECIDING and section in ("agents", "cron"):
-            draft.disable((section, name), why)
-        if steps[-1] == "deliver":
-            draft.add((section, name, *steps), "log", why)
+        draft.remove(f"{entry.path}.{key}", why)
+        if last in _DECIDING and has_meaning:
+            entry.disable(why)
+        if last == "deliver":
+            entry.add(key, "log", why)
             return bool(found != "log")
-        if steps == ["heartbeat", "interval"]:
-            draft.add((section, name, "heartbeat", "interval"), "30m", "its interval was rejected")
+        if key == "heartbeat.interval":
+            entry.add(key, "30m", "its interval was rejected")
     return True
 
 

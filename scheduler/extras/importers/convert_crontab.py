@@ -6,15 +6,18 @@ import os
 import pwd
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
 
 from cron import crontab_reader, crontab_writer
-from cron.crontab_reader import Crontab, CrontabLine, LineNote
+from cron.crontab_reader import PATH, SHELL, Crontab, CrontabLine, Identity, LineNote
 from cron.job import Job
+from cron.job_names import JobNamer
 from cron.job_schedules import CronSchedule, SlotRange
 from heartbeat.words import format_count, format_duration, list_names, one_line
 from scheduler.cli import output
@@ -26,14 +29,22 @@ from scheduler.config.file.text_editing import NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import config_data, load
 from scheduler.config.settings.secrets import has_reference
-from scheduler.extras.importers import crontab_jobs
-from scheduler.extras.importers.crontab_jobs import CrontabAccount
 from scheduler.model import entry_schedule
 from scheduler.model.expected_error import InputError
 from scheduler.system import files
 
 WEEK = timedelta(days=7)
 MAX_LINE_NUMBERS = 5  # that a note lists; the rest is counted
+TIMEOUT = "24h"  # cron has no timeout; our default of ten minutes would stop jobs that cron let finish
+NOT_FOR_COMMANDS = ("MAILTO", "RANDOM_DELAY", "LOGNAME")
+
+
+@dataclass(frozen=True, slots=True)
+class CrontabAccount:
+    """The user who owns the crontab."""
+
+    name: str
+    home: str
 
 
 @load.pause_garbage_collection()
@@ -135,7 +146,7 @@ def _format_line_numbers(numbers: Sequence[int]) -> str:
 
 
 def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
-    made = crontab_jobs.build_new_jobs(lines, account, ())
+    made = build_new_jobs(lines, account, ())
     text = add_entries("", "cron", made)
     jobs = load.load_config(Path("config.yaml"), {}, resolve_secrets=False, content=text.encode()).settings.jobs
     click.echo(text, nl=False)
@@ -144,13 +155,13 @@ def _print_jobs(lines: Sequence[CrontabLine], account: CrontabAccount) -> None:
 
 def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: Path, next_step: str) -> None:
     before = read_config(path)
-    new = crontab_jobs.find_missing_lines(lines, map(crontab_reader.job_identity, _existing_jobs(path, before).values()))
+    new = _find_missing_lines(lines, map(crontab_reader.job_identity, _existing_jobs(path, before).values()))
     there = len(lines) - len(new)
     if not new:
         click.echo(f"nothing to add: {path} already has {format_count(there, 'job')} of this file")
         return
     root = parse_config(path, before)
-    entries = crontab_jobs.build_new_jobs(new, account, _find_section(root, "cron"))
+    entries = build_new_jobs(new, account, _find_section(root, "cron"))
     with report_refusal(path, before):
         after = add_entries(before.decode(), "cron", entries).encode()
     loaded = load.load_config(path, os.environ, resolve_secrets=False, content=after)
@@ -162,6 +173,45 @@ def _add_to_config(lines: Sequence[CrontabLine], account: CrontabAccount, path: 
     click.echo(f"{path}: {format_count(len(new), 'job')} added" + (f", {there:,} already there" if there else ""))
     click.echo(proof)
     click.echo(f"next: {next_step}")
+
+
+def build_new_jobs(lines: Iterable[CrontabLine], account: CrontabAccount, taken: Collection[str]) -> list[NewEntry]:
+    """The jobs of the lines, with names that are not `taken`. The same lines in the same order get the same names."""
+    names = JobNamer(taken)
+    return [NewEntry(names.free_name(line.command, line.name), _build_job_keys(line, account), line.comment) for line in lines]
+
+
+def _build_job_keys(line: CrontabLine, account: CrontabAccount) -> Mapping[str, object]:
+    """The keys of a job. cron sets HOME, SHELL, PATH and LOGNAME for a command, and starts it in the home folder."""
+    given = {name: value for name, value in line.variables.items() if name not in NOT_FOR_COMMANDS}
+    env = {"HOME": account.home, "LOGNAME": account.name, "PATH": PATH, "SHELL": SHELL, **given}
+    shell = {} if env["SHELL"] == SHELL else {"shell": env["SHELL"]}
+    stdin = {"stdin": line.stdin} if line.stdin else {}
+    stagger = {"stagger": format_duration(line.max_delay)} if line.max_delay else {}
+    return {
+        "schedule": line.schedule_text,
+        "timezone": line.zone.key,
+        "command": line.command,
+        **stdin,
+        **shell,
+        "workdir": env["HOME"],
+        "env": env,
+        **stagger,
+        "timeout": TIMEOUT,
+        "retries": 0,
+    }
+
+
+def _find_missing_lines(lines: Sequence[CrontabLine], there: Iterable[Identity]) -> list[CrontabLine]:
+    """The lines without a job. A line that occurs twice needs two jobs."""
+    left = Counter(there)
+    found = []
+    for line in lines:
+        if left[line.identity]:
+            left[line.identity] -= 1
+        else:
+            found.append(line)
+    return found
 
 
 def _next_step(file: str, *, user_column: bool) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import PurePath
 
-from scheduler.extras.importers.config_draft import Draft
+from scheduler.extras.importers.config_draft import Draft, Part
 from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.extras.importers.source_files import Node, PathStep, SourceFile
+from scheduler.extras.importers.source_files import Node, PathStep, SourceFile, fold_key, sort_files
 
 # In the order of the help text. Each name is a module in this folder with a constant SYSTEM.
 SYSTEM_NAMES = ("openclaw", "goclaw", "picoclaw", "mistermorph", "nanobot", "claw0", "zeroclaw", "hermes")
@@ -19,6 +20,8 @@ NO_COUNTERPART = "heartbeatd has no such setting"
 RECORD = "a record of the other scheduler; heartbeatd keeps its own"
 OWN_LIMITS = "heartbeatd has its own store, history, retries and limits"
 NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
+RUNS_ONCE = "a single run stays in the config after it has run"
+CALLED = "the agent is called by its command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ STORE_DROPS = (
     Drop("jobs.*.state *.state", RECORD, is_loss=False),
     Drop("createdAtMs updatedAtMs createdAt updatedAt lastRunAt nextRunAt lastStatus lastError", RECORD, "**", is_loss=False),
     Drop("id jobId", NAMES_A_THING, "jobs.*", is_loss=False),
+    Drop("jobs.*.deleteAfterRun", RUNS_ONCE, is_loss=False),
     Drop("version", "the version of the file format", is_loss=False),
 )
 
@@ -59,16 +63,32 @@ STORE_DROPS = (
 class ForeignSystem:
     """A system to import from. `files` names the files that it reads, for the help text.
 
-    `convert` moves the values of the sources into the draft. Values that it leaves are dropped, with the reason of the first of
-    `drops` that matches. Checklists are for the agent `main` with this `runner`; None: `convert` moves them too.
+    `convert` moves the values of the files into the draft. Values that it leaves are dropped, with the reason of the first of
+    `drops` that matches. `start_agent` sets the runner of a new agent, from its name in the other system.
+
+    The other fields are keys of its configs: the time zone of jobs, and its default; the switch of all jobs; the token of the
+    Telegram bot.
     """
 
     name: str
     title: str
     files: str
-    convert: Callable[[Draft, Sequence[SourceFile]], None]
-    drops: Sequence[Drop] = ()
-    runner: tuple[Mapping[str, object], str] | None = None
+    convert: Callable[[Draft], None]
+    drops: Sequence[Drop]
+    start_agent: Callable[[Part, str], None]
+    zone: str = ""
+    default_zone: str = ""
+    switch: str = ""
+    token: Sequence[str] = ("channels.telegram.botToken", "channels.telegram.token")
+
+
+def command_line(title: str, script: str) -> Callable[[Part, str], None]:
+    """The runner of the agents of a system: a shell command, which gets the prompt on standard input."""
+
+    def start_agent(agent: Part, _: str) -> None:
+        agent.add("runner", {"kind": "command", "argv": ["sh", "-c", script]}, f"calls the agent by the command line of {title}")
+
+    return start_agent
 
 
 def load_system(name: str) -> ForeignSystem:
@@ -83,16 +103,40 @@ def import_sources(system: ForeignSystem, sources: Sequence[SourceFile], zone: s
     `zone_reason` says in the receipt where the zone comes from.
     """
     receipt = Receipt(source.root for source in sources)
-    draft = Draft(receipt, zone, system.title, zone_reason)
-    system.convert(draft, sources)
-    if system.runner is not None:
-        for checklist in find_checklists(sources):
-            draft.put_checklist(checklist, draft.find_agent("main", *system.runner), is_in_workspace=False)
+    draft = Draft(receipt, system.title, sort_files(sources), zone, zone_reason, system.start_agent)
+    _read_shared_settings(draft, system)
+    system.convert(draft)
+    for checklist in draft.files.checklists:
+        _put_checklist(draft, checklist)
     draft.finish()
     for leaf in receipt.leaves:
         if not receipt.is_decided(leaf):
             _drop(draft, leaf, system.drops)
     return draft
+
+
+def _read_shared_settings(draft: Draft, system: ForeignSystem) -> None:
+    """The settings of a config that are for all agents and jobs."""
+    draft.telegram_token = draft.files.first(*system.token)
+    zones = [zone for config in draft.files.configs if system.zone and (zone := config.get(system.zone))]
+    for zone in zones:
+        draft.take_zone(zone)
+    if system.default_zone and draft.files.configs and not zones and draft.zone_reason != OPTION_ZONE:
+        draft.zone, draft.zone_reason = system.default_zone, f"{system.title}'s default"
+    for switch in (config.get(system.switch) for config in draft.files.configs if system.switch):
+        if switch and switch.value is False:
+            draft.jobs_off = switch
+        else:
+            draft.receipt.drop(switch, "true, as here", is_loss=False)
+
+
+def _put_checklist(draft: Draft, checklist: SourceFile) -> None:
+    """A checklist belongs to the agent whose workspace is its folder, else to the default agent."""
+    folder = PurePath(checklist.name).parent.name
+    workspaces = {PurePath(str(agent.get("workspace", ""))).name: name for name, agent in reversed(draft.data["agents"].items())}
+    owner = workspaces.get(folder) if folder else None
+    agent = draft.part(f"agents.{owner}") if owner else draft.find_agent("")
+    draft.put_checklist(checklist, agent, is_in_workspace=owner is not None)
 
 
 def _drop(draft: Draft, leaf: Node, drops: Sequence[Drop]) -> None:
@@ -116,34 +160,7 @@ def _drop(draft: Draft, leaf: Node, drops: Sequence[Drop]) -> None:
             draft.disable(entry, f"{leaf.key}: {why}")
 
 
-def find_configs(sources: Sequence[SourceFile]) -> list[Node]:
-    """The roots of the sources that are configs: neither job stores nor checklists."""
-    return [source.root for source in sources if source.form != "markdown" and not _is_store(source.root)]
-
-
-def find_jobs(sources: Sequence[SourceFile]) -> list[Node]:
-    """The jobs of all job stores: the items of `jobs`, or of a file that is a list."""
-    found: list[Node] = []
-    for source in sources:
-        if source.form != "markdown" and _is_store(source.root):
-            found += [job for _, job in source.root.items("jobs") or source.root.items() if job.is_container and job.children]
-    return found
-
-
-def find_checklists(sources: Sequence[SourceFile]) -> list[SourceFile]:
-    return [source for source in sources if source.form == "markdown"]
-
-
-def _is_store(root: Node) -> bool:
-    jobs = root.get("jobs")
-    return bool(jobs and jobs.is_container) or any(isinstance(step, int) for step in root.children)
-
-
 def _begins_with(steps: Sequence[PathStep], wanted: Sequence[str]) -> bool:
     return len(steps) >= len(wanted) and all(
-        want == "*" or _fold(str(step)) == _fold(want) for step, want in zip(steps, wanted, strict=False)
+        want == "*" or fold_key(str(step)) == fold_key(want) for step, want in zip(steps, wanted, strict=False)
     )
-
-
-def _fold(key: str) -> str:
-    return key.replace("_", "").replace("-", "").lower()

@@ -7,21 +7,11 @@ GoClaw's database, so a file with the response of the API is imported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from scheduler.extras.importers import value_converters
-from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.extras.importers.foreign_system import (
-    NAMES_A_THING,
-    OWN_LIMITS,
-    RECORD,
-    STORE_DROPS,
-    Drop,
-    ForeignSystem,
-    find_configs,
-    find_jobs,
-)
-from scheduler.extras.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.config_draft import Draft, Part, Rule
+from scheduler.extras.importers.foreign_system import NAMES_A_THING, OWN_LIMITS, RECORD, STORE_DROPS, Drop, ForeignSystem
+from scheduler.extras.importers.job_conversion import JobShape, add_job
+from scheduler.extras.importers.source_files import MISSING, Node
 
 LEAST = 300  # seconds; the least that GoClaw accepts
 PORT = 18790
@@ -35,7 +25,7 @@ HEARTBEAT = (
     Rule("ackMaxChars", "ack_max_chars", value_converters.whole(0, 10_000)),
     Rule("maxRetries", "retries", value_converters.whole(0, 10)),
 )
-DEFAULTS: dict[str, object] = {"enabled": False, "interval": "30m", "ok_match": "anywhere"}
+DEFAULTS = {"enabled": False, "interval": "30m", "ok_match": "anywhere"}
 JOBS = JobShape(prompt=("payload.message", "message"), command=("payload.command",), agent=("agentKey", "agentId"))
 
 STAYS = "stays in GoClaw, which still runs the agent"
@@ -46,7 +36,6 @@ DROPS = (
     Drop("jobs.*.payload.promptFile", "the prompt is in a file of GoClaw; write its text as prompt", changes_meaning=True),
     Drop("payload.channel payload.to deliverChannel deliverTo", "the job sends nothing", "jobs.*", is_loss=False),
     Drop("model providerId", "the gateway of GoClaw chooses the model of an agent", "jobs.*"),
-    Drop("jobs.*.deleteAfterRun", "a single run stays in the config after it has run", is_loss=False),
     Drop("**.providerId", "is only an identifier; add providerName, or set provider and model of the heartbeat"),
     Drop("cron", OWN_LIMITS),
     Drop("channels", "GoClaw still receives the messages of users"),
@@ -54,144 +43,122 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    configs = find_configs(sources)
-    for config in configs:
-        draft.take_zone(config.get("cron.default_timezone"))
-        draft.telegram_token = draft.telegram_token or config.first("channels.telegram.token", "channels.telegram.botToken")
-    gateway = next((config for config in configs if config.get("gateway")), None)
-    beats = [node for source in sources for node in _find_heartbeats(source.root)]
-    for beat in beats:
-        _add_heartbeat(draft, beat, gateway, configs)
-    for config in configs:
-        for ident, _ in config.items("agents.list"):
-            _find_agent(draft, gateway, ident)
-    for job in find_jobs(sources):
-        if _is_heartbeat(job):
-            continue
-        wanted = job.first(*JOBS.agent)
-        agent = _find_agent(draft, gateway, wanted.text if wanted else "")
-        name = draft.add_job(job, JOBS, _runner())
-        if name:
-            _put_rest(draft, job, name, agent)
+def convert(draft: Draft) -> None:
+    files = draft.files
+    jobs = [job for job in files.jobs if not _is_heartbeat(job)]
+    for beat in (beat for root in files.roots for beat in _find_heartbeats(root)):
+        _add_heartbeat(draft, beat)
+    for ident in (ident for config in files.configs for ident, _ in config.items("agents.list")):
+        draft.find_agent(ident)
+    for node in jobs:
+        agent = draft.find_agent(node.first(*JOBS.agent).text)
+        if job := add_job(draft, node, JOBS):
+            _put_rest(node, job, agent.name)
 
 
-def _put_rest(draft: Draft, job: Node, name: str, agent: str) -> None:
-    base = ("cron", name)
-    has_prompt = "prompt" in draft.data["cron"][name]
-    sent = job.first("deliver", "payload.deliver")
-    if sent and sent.value is True:
-        channel = job.first("deliverChannel", "payload.deliverChannel", "payload.channel")
-        to = job.first("deliverTo", "payload.deliverTo", "payload.to")
-        draft.put_deliver(base, channel, to, has_agent=has_prompt)
-        draft.receipt.keep(sent, f"cron.{name}.deliver")
+def _put_rest(node: Node, job: Part, agent: str) -> None:
+    """Where a job sends its answer, and what it does besides."""
+    sent, wake, stateless = (node.first(key, f"payload.{key}") for key in ("deliver", "wakeHeartbeat", "stateless"))
+    if sent.value is True:
+        job.put_deliver(
+            node.first("deliverChannel", "payload.deliverChannel", "payload.channel"),
+            node.first("deliverTo", "payload.deliverTo", "payload.to"),
+        )
+        job.keep(sent, "deliver")
     elif sent:
-        draft.put(sent, (*base, "deliver"), "none")
-    if (wake := job.first("wakeHeartbeat", "payload.wakeHeartbeat")) and wake.value is True:
-        draft.put(wake, (*base, "wake_heartbeat"), agent)
-    elif wake:
-        draft.receipt.drop(wake, "false, as here", is_loss=False)
-    if stateless := job.get("stateless"):
-        if not has_prompt:
-            draft.receipt.drop(stateless, "a command has no session", is_loss=False)
-        elif stateless.value is True:
-            draft.receipt.keep(stateless, f"cron.{name}.prompt", "jobs have no history")
-        else:
-            draft.receipt.drop(stateless, "jobs have no history in heartbeatd")
+        job.put("deliver", sent, "none")
+    if wake.value is True:
+        job.put("wake_heartbeat", wake, agent)
+    job.draft.receipt.drop(wake, "false, as here", is_loss=False)
+    if "prompt" not in job:
+        job.draft.receipt.drop(stateless, "a command has no session", is_loss=False)
+    elif stateless.value is True:
+        job.keep(stateless, "prompt", "jobs have no history")
+    else:
+        job.draft.receipt.drop(stateless, "jobs have no history in heartbeatd")
 
 
 def _find_heartbeats(root: Node) -> list[Node]:
     """Heartbeats as the API returns them: alone, under `heartbeat`, or as a list."""
-    places = (root, root.get("heartbeat"))
     listed = [node for _, node in (*root.items("heartbeats"), *root.items())]
-    found = [node for node in (*places, *listed) if node and _is_heartbeat(node)]
-    return list({id(node): node for node in found}.values())
+    return list(dict.fromkeys(node for node in (root, root.get("heartbeat"), *listed) if _is_heartbeat(node)))
 
 
 def _is_heartbeat(node: Node) -> bool:
-    """Whether this is a heartbeat: as the API returns it, or as the tool of the agent sets it (`action: set`)."""
-    action = node.get("action")
-    return node.is_container and bool(node.get("intervalSec") or (action and action.text == "set"))
+    return bool(node.get("intervalSec")) or node.get("action").text == "set"
 
 
-def _add_heartbeat(draft: Draft, beat: Node, gateway: Node | None, configs: Sequence[Node]) -> None:
-    named = beat.first("agentKey", "agentId")
-    name = _find_agent(draft, gateway, named.text if named else "main")
-    base = ("agents", name, "heartbeat")
+def _add_heartbeat(draft: Draft, node: Node) -> None:
+    named = node.first("agentKey", "agentId")
+    agent = draft.find_agent(named.text or "main")
+    beat = agent.below("heartbeat")
     if named:
-        draft.name_entry(named, ("agents", name))
-    draft.note_entry(beat, base)
-    if action := beat.get("action"):
-        draft.receipt.drop(action, RECORD, is_loss=False)
-    draft.apply(HEARTBEAT, beat, base)
-    hours, zone = beat.get("active_hours"), beat.get("timezone")
-    if hours and hours.text:
-        draft.put_range(base, hours, zone, default_zone="UTC")
+        agent.put_name(named)
+    draft.note_entry(node, agent)
+    draft.receipt.drop(node.get("action"), RECORD, is_loss=False)
+    beat.apply(HEARTBEAT, node)
+    hours, zone = node.get("active_hours"), node.get("timezone")
+    if hours.text:
+        beat.put_range(hours, zone, default_zone="UTC")
     else:
-        draft.put_hours(base, beat.get("activeHoursStart"), beat.get("activeHoursEnd"), zone, default_zone="UTC")
-    draft.add_defaults(base, DEFAULTS)
-    draft.add((*base, "answer"), "text", "the gateway returns text")
-    channel, chat = beat.get("channel"), beat.get("chatId")
-    if (channel and channel.text) or (chat and chat.text):
-        draft.put_deliver(base, channel, chat)
-    _put_model(draft, beat, base, configs)
+        beat.put_hours(node.get("activeHoursStart"), node.get("activeHoursEnd"), zone, default_zone="UTC")
+    beat.add_defaults(DEFAULTS)
+    beat.add("answer", "text", "the gateway returns text")
+    channel, chat = node.get("channel"), node.get("chatId")
+    if channel.text or chat.text:
+        beat.put_deliver(channel, chat)
+    if node.get("model").text:
+        _put_model(node, beat)
 
 
-def _put_model(draft: Draft, beat: Node, base: Path, configs: Sequence[Node]) -> None:
+def _put_model(node: Node, beat: Part) -> None:
     """The model of heartbeats only. It is called directly, because the gateway has one model for each agent."""
-    model, named = beat.get("model"), beat.get("providerName")
-    if not model or not model.text:
-        return
-    name = named.text if named else ""
-    listed = [node for config in configs if (node := config.get("providers")) and name in node.children]
-    provider = listed[0].children[name] if listed else None
-    key = provider.first("api_key") if provider else None
-    address = provider.first("api_base", "base_url") if provider else None
-    if not named or not provider or not (name in ("anthropic", "openai") or address):
+    draft, model, named = beat.draft, node.get("model"), node.get("providerName")
+    providers = (config.get("providers").children for config in draft.files.configs)
+    provider = next((found[named.text] for found in providers if named.text in found), MISSING)
+    key, address = provider.first("api_key"), provider.first("api_base", "base_url")
+    if not provider or not (named.text in ("anthropic", "openai") or address):
         draft.receipt.drop(model, "its provider is not in the imported files; set provider and model of the heartbeat")
         return
     try:
-        made = draft.add_provider(name, key, address)
+        made = draft.add_provider(named.text, key, address)
     except value_converters.NotUsable as error:
         draft.receipt.drop(address or model, str(error))
         return
-    draft.put(model, (*base, "model"), model.text, "heartbeats call this model directly, without the tools of GoClaw")
-    draft.put(named, (*base, "provider"), made)
-    if ident := beat.get("providerId"):
-        draft.receipt.drop(ident, NAMES_A_THING, is_loss=False)
+    beat.put("model", model, model.text, "heartbeats call this model directly, without the tools of GoClaw")
+    beat.put("provider", named, made)
+    draft.receipt.drop(node.get("providerId"), NAMES_A_THING, is_loss=False)
 
 
-def _find_agent(draft: Draft, gateway: Node | None, ident: str) -> str:
-    """The agent with this key, called through the gateway."""
-    known = set(draft.data["agents"])
-    name = draft.find_agent(ident, *_runner())
-    if name not in known:
-        _add_gateway(draft, gateway)
-        draft.add(("agents", name, "model"), f"goclaw:{ident or name}", "the name of the agent for the gateway")
-    return name
+def _start_agent(agent: Part, ident: str) -> None:
+    """An agent is called through the gateway."""
+    runner = {"kind": "openai", "provider": "goclaw"}
+    agent.add("runner", runner, "calls the agent through the gateway of GoClaw")
+    if "goclaw" not in agent.draft.data["providers"]:
+        _add_gateway(agent.draft.part("providers.goclaw"))
+    agent.add("model", f"goclaw:{ident or agent.name}", "the name of the agent for the gateway")
 
 
-def _add_gateway(draft: Draft, gateway: Node | None) -> None:
-    if "goclaw" in draft.data["providers"]:
-        return
-    base = ("providers", "goclaw")
-    draft.add((*base, "kind"), "openai", "the gateway has a chat completions API")
-    host, port = (gateway.get(f"gateway.{key}") if gateway else None for key in ("host", "port"))
-    name = host.text if host and host.text not in ("", "0.0.0.0", "::", "[::]") else "127.0.0.1"  # noqa: S104 (any address)
-    url = f"http://{name}:{port.text if port and port.text else PORT}/v1"
-    draft.add((*base, "base_url"), url, "the address of the gateway")
+def _add_gateway(provider: Part) -> None:
+    provider.add("kind", "openai", "the gateway has a chat completions API")
+    host, port, token = (provider.draft.files.first(f"gateway.{key}") for key in ("host", "port", "token"))
+    name = host.text if host.text not in ("", "0.0.0.0", "::", "[::]") else "127.0.0.1"  # noqa: S104 (any address)
+    provider.add("base_url", f"http://{name}:{port.text or PORT}/v1", "the address of the gateway")
     for node in (host, port):
-        if node and node.text:
-            draft.receipt.keep(node, "providers.goclaw.base_url")
-    token = gateway.get("gateway.token") if gateway else None
-    if token and token.text:
-        draft.secret(token, (*base, "api_key"), "GOCLAW_GATEWAY_TOKEN")
+        provider.keep(node, "base_url")
+    if token:
+        provider.put_secret("api_key", token, "GOCLAW_GATEWAY_TOKEN")
     else:
-        draft.add((*base, "api_key"), draft.reference(None, "GOCLAW_GATEWAY_TOKEN"), "the token of the gateway")
+        reference = provider.draft.make_reference(MISSING, "GOCLAW_GATEWAY_TOKEN")
+        provider.add("api_key", reference, "the token of the gateway")
 
 
-def _runner() -> tuple[dict[str, object], str]:
-    return {"kind": "openai", "provider": "goclaw"}, "calls the agent through the gateway of GoClaw"
-
-
-SYSTEM = ForeignSystem("goclaw", "GoClaw", "config.json, heartbeats and jobs as its API returns them", convert, DROPS)
+SYSTEM = ForeignSystem(
+    "goclaw",
+    "GoClaw",
+    "config.json, heartbeats and jobs as its API returns them",
+    convert,
+    DROPS,
+    _start_agent,
+    zone="cron.default_timezone",
+)

@@ -7,10 +7,9 @@ website/docs/user-guide/features/cron.md. Hermes has jobs and no heartbeat, so i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from scheduler.extras.importers import value_converters
-from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
+from scheduler.extras.importers.config_draft import NO_BOT, Draft, Part, Rule
 from scheduler.extras.importers.foreign_system import (
     NAMES_A_THING,
     NO_COUNTERPART,
@@ -19,12 +18,13 @@ from scheduler.extras.importers.foreign_system import (
     STORE_DROPS,
     Drop,
     ForeignSystem,
-    find_configs,
-    find_jobs,
+    command_line,
 )
-from scheduler.extras.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.job_conversion import JobShape, add_job
+from scheduler.extras.importers.source_files import Node
 
 SCRIPTS = "~/.hermes/scripts"
+HOME = "_HOME_CHANNEL"
 
 
 def _script(node: Node) -> str:
@@ -73,120 +73,98 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    home: list[Node] = []
-    model: Node | None = None
-    for config in find_configs(sources):
-        draft.take_zone(config.get("timezone"))
-        token = config.first("TELEGRAM_BOT_TOKEN")
-        draft.telegram_token = draft.telegram_token or (token if token and token.text else None)
-        home += [node for key, node in config.items() if key.endswith("_HOME_CHANNEL") and node.text]
-        thread = config.first("TELEGRAM_CRON_THREAD_ID", "TELEGRAM_HOME_CHANNEL_THREAD_ID")
-        home += [thread] if thread and thread.text else []
-        model = model or config.get("cron.model")
+def convert(draft: Draft) -> None:
+    for config in draft.files.configs:
         if config.get("model"):
-            draft.apply(AGENT, config, ("agents", draft.find_agent("main", *_RUNNER)))
-    for job in find_jobs(sources):
-        _add_job(draft, job, home, model)
+            draft.find_agent("").apply(AGENT, config)
+    for node in draft.files.jobs:
+        is_script = node.get("no_agent").value is True
+        if job := add_job(draft, node, SCRIPTED if is_script else JOBS):
+            _put_rest(node, job)
 
 
-def _add_job(draft: Draft, job: Node, home: Sequence[Node], model: Node | None) -> None:
-    """A job. `home` are the home channels and the Telegram topic for jobs, `model` is that of all jobs without their own."""
-    plain = job.get("no_agent")
-    is_plain = bool(plain and plain.value is True)
-    name = draft.add_job(job, SCRIPTED if is_plain else JOBS, _RUNNER)
-    if not name:
-        return
-    base = ("cron", name)
-    if plain:
-        draft.receipt.keep(plain, ".".join((*base, "command" if is_plain else "prompt")))
-    _put_state(draft, job, name)
-    if (times := job.get("repeat.times")) and times.text == "1" and "at" in draft.data["cron"][name]:
-        draft.receipt.keep(times, ".".join((*base, "at")))
-    if not is_plain:
-        draft.add((*base, "ok_match"), "anywhere", "Hermes sends no answer with [SILENT]")
-        used = next((node for node in (model, job.get("model_snapshot")) if node and node.text), None)
-        if used and not draft.has((*base, "model")):
-            draft.put(used, (*base, "model"), used.text, "the model of jobs without their own")
-    _put_recipients(draft, job, base, home)
+def _put_rest(node: Node, job: Part) -> None:
+    """The state of a job, its model, the answers that it sends, and their recipients."""
+    draft, state, times = job.draft, node.get("state"), node.get("repeat.times")
+    job.keep(node.get("no_agent"), "prompt" if "prompt" in job else "command")
+    if state.text.lower() in ("paused", "completed"):  # a paused or finished job stays off
+        job.put("enabled", state, False)
+    draft.receipt.drop(state, RECORD, is_loss=False)
+    if times.text == "1" and "at" in job:
+        job.keep(times, "at")
+    if "prompt" in job:
+        job.add("ok_match", "anywhere", "Hermes sends no answer with [SILENT]")
+        model = draft.files.first("cron.model")
+        if not model.text:
+            model = node.get("model_snapshot")
+        if model.text and "model" not in job:
+            job.put("model", model, model.text, "the model of jobs without their own")
+    _put_recipients(node, job)
 
 
-def _put_recipients(draft: Draft, job: Node, base: Path, home: Sequence[Node]) -> None:
+def _put_recipients(node: Node, job: Part) -> None:
     """The recipients: a list such as `origin,telegram:4711`. Without one, the chat in which the job was made, or none."""
-    deliver, platform = job.get("deliver"), job.first("origin.platform")
-    written = deliver.text if deliver and deliver.text else "origin" if platform else "local"
+    deliver, platform = node.get("deliver"), node.first("origin.platform")
+    written = deliver.text or ("origin" if platform else "local")
     names: list[str] = []
     problems: list[str] = []
     for word in (part.strip() for part in written.split(",")):
         try:
-            names += _find_channels(draft, job, word, home)
+            names += _find_channels(job.draft, node, word)
         except value_converters.NotUsable as error:
             problems.append(str(error))
-    names = list(dict.fromkeys(names))
     if problems:
-        draft.disable(base, "; ".join(problems))
-    if not names and problems:
-        names = ["log"]
-    if len(names) > 1:
-        names = [name for name in names if name != "none"]
-    value: object = names[0] if len(names) == 1 else names
-    if deliver and deliver.text:
-        draft.put(deliver, (*base, "deliver"), value)
+        job.disable("; ".join(problems))
+    unique = list(dict.fromkeys(names)) or ["log"]
+    if len(unique) > 1:
+        unique = [name for name in unique if name != "none"]
+    value = unique[0] if len(unique) == 1 else unique
+    if deliver.text:
+        job.put("deliver", deliver, value)
     else:
-        draft.add((*base, "deliver"), value, "Hermes' default")
-    if platform and "origin" in written:
-        draft.receipt.keep(platform, ".".join((*base, "deliver")))
+        job.add("deliver", value, "Hermes' default")
+    if "origin" in written:
+        job.keep(platform, "deliver")
 
 
-def _find_channels(draft: Draft, job: Node, word: str, home: Sequence[Node]) -> list[str]:
+def _find_channels(draft: Draft, node: Node, word: str) -> list[str]:
     """The channels of one recipient. Raises NotUsable if heartbeatd cannot send there."""
-    origin = job.get("origin")
-    platform = origin.get("platform") if origin else None
-    if word == "origin" and origin and platform and platform.text:
-        chat, thread = origin.first("chat_id"), origin.first("thread_id")
-        if platform.text.lower() != "telegram":
-            return [draft.find_channel(platform.text.lower(), chat.text if chat else "")[0]]
-        return [_telegram(draft, chat=chat, thread=thread)]
-    homes = [node for node in home if str(node.steps[-1]).endswith("_HOME_CHANNEL")]
-    topic = next((node for node in home if node not in homes), None)
+    settings = [(key, found) for config in draft.files.configs for key, found in config.items() if found.text]
+    homes = {key.removesuffix(HOME).lower(): found for key, found in settings if key.endswith(HOME)}
+    platform = node.get("origin.platform").text.lower()
+    if word == "origin" and platform:
+        chat, thread = node.first("origin.chat_id"), node.first("origin.thread_id")
+        return [_add_telegram(draft, chat, thread) if platform == "telegram" else draft.find_channel(platform, chat.text)[0]]
     if word in ("all", "origin"):  # without an origin, Hermes sends to the home channel
         if not homes:
             raise value_converters.NotUsable("the home channels are not in the imported files")
-        return [name for node in homes for name in _find_channels(draft, job, _platform(node), home)]
+        return [name for home in homes for name in _find_channels(draft, node, home)]
     if word == "telegram":
-        found = next((node for node in homes if _platform(node) == "telegram"), None)
-        if found is None:
+        if word not in homes:
             raise value_converters.NotUsable("TELEGRAM_HOME_CHANNEL is not in the imported files")
-        return [_telegram(draft, chat=found, thread=topic)]
+        topic = draft.files.first("TELEGRAM_CRON_THREAD_ID", "TELEGRAM_HOME_CHANNEL_THREAD_ID")
+        return [_add_telegram(draft, homes[word], topic)]
     kind, _, chat_id = word.partition(":")
     return [draft.find_channel(kind, chat_id)[0]]
 
 
-def _platform(node: Node) -> str:
-    return str(node.steps[-1]).removesuffix("_HOME_CHANNEL").lower()
-
-
-def _telegram(draft: Draft, chat: Node | None, thread: Node | None) -> str:
+def _add_telegram(draft: Draft, chat: Node, thread: Node) -> str:
     """The channel of a Telegram chat, and of a topic in it."""
-    if chat is None or draft.telegram_token is None:
-        raise value_converters.NotUsable("there is no Telegram bot to send with; declare a channel, and set deliver")
-    parts = [node for node in (chat, thread) if node and node.text]
-    name, _ = draft.find_channel("telegram", ":".join(node.text for node in parts))
-    for node in parts:
+    if not chat or not draft.telegram_token:
+        raise value_converters.NotUsable(NO_BOT)
+    name, _ = draft.find_channel("telegram", ":".join(node.text for node in (chat, thread) if node.text))
+    for node in (chat, thread):
         draft.receipt.keep(node, f"channels.{name}.url")
     return name
 
 
-def _put_state(draft: Draft, job: Node, name: str) -> None:
-    """A paused or finished job stays off."""
-    state = job.get("state")
-    if state and state.text.lower() in ("paused", "completed"):
-        draft.put(state, ("cron", name, "enabled"), False)
-    elif state:
-        draft.receipt.drop(state, RECORD, is_loss=False)
-
-
-_SCRIPT_LINE = 'hermes chat -Q ${HEARTBEATD_MODEL:+-m "$HEARTBEATD_MODEL"} -q "$(cat)"'
-_RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT_LINE]}, "calls the agent by the command line of Hermes")
-
-SYSTEM = ForeignSystem("hermes", "Hermes Agent", "cron/jobs.json, config.yaml, .env", convert, DROPS, _RUNNER)
+SYSTEM = ForeignSystem(
+    "hermes",
+    "Hermes Agent",
+    "cron/jobs.json, config.yaml, .env",
+    convert,
+    DROPS,
+    command_line("Hermes", 'hermes chat -Q ${HEARTBEATD_MODEL:+-m "$HEARTBEATD_MODEL"} -q "$(cat)"'),
+    zone="timezone",
+    token=("TELEGRAM_BOT_TOKEN",),
+)

@@ -116,7 +116,7 @@ class Receipt:
         """A key of the new config that comes from no source."""
         self.additions.append(Addition(target, value, why))
 
-    def disable(self, entry: str, key: str, node: Node | None, why: str) -> None:
+    def disable(self, entry: str, key: str, node: Node, why: str) -> None:
         """An agent or job of the new config is disabled by `key`, because it would do something else than before."""
         found = next((each for each in self.changed_meanings if each.entry == entry), None)
         if found is None:
@@ -132,7 +132,7 @@ class Receipt:
         if not set_by and key not in {each.target for each in self.additions}:
             self.add(key, False, why)
 
-    def leave_out(self, entry: str, node: Node | None, why: str) -> None:
+    def leave_out(self, entry: str, node: Node, why: str) -> None:
         """An agent or job is not in the new config, because it would do something else than before."""
         self.changed_meanings = [each for each in self.changed_meanings if not entry or each.entry != entry]
         self.changed_meanings.append(ChangedMeaning("", _place_of(node) or entry, [why]))
@@ -229,13 +229,11 @@ def shorten(value: object) -> str:
     return words.shorten(one_line(text), LONGEST_SHOWN)
 
 
-def _place_of(node: Node | None) -> str:
+def _place_of(node: Node) -> str:
     """The place of a job or agent in the files, with its name if it has one."""
-    if node is None:
-        return ""
-    named = node.first("name", "id")
-    label = f" ({shorten(named.text)})" if named and named.text else ""
-    return f"{one_line(node.file)}:{node.line} {shorten_key(node.key)}{label}"
+    named = node.first("name", "id").text
+    label = f" ({shorten(named)})" if named else ""
+    return f"{one_line(node.file)}:{node.line} {shorten_key(node.key)}{label}" if node else ""
 
 
 def _place(entry: ReceiptEntry) -> str:

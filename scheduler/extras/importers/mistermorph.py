@@ -6,28 +6,20 @@ environment variable MISTER_MORPH_LLM_MODEL, which the runner sets, and the targ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from scheduler.extras.importers import value_converters
-from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.extras.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, find_configs
-from scheduler.extras.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.config_draft import Draft, Part, Rule
+from scheduler.extras.importers.foreign_system import OWN_LIMITS, Drop, ForeignSystem, command_line
+from scheduler.extras.importers.job_conversion import JobShape, add_job
+from scheduler.extras.importers.source_files import MISSING, Node
 
-HEARTBEAT = (
+AGENT = (
     Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
     Rule("heartbeat.interval", "heartbeat.interval", value_converters.duration("m"), decides=True),
     Rule("file_state_dir", "workspace", why="the folder of HEARTBEAT.md"),
     Rule("timeout", "heartbeat.timeout", value_converters.positive_duration("s")),
     Rule("llm.model", "model"),
 )
-DEFAULTS: dict[str, object] = {
-    "interval": "30m",
-    "on_missing": "run",
-    "on_empty": "run",
-    "ok_match": "exact",
-    "ack_max_chars": 0,
-}
-
+DEFAULTS = {"interval": "30m", "on_missing": "run", "on_empty": "run", "ok_match": "exact", "ack_max_chars": 0}
 TASKS = JobShape(prompt=("content",), agent=(), name=("id", "name"))
 
 STAYS = "stays in MisterMorph, which still runs the agent"
@@ -43,108 +35,101 @@ DROPS = (
 )
 
 
-def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    configs = [config for config in find_configs(sources) if not _list_tasks(config)]
-    for config in configs:
-        draft.switch_jobs(config.get("cron.enabled"))
-        base = draft.add_agent("main", *_RUNNER)
-        heart = (*base, "heartbeat")
-        if beat := config.get("heartbeat"):
-            draft.note_entry(beat, base)
-        draft.apply(HEARTBEAT, config, base)
-        _put_model(draft, config, heart)
-        draft.add_defaults(heart, DEFAULTS)
-        _put_checklist_path(draft, config, base)
-        _put_chats(draft, config, heart)
-    for source in sources:
-        for task in _list_tasks(source.root):
-            _add_task(draft, task, configs)
+def convert(draft: Draft) -> None:
+    for config in draft.files.configs:
+        if not _list_tasks(config):
+            _convert_config(draft, config)
+    for config in draft.files.configs:
+        for task in _list_tasks(config):
+            _add_task(draft, task)
 
 
-def _list_tasks(root: Node) -> list[Node]:
+def _list_tasks(config: Node) -> list[Node]:
     """The tasks of a cron.yaml; `tasks` of a config.yaml is a map."""
-    tasks = root.get("tasks")
-    return [task for step, task in tasks.children.items() if isinstance(step, int)] if tasks else []
+    return [task for step, task in config.get("tasks").children.items() if isinstance(step, int)]
 
 
-def _add_task(draft: Draft, task: Node, configs: Sequence[Node]) -> None:
+def _convert_config(draft: Draft, config: Node) -> None:
+    agent = draft.convert_agent(config, AGENT)
+    beat = agent.below("heartbeat")
+    _put_model(draft, config, beat)
+    beat.add_defaults(DEFAULTS)
+    _put_checklist_path(config.get("heartbeat.checklist_path"), agent)
+    _put_chats(draft, config, beat)
+
+
+def _add_task(draft: Draft, task: Node) -> None:
     """A task of cron.yaml. Its chat is the recipient of what the agent says; without one, the agent chooses recipients itself."""
-    name = draft.add_job(task, TASKS, _RUNNER)
-    if not name:
+    job = add_job(draft, task, TASKS)
+    if not job:
         return
-    base, chat = ("cron", name), task.get("chat_id")
-    if chat and chat.text.startswith("tg:"):
-        draft.put_deliver(base, chat.with_text("telegram"), chat.with_text(chat.text.removeprefix("tg:")))
-        draft.receipt.change(chat, ".".join((*base, "deliver")), draft.data["cron"][name]["deliver"])
+    chat, profile = task.get("chat_id"), task.get("llm_profile")
+    if chat.text.startswith("tg:"):
+        job.put_deliver(chat.with_text("telegram"), chat.with_text(chat.text.removeprefix("tg:")))
+        job.change(chat, "deliver")
     else:
-        draft.add((*base, "deliver"), "log", "no channel could be imported for its messages")
-        if chat:
-            draft.receipt.drop(chat, "heartbeatd cannot use this chat")
-        known = f"{chat.key}: heartbeatd cannot use this chat" if chat and chat.text else "the agent chose the recipients itself"
-        draft.disable(base, known)
-    profile = task.get("llm_profile")
-    model = _model_of(configs, profile.text) if profile else None
-    if profile and model and model.text:
-        draft.put(model, (*base, "model"), model.text)
-        draft.receipt.change(profile, ".".join((*base, "model")), model.text, "the model of this profile")
+        draft.receipt.drop(chat, "heartbeatd cannot use this chat")
+        known = f"{chat.key}: heartbeatd cannot use this chat" if chat.text else "the agent chose the recipients itself"
+        job.deliver_to_log(known)
+    _put_profile(draft, profile, job)
 
 
-def _model_of(configs: Sequence[Node], profile: str) -> Node | None:
-    listed = (config.get("llm.profiles") for config in configs)
-    return next((found.children[profile].get("model") for found in listed if found and profile in found.children), None)
+def _put_profile(draft: Draft, named: Node, part: Part) -> None:
+    """The model of a profile."""
+    profiles = (config.get("llm.profiles").children for config in draft.files.configs)
+    profile = next((found[named.text] for found in profiles if named.text in found), MISSING)
+    if (model := profile.get("model")).text:
+        part.put("model", model, model.text)
+        part.change(named, "model", "the model of this profile")
 
 
-def _put_checklist_path(draft: Draft, config: Node, base: Path) -> None:
-    """The file of the checklist: inside the folder of the state, or in a folder of its own, which becomes the workspace."""
-    path = config.get("heartbeat.checklist_path")
-    if not path or not path.text:
-        return
-    folder = str(draft.data["agents"][base[1]].get("workspace", "")).rstrip("/")
-    if folder and path.text.startswith(f"{folder}/"):
-        draft.put(path, (*base, "heartbeat", "checklist"), path.text.removeprefix(f"{folder}/"))
-        return
-    parent, _, name = path.text.rpartition("/")
-    draft.put(path, (*base, "heartbeat", "checklist"), name)
-    if parent:
-        draft.put(path, (*base, "workspace"), parent, "the folder of the checklist")
-
-
-def _put_model(draft: Draft, config: Node, heart: Path) -> None:
+def _put_model(draft: Draft, config: Node, beat: Part) -> None:
     """The model of heartbeats: `llm.routes.heartbeat` names a profile, or has it under `profile`."""
     route = config.get("llm.routes.heartbeat")
-    named = (route.get("profile") if route.is_container else route) if route else None
-    if not named or not named.text:
-        return
+    named = route.get("profile") if route.is_container else route
     if named.text == "default":
-        draft.receipt.keep(named, ".".join(heart[:-1]), "the agent's own model")
+        draft.receipt.keep(named, beat.path.removesuffix(".heartbeat"), "the agent's own model")
+    else:
+        _put_profile(draft, named, beat)
+
+
+def _put_checklist_path(path: Node, agent: Part) -> None:
+    """The file of the checklist: inside the folder of the state, or in a folder of its own, which becomes the workspace."""
+    folder = str(agent.get("workspace") or "").rstrip("/")
+    if not path.text:
         return
-    profile = config.get("llm.profiles")
-    model = profile.children[named.text].get("model") if profile and named.text in profile.children else None
-    if model and model.text:
-        draft.put(model, (*heart, "model"), model.text)
-        draft.receipt.change(named, ".".join((*heart, "model")), model.text, "the model of this profile")
+    if folder and path.text.startswith(f"{folder}/"):
+        agent.put("heartbeat.checklist", path, path.text.removeprefix(f"{folder}/"))
+        return
+    parent, _, name = path.text.rpartition("/")
+    agent.put("heartbeat.checklist", path, name)
+    if parent:
+        agent.put("workspace", path, parent, "the folder of the checklist")
 
 
-def _put_chats(draft: Draft, config: Node, heart: Path) -> None:
+def _put_chats(draft: Draft, config: Node, beat: Part) -> None:
     """Heartbeats of MisterMorph go to all chats in `telegram.allowed_chat_ids`."""
-    chats = [node for _, node in config.items("telegram.allowed_chat_ids") if node.text]
-    token = config.get("telegram.bot_token")
-    draft.telegram_token = token if token and token.text else None
     names = []
-    for chat in chats:
+    for chat in (node for _, node in config.items("telegram.allowed_chat_ids") if node.text):
         try:
-            name = draft.telegram(chat.text)
+            names.append(draft.add_telegram(chat.text))
+            draft.part(f"channels.{names[-1]}").change(chat, "url")
         except value_converters.NotUsable as error:
             draft.receipt.drop(chat, str(error))
-            continue
-        draft.receipt.change(chat, f"channels.{name}.url", draft.data["channels"][name]["url"])
-        names.append(name)
     if names:
         unique = list(dict.fromkeys(names))
-        draft.add((*heart, "deliver"), unique if len(unique) > 1 else unique[0], "the chats of telegram.allowed_chat_ids")
+        beat.add("deliver", unique if len(unique) > 1 else unique[0], "the chats of telegram.allowed_chat_ids")
 
 
 _SCRIPT = 'MISTER_MORPH_LLM_MODEL="${HEARTBEATD_MODEL:-$MISTER_MORPH_LLM_MODEL}" mistermorph run --task "$(cat)"'
-_RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of MisterMorph")
 
-SYSTEM = ForeignSystem("mistermorph", "MisterMorph", "config.yaml, HEARTBEAT.md", convert, DROPS, _RUNNER)
+SYSTEM = ForeignSystem(
+    "mistermorph",
+    "MisterMorph",
+    "config.yaml, HEARTBEAT.md",
+    convert,
+    DROPS,
+    command_line("MisterMorph", _SCRIPT),
+    switch="cron.enabled",
+    token=("telegram.bot_token",),
+)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import PurePath
 
 from heartbeat.words import one_line
-from scheduler.config.file import config_text
-from scheduler.config.file.diagnostics import ConfigError, Diagnostics, ExternalPosition
-from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
+from scheduler.config.file.marked_yaml import MarkedList, MarkedMap, UnreadableYaml
 from scheduler.extras.importers import json5_reader
 
 MAX_BYTES = 4 * 1024 * 1024  # of one file; the largest real files are job stores of some 100 KB
@@ -29,9 +30,12 @@ PathStep = str | int
 Scalar = str | int | float | bool | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
-    """A value of a source file: a scalar in `value`, or `children` by key or index. `line` counts from 1."""
+    """A value of a source file: a scalar in `value`, or `children` by key or index. `line` counts from 1.
+
+    A value that the file does not have is `MISSING`, which is false and has no text and no children.
+    """
 
     file: str
     steps: tuple[PathStep, ...]
@@ -39,6 +43,9 @@ class Node:
     value: Scalar = None
     children: dict[PathStep, Node] = field(default_factory=dict)
     is_container: bool = False
+
+    def __bool__(self) -> bool:
+        return self is not MISSING
 
     @property
     def key(self) -> str:
@@ -57,22 +64,22 @@ class Node:
         """A part of the value, at the same place."""
         return Node(self.file, self.steps, self.line, text)
 
-    def get(self, path: str) -> Node | None:
-        """The value at a dotted path, or None. Keys may be spelled in another way: every_ms is everyMs."""
-        node: Node | None = self
+    def get(self, path: str) -> Node:
+        """The value at a dotted path. Keys may be spelled in another way: every_ms is everyMs."""
+        node = self
         for step in path.split("."):
-            node = node._child(step) if node else None
+            node = node._child(step)
         return node
 
-    def first(self, *paths: str) -> Node | None:
+    def first(self, *paths: str) -> Node:
         """The first of the paths that has a value other than null."""
         found = (self.get(path) for path in paths)
-        return next((node for node in found if node and (node.is_container or node.value is not None)), None)
+        return next((node for node in found if node.is_container or node.value is not None), MISSING)
 
     def items(self, path: str = "") -> list[tuple[str, Node]]:
-        """The children at a path, with their keys as text; none if there is nothing."""
+        """The children at a path, with their keys as text."""
         node = self.get(path) if path else self
-        return [(str(step), child) for step, child in node.children.items()] if node else []
+        return [(str(step), child) for step, child in node.children.items()]
 
     def leaves(self) -> Iterator[Node]:
         """All scalars, and all empty lists and maps. A stack is used because the tree may be deep."""
@@ -84,11 +91,19 @@ class Node:
             else:
                 yield node
 
-    def _child(self, step: str) -> Node | None:
+    def _child(self, step: str) -> Node:
         if step in self.children:
             return self.children[step]
-        wanted = _fold(step)
-        return next((node for key, node in self.children.items() if isinstance(key, str) and _fold(key) == wanted), None)
+        wanted = fold_key(step)
+        return next((node for key, node in self.children.items() if isinstance(key, str) and fold_key(key) == wanted), MISSING)
+
+
+MISSING = Node("", (), 0)
+
+
+def fold_key(key: str) -> str:
+    """A key without its spelling: every_ms and every-ms are everyMs."""
+    return key.replace("_", "").replace("-", "").lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +126,33 @@ class SourceFile:
     form: str
     root: Node
     problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of an import by their kind: configs, the jobs of all job stores, and checklists. `roots` are of all files."""
+
+    roots: Sequence[Node]
+    configs: Sequence[Node]
+    jobs: Sequence[Node]
+    checklists: Sequence[SourceFile]
+
+    def first(self, *paths: str) -> Node:
+        """The first text that a config has at one of these paths."""
+        return next((found for config in self.configs if (found := config.first(*paths)).text), MISSING)
+
+
+def sort_files(sources: Sequence[SourceFile]) -> Files:
+    """The files by their kind. The jobs of a store are the items of `jobs`, or of a file that is a list."""
+    roots = [source.root for source in sources if source.form != "markdown"]
+    stores = [root for root in roots if root.get("jobs").is_container or any(isinstance(step, int) for step in root.children)]
+    listed = [job for store in stores for _, job in store.items("jobs") or store.items()]
+    return Files(
+        [source.root for source in sources],
+        [root for root in roots if root not in stores],
+        [job for job in listed if job.is_container and job.children],
+        [source for source in sources if source.form == "markdown"],
+    )
 
 
 def read_source(name: str, content: bytes) -> SourceFile:
@@ -181,10 +223,6 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _fold(key: str) -> str:
-    return key.replace("_", "").replace("-", "").lower()
-
-
 def _guess_form(name: str, text: str) -> str:
     path = PurePath(name)
     if path.name.startswith(".env") or path.suffix == ".env":
@@ -211,31 +249,20 @@ def _read_yaml(text: str, builder: _Builder) -> Node:
     total = len(lines)
     for attempt in range(MOST_BREAKS if len(text) <= LARGEST_REPEATED else 1):
         diagnostics = Diagnostics("")
-        try:
-            document = config_text.parse_content("".join(lines).encode(), diagnostics)
-            diagnostics.raise_errors()
-            return builder.build(document.node, 1)
-        except ConfigError as error:
-            found = error.errors
+        node: object = None
+        with suppress(UnreadableYaml):
+            node = marked_yaml.parse_yaml("".join(lines), diagnostics)
         if not attempt:
-            for each in found:
+            for each in diagnostics.errors:
                 builder.add_problem(each.line, f"{each.path}: {each.message}" if each.path else each.message)
-        if (node := _parse_leniently("".join(lines))) is not None:
+        if node is not None or not diagnostics.errors:
             if len(lines) < total:
                 builder.add_problem(len(lines) + 1, "the file was read up to here")
             return builder.build(node, 1)
-        cut = min((each.line for each in found if each.line), default=1)
+        cut = min((each.line for each in diagnostics.errors if each.line), default=1)
         lines = lines[: max(0, min(cut - 1, len(lines) - 1 - attempt * attempt))]
     builder.add_problem(0, "nothing of this file could be read")
     return builder.build(MarkedMap(), 1)
-
-
-def _parse_leniently(text: str) -> object:
-    """The data of a text whose errors are reported already; None if it has none."""
-    try:
-        return config_text.parse_content(text.encode(), Diagnostics("")).node
-    except ConfigError:
-        return None
 
 
 def _read_toml(text: str, builder: _Builder) -> Node:

@@ -54,14 +54,6 @@ def whole(least: int, most: int) -> Converter:
     return convert
 
 
-def amount(node: Node) -> float:
-    """A sum of money above zero."""
-    number = to_number(node)
-    if number <= 0:
-        raise NotUsable("is not an amount above zero")
-    return round(number, 6)
-
-
 def duration(unit: str, *, least: int = 0, zero: str = "0m") -> Converter:
     """A converter for durations. Numbers without a unit are in `unit`. `least` is the shortest duration in seconds, to which
     shorter ones are raised. Zero becomes the text `zero`.

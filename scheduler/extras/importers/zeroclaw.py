@@ -7,24 +7,14 @@ the fields of HeartbeatConfig in the documentation of its crate. The command is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from scheduler.extras.importers import value_converters
-from scheduler.extras.importers.config_draft import Draft, JobShape, Path, Rule
-from scheduler.extras.importers.foreign_system import (
-    NO_COUNTERPART,
-    OWN_LIMITS,
-    RECORD,
-    Drop,
-    ForeignSystem,
-    find_configs,
-    find_jobs,
-)
-from scheduler.extras.importers.source_files import Node, SourceFile
+from scheduler.extras.importers.config_draft import Draft, Part, Rule
+from scheduler.extras.importers.foreign_system import CALLED, NO_COUNTERPART, OWN_LIMITS, RECORD, RUNS_ONCE, Drop, ForeignSystem
+from scheduler.extras.importers.job_conversion import JobShape, add_job
+from scheduler.extras.importers.source_files import MISSING, Node
 
-WORKSPACE = "~/.zeroclaw/workspace"
 LEAST = 300  # seconds
 
 
@@ -34,7 +24,7 @@ def _without_context(node: Node) -> bool:
     return True
 
 
-HEARTBEAT = (
+AGENT = (
     Rule("heartbeat.enabled", "heartbeat.enabled", value_converters.boolean, decides=True),
     Rule("heartbeat.interval_minutes", "heartbeat.interval", value_converters.duration("m", least=LEAST), decides=True),
     Rule("heartbeat.adaptive", "heartbeat.backoff_on_failure", value_converters.boolean, "failures double the interval"),
@@ -61,7 +51,7 @@ JOB_DROPS = (
     Drop("delivery.thread_id", "write the topic into the recipient, as chat:topic", changes_meaning=True),
     Drop("delivery.best_effort uses_memory", NO_COUNTERPART),
     Drop("shell_output_format", "the output is sent as it is"),
-    Drop("delete_after_run", "a single run stays in the config after it has run", is_loss=False),
+    Drop("delete_after_run", RUNS_ONCE, is_loss=False),
     Drop("source created_at next_run last_run last_status", RECORD, is_loss=False),
 )
 DROPS = (
@@ -74,146 +64,114 @@ DROPS = (
     Drop("heartbeat.max_run_history", "history.runs limits the records of all entries"),
     Drop("cost", "write limits.budget; it needs prices, or an estimate of a run"),
     Drop("channels_config channels", "ZeroClaw still receives the messages of users"),
-    Drop("gateway", "the agent is called by its command line"),
+    Drop("gateway", CALLED),
     Drop("reliability", "heartbeatd has its own retries and its own schedule"),
     Drop("", STAYS),
 )
 
 
-def convert(draft: Draft, sources: Sequence[SourceFile]) -> None:
-    jobs = list(find_jobs(sources))
-    configs = find_configs(sources)
+def convert(draft: Draft) -> None:
+    configs = draft.files.configs
+    draft.telegram_token = next(filter(None, (_find_token(config, "") for config in configs)), MISSING)
     for config in configs:
-        owner = config.first("heartbeat.agent", "heartbeat.agent_alias")
-        base = draft.add_agent(owner.text if owner and owner.text else "main", *_runner(owner))
-        if owner and owner.text:
-            draft.name_entry(owner, base)
-        heart = (*base, "heartbeat")
-        draft.telegram_token = draft.telegram_token or _find_token(config, "")
-        draft.switch_jobs(config.get("cron.enabled"))
-        draft.apply(HEARTBEAT, config, base)
-        if not draft.has((*base, "workspace")):
-            draft.add((*base, "workspace"), WORKSPACE, "ZeroClaw's default")
-        if beat := config.get("heartbeat"):
-            draft.note_entry(beat, base)
-            if not draft.has((*heart, "enabled")):
-                draft.add((*heart, "enabled"), False, "ZeroClaw's default")
-            if not draft.has((*heart, "interval")):
-                draft.add((*heart, "interval"), "30m", "ZeroClaw's default")
-            channel, to = beat.get("target"), beat.first("to", "recipient")
-            if not channel and not to:
-                _put_first_user(draft, config, heart)
-            else:
-                _put_deliver(draft, configs, heart, channel, to, has_agent=True)
-        # Version 3 of the config has jobs by name, each claimed by an agent, and no list.
-        listed = [node for key, node in config.items("cron") if key != "jobs" and node.get("schedule")]
-        jobs += [job for job in (*(node for _, node in config.items("cron.jobs")), *listed) if job.is_container and job.children]
-    for job in jobs:
-        _add_job(draft, job, configs)
+        _convert_config(draft, config)
+    # Version 3 of the config has jobs by name, each claimed by an agent, and no list.
+    named = [node for config in configs for key, node in config.items("cron") if key != "jobs" and node.get("schedule")]
+    listed = [node for config in configs for _, node in config.items("cron.jobs")]
+    for node in (*draft.files.jobs, *listed, *named):
+        if node.is_container and node.children:
+            _convert_job(draft, node)
 
 
-def _add_job(draft: Draft, job: Node, configs: Sequence[Node]) -> None:
-    wanted = job.first("agent", "agent_alias") or _find_claim(configs, job)
-    owner = draft.find_agent(wanted.text, *_runner(wanted)) if wanted and wanted.text and job.first("prompt", "message") else ""
-    by_name = "" if job.first("name", "id") else str(job.steps[-1])
-    name = draft.add_job(job, replace(JOBS, fallback_name=by_name), _RUNNER)
-    if not name:
+def _convert_config(draft: Draft, config: Node) -> None:
+    owner, beat = config.first("heartbeat.agent", "heartbeat.agent_alias"), config.get("heartbeat")
+    agent = draft.convert_agent(config, AGENT, ident=owner.text)
+    if owner.text:
+        agent.put_name(owner)
+    agent.add_defaults({"workspace": "~/.zeroclaw/workspace"})
+    if not beat:
         return
-    entry, base = draft.data["cron"][name], ("cron", name)
-    has_agent = "prompt" in entry
-    if owner and has_agent:
-        entry["agent"] = owner
-        if wanted:
-            draft.receipt.keep(wanted, f"cron.{name}.agent")
-    _check_expression(draft, job, base)
-    for key in ("jobType", "sessionTarget"):
-        if node := job.get(key):
-            draft.receipt.keep(node, f"cron.{name}.{'prompt' if has_agent else 'command'}")
-    mode = job.get("delivery.mode")
-    if mode and mode.text.lower() == "announce":
-        _put_deliver(
-            draft, configs, base, job.get("delivery.channel"), job.first("delivery.to", "delivery.recipient"), has_agent=has_agent
-        )
-        draft.receipt.keep(mode, f"cron.{name}.deliver")
-    elif mode:
-        draft.receipt.drop(mode, "nothing is sent, as here", is_loss=False)
+    agent.add_defaults({"heartbeat.enabled": False, "heartbeat.interval": "30m"})
+    channel, to = beat.get("target"), beat.first("to", "recipient")
+    if channel or to:
+        _put_deliver(agent.below("heartbeat"), channel, to)
+    else:
+        _put_first_user(config, agent.below("heartbeat"))
 
 
-def _check_expression(draft: Draft, job: Node, base: Path) -> None:
+def _convert_job(draft: Draft, node: Node) -> None:
+    wanted = node.first("agent", "agent_alias") or _find_claim(draft, node)
+    owner = draft.find_agent(wanted.text).name if wanted.text and node.first("prompt", "message") else ""
+    by_name = "" if node.first("name", "id") else str(node.steps[-1])
+    job = add_job(draft, node, replace(JOBS, fallback_name=by_name))
+    if not job:
+        return
+    if owner and "prompt" in job:
+        draft.set_value(f"{job.path}.agent", owner)
+        job.keep(wanted, "agent")
+    _check_expression(node.first("schedule.expr").text.split(), job)
+    for kind in (node.get("jobType"), node.get("sessionTarget")):
+        job.keep(kind, "prompt" if "prompt" in job else "command")
+    mode, delivery = node.get("delivery.mode"), node.get("delivery")
+    if mode.text.lower() == "announce":
+        _put_deliver(job, delivery.get("channel"), delivery.first("to", "recipient"))
+        job.keep(mode, "deliver")
+    draft.receipt.drop(mode, "nothing is sent, as here", is_loss=False)
+
+
+def _check_expression(fields: list[str], job: Part) -> None:
     """ZeroClaw runs on days that match both the day of the month and the weekday, and cron, as heartbeatd, on either.
 
     With six fields, its weekdays begin with 1 for Sunday.
     """
-    found = job.first("schedule.expr")
-    fields = found.text.split() if found else []
     if len(fields) == 5 and not fields[2].startswith(("*", "?")) and not fields[4].startswith(("*", "?")):
-        draft.disable(base, f"{fields[2]} and {fields[4]} both restrict the day; in ZeroClaw both must match, here one is enough")
+        job.disable(f"{fields[2]} and {fields[4]} both restrict the day; in ZeroClaw both must match, here one is enough")
     elif len(fields) == 6 and re.search(r"\d", fields[5]):
-        draft.disable(base, f"the weekday {fields[5]} of an expression with six fields counts from Sunday as 1")
+        job.disable(f"the weekday {fields[5]} of an expression with six fields counts from Sunday as 1")
 
 
-def _find_claim(configs: Sequence[Node], job: Node) -> Node | None:
+def _find_claim(draft: Draft, job: Node) -> Node:
     """The name of the agent that lists the job in its `cron_jobs`."""
-    for config in configs:
-        for _, agent in config.items("agents"):
-            for _, claimed in agent.items("cron_jobs"):
-                if claimed.text == str(job.steps[-1]):
-                    return agent.with_text(str(agent.steps[-1]))
-    return None
+    for agent in (agent for config in draft.files.configs for _, agent in config.items("agents")):
+        if any(claimed.text == str(job.steps[-1]) for _, claimed in agent.items("cron_jobs")):
+            return agent.with_text(str(agent.steps[-1]))
+    return MISSING
 
 
-def _find_token(config: Node, alias: str) -> Node | None:
+def _find_token(config: Node, alias: str) -> Node:
     """The token of a Telegram bot: of the one with this alias, or of the first."""
     bots = dict(config.items("channels.telegram"))
     if alias:
-        return bots[alias].get("bot_token") if alias in bots else None
+        return bots.get(alias, MISSING).get("bot_token")
     own = config.first("channels_config.telegram.bot_token", "channels.telegram.bot_token", "channels.telegram.default.bot_token")
-    return own or next((token for bot in bots.values() if (token := bot.get("bot_token"))), None)
+    return own or next(filter(None, (bot.get("bot_token") for bot in bots.values())), MISSING)
 
 
-def _put_deliver(
-    draft: Draft, configs: Sequence[Node], base: Path, channel: Node | None, to: Node | None, *, has_agent: bool
-) -> None:
+def _put_deliver(part: Part, channel: Node, to: Node) -> None:
     """A recipient. A channel of version 3 names its bot: telegram.ops."""
-    kind, _, alias = channel.text.partition(".") if channel else ("", "", "")
-    token = next(filter(None, (_find_token(config, alias) for config in configs)), None) if alias else None
-    if not channel or not alias or kind != "telegram" or not token:
-        draft.put_deliver(base, channel, to, has_agent=has_agent)
-        return
-    draft.put_deliver(base, channel.with_text(kind), to, has_agent=has_agent, token=token)
-    draft.receipt.change(channel, ".".join((*base, "deliver")), _value(draft, base))
+    kind, _, alias = channel.text.partition(".")
+    tokens = (_find_token(config, alias) for config in part.draft.files.configs)
+    token = next(filter(None, tokens), MISSING) if kind == "telegram" and alias else MISSING
+    part.put_deliver(channel.with_text(kind) if token else channel, to, token)
+    if token:
+        part.change(channel, "deliver")
 
 
-def _value(draft: Draft, base: Path) -> object:
-    found: Any = draft.data
-    for step in (*base, "deliver"):
-        found = found[step]
-    return found
-
-
-def _put_first_user(draft: Draft, config: Node, heart: Path) -> None:
+def _put_first_user(config: Node, beat: Part) -> None:
     """Without a target, ZeroClaw takes the first user of its Telegram bot, and else sends nothing."""
-    users = [
-        node
-        for _, node in (*config.items("channels_config.telegram.allowed_users"), *config.items("channels.telegram.allowed_users"))
-    ]
+    users = [node for key in ("channels_config", "channels") for _, node in config.items(f"{key}.telegram.allowed_users")]
     users += [node for _, group in config.items("peer_groups") for _, node in group.items("external_peers")]
-    if draft.telegram_token and users and users[0].text not in ("", "*"):
-        draft.put_deliver(heart, None, users[0])
+    if beat.draft.telegram_token and users and users[0].text not in ("", "*"):
+        beat.put_deliver(to=users[0])
     else:
-        draft.add((*heart, "deliver"), "log", "ZeroClaw has no chat to send to")
+        beat.add("deliver", "log", "ZeroClaw has no chat to send to")
 
 
-_SCRIPT = 'zeroclaw agent ${HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"} --message "$(cat)"'
-_RUNNER = ({"kind": "command", "argv": ["sh", "-c", _SCRIPT]}, "calls the agent by the command line of ZeroClaw")
-
-
-def _runner(agent: Node | None) -> tuple[Mapping[str, object], str]:
+def _start_agent(agent: Part, ident: str) -> None:
     """The command line; version 3 of the config has several agents, and the command names one."""
-    if not agent or not agent.text:
-        return _RUNNER
-    argv = ["sh", "-c", _SCRIPT.replace("zeroclaw agent", 'zeroclaw agent --agent "$0"'), agent.text]
-    return {"kind": "command", "argv": argv}, "calls the agent by the command line of ZeroClaw"
+    script = 'zeroclaw agent{} ${{HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"}} --message "$(cat)"'
+    argv = ["sh", "-c", script.format(' --agent "$0"'), ident] if ident else ["sh", "-c", script.format("")]
+    agent.add("runner", {"kind": "command", "argv": argv}, "calls the agent by the command line of ZeroClaw")
 
 
-SYSTEM = ForeignSystem("zeroclaw", "ZeroClaw", "config.toml, HEARTBEAT.md", convert, DROPS, _RUNNER)
+SYSTEM = ForeignSystem("zeroclaw", "ZeroClaw", "config.toml, HEARTBEAT.md", convert, DROPS, _start_agent, switch="cron.enabled")

@@ -9,7 +9,7 @@ from checkout import HOME
 from cron import crontab_reader
 from scheduler.config.file.text_editing import add_entries
 from scheduler.config.keys import time_zones
-from scheduler.extras.importers import crontab_jobs
+from scheduler.extras.importers import convert_crontab
 
 PAGE = (HOME / "docs" / "crontab.md").read_text("utf-8")
 
@@ -21,7 +21,7 @@ def shown(kind: str) -> str:
 
 def test_the_example_of_the_page_is_the_result_of_the_import() -> None:
     found = crontab_reader.read_crontab(shown("crontab"), time_zones.find_zone("Europe/Berlin"), time_zones.find_zone)
-    entries = crontab_jobs.build_new_jobs(found.lines, crontab_jobs.CrontabAccount("deploy", "/home/deploy"), ())
+    entries = convert_crontab.build_new_jobs(found.lines, convert_crontab.CrontabAccount("deploy", "/home/deploy"), ())
     assert add_entries("", "cron", entries) == shown("yaml")
     lines = shown("text").splitlines()
     assert lines[0] == f"crontab:{found.errors[0].number}: {found.errors[0].text}"

@@ -20,7 +20,7 @@ from cron.job import Job
 from cron.job_schedules import parse_one_time, parse_schedule
 from heartbeat.calendars import ALL_DAYS, AllowedDays, Calendar
 from scheduler.config.keys import time_zones
-from scheduler.extras.importers import crontab_jobs
+from scheduler.extras.importers import convert_crontab
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TOKYO = ZoneInfo("Asia/Tokyo")
@@ -213,7 +213,7 @@ def test_names_survive_export_and_import() -> None:
     )
     found = crontab_reader.read_crontab(out + "\n0 3 * * * mine\n", BERLIN, time_zones.find_zone).lines
     assert [line.name for line in found] == ["x", "date", "a" * 63, ""]
-    entries = crontab_jobs.build_new_jobs(found, crontab_jobs.CrontabAccount("me", "/home/me"), {"x", "a" * 63})
+    entries = convert_crontab.build_new_jobs(found, convert_crontab.CrontabAccount("me", "/home/me"), {"x", "a" * 63})
     assert [entry.name for entry in entries] == ["x-2", "date", "a" * 50 + "-2", "mine"]
     assert not any("heartbeatd" in comment for entry in entries for comment in entry.comment)
 

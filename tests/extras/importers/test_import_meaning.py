@@ -128,6 +128,28 @@ def test_jobs_of_an_agent_whose_heartbeat_is_off_are_kept() -> None:
     assert imported.data["cron"]["a"]["prompt"] == "Go."
 
 
+def test_a_job_calls_the_agent_that_it_names_also_if_only_the_job_is_imported() -> None:
+    imported = import_text("openclaw", jobs__json=jobs({"name": "a", "agentId": "ops"}, {"name": "b"}))
+    argv = {name: agent["runner"]["argv"][-1] for name, agent in imported.data["agents"].items()}
+    assert argv[imported.data["cron"]["a"]["agent"]] == "ops"
+
+
+def test_two_configs_of_a_system_with_one_agent_become_one_agent() -> None:
+    for system, first, second in (
+        ("nanobot", '{"gateway": {"heartbeat": {"intervalS": 900}}}', '{"agents": {"defaults": {"workspace": "/w"}}}'),
+        ("mistermorph", '{"heartbeat": {"interval": "1h"}}', '{"file_state_dir": "/w"}'),
+    ):
+        agents = import_text(system, a__json=first, b__json=second).data["agents"]
+        assert {name: agent["workspace"] for name, agent in agents.items()} == {"main": "/w"}, system
+
+
+def test_a_telegram_bot_with_an_empty_token_does_not_count_as_a_bot() -> None:
+    text = '{channels: {telegram: {botToken: ""}}, agents: {defaults: {heartbeat: {every: "1h", target: "last"}}}}'
+    for written in (text, text.replace('botToken: ""', "")):
+        beat = import_text("openclaw", openclaw__json=written).data["agents"]["main"]["heartbeat"]
+        assert (beat["deliver"], beat["enabled"]) == ("log", False)
+
+
 def test_alerts_for_two_webhooks_go_to_two_webhooks() -> None:
     def webhook(name: str, url: str) -> dict[str, Any]:
         return {"name": name, "delivery": {"mode": "webhook", "to": url}}
