@@ -240,9 +240,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
 
 def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:
     """Whether a slot will start a run by then. A slot that a woken run replaces does not count."""
-    after = max(entry_row.settled_until, tick.now + tick.limits.wake_gap - MILLISECOND)
-    backed_off_until = entry_row.backs_off_until
-    slot = entry_row.schedule.next(max(after, backed_off_until - MILLISECOND) if backed_off_until else after)
+    slot = entry_row.next_slot_after(max(entry_row.settled_until, tick.now + tick.limits.wake_gap - MILLISECOND))
     return slot is not None and slot + entry_row.schedule.offset <= by
 
 
@@ -263,8 +261,7 @@ def due_while_run_is_open(entry_row: EntryRow, due_at: datetime | None) -> Entry
 def _next_slot(entry_row: EntryRow) -> datetime | None:
     if entry_row.paused or entry_row.state != "active":
         return None
-    after, backed_off_until = entry_row.settled_until, entry_row.backs_off_until
-    return entry_row.schedule.next(max(after, backed_off_until - MILLISECOND) if backed_off_until else after)
+    return entry_row.next_slot_after(entry_row.settled_until)
 
 
 def _with_expected_slot(entry_row: EntryRow) -> EntryRow:

@@ -46,9 +46,9 @@ from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
-from scheduler.model.outcome import WOKEN, AttemptResult, Outcome
+from scheduler.model.outcome import WOKEN, AttemptResult, Kind, Outcome
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import boots, entries, outbox, runs, wakes
+from scheduler.store import agent_memory, boots, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.transaction import Transaction, UnitOfWork
 from scheduler.system.log import log_event
@@ -294,6 +294,7 @@ class Engine:
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
+            agent_memory.read_checked_items(tick.tx, [each.name for each in due if each.kind is Kind.HEARTBEAT])
             for each in due:
                 start = partial(claim_due, tick, each, open_runs.get(each.id))
                 if (claim := run_for_entry(tick, each.kind, each.name, start)) is not None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from scheduler.model import entry_schedule
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import MILLISECOND
 
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `resume`, and of a mute until `unmute`
 
@@ -97,10 +98,15 @@ class EntryRow(_Columns):
 
         A last slot later than `settled_until` was run before the clock was set back, and is ignored.
         """
-        pause = entry_schedule.backoff_pause(self.schedule_text, self.failures)
-        if pause is None or self.last_slot is None or self.last_slot > self.settled_until:
+        if not self.failures or self.last_slot is None or self.last_slot > self.settled_until:
             return None
-        return self.last_slot + pause
+        pause = entry_schedule.backoff_pause(self.schedule_text, self.failures)
+        return None if pause is None else self.last_slot + pause
+
+    def next_slot_after(self, after: datetime) -> datetime | None:
+        """The next slot that may run: later than this time, and not before the entry has backed off."""
+        backs_off_until = self.backs_off_until
+        return self.schedule.next(max(after, backs_off_until - MILLISECOND) if backs_off_until else after)
 
     @property
     def looked_line_digests(self) -> frozenset[str]:

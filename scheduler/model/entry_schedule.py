@@ -141,10 +141,10 @@ def schedule_zone(text: str) -> ZoneInfo | None:
 def backoff_pause(text: str, failures: int) -> timedelta | None:
     """How long not to run after that many failures in a row: the interval doubled by each, at most 8 times as long.
 
-    None without failures, and for a schedule that does not back off.
+    None for a schedule that does not back off.
     """
     parts = _parse_text(text)
-    if not failures or "backoff" not in parts:
+    if "backoff" not in parts:
         return None
     return timedelta(seconds=float(parts["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
 

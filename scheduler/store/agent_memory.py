@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,11 +26,21 @@ def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, 
     return tuple((row["role"], row["text"]) for row in reversed(rows))
 
 
+def read_checked_items(tx: Transaction, names: Sequence[str]) -> None:
+    """Read the checked items of these agents by one query, each for the next call of `last_checked_slots`."""
+    tx.checked_items = {name: {} for name in names}
+    query = "select name, hash, asked from item where name in (select value from json_each(?))"
+    for name, item, asked in tx.db.execute(query, (json.dumps(names),)):
+        tx.checked_items[name][item] = from_millis(asked)
+
+
 def last_checked_slots(tx: Transaction, entry: Entry) -> Mapping[str, datetime]:
     """The slot at which each item was last checked, by the item's hash."""
     if entry.kind is not Kind.HEARTBEAT:
         return {}
-    return {row[0]: from_millis(row[1]) for row in tx.db.execute("select hash, asked from item where name = ?", (entry.name,))}
+    if entry.name not in tx.checked_items:
+        read_checked_items(tx, [entry.name])
+    return tx.checked_items.pop(entry.name)
 
 
 def remember_run(tx: Transaction, claim: Claim, result: AttemptResult) -> None:

@@ -40,6 +40,7 @@ class Transaction:
     entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
     open_breakers: dict[Circuit, Breaker] | None = None
     failing_circuits: frozenset[Circuit] = frozenset()  # with a problem that is not settled; with `open_breakers`
+    checked_items: dict[str, dict[str, datetime]] = field(default_factory=dict)  # of the agents whose runs are claimed next
     unknown_usd: dict[tuple[str, str, str], tuple[Amount, float]] = field(default_factory=dict)  # by day; see spend.unknown_usd
     clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 
