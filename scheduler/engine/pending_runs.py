@@ -22,7 +22,7 @@ MAX_GIVEN_UP_PER_TICK = 100  # results that are given up in one tick
 GRACE_AFTER_START = timedelta(minutes=5)  # no result is given up earlier: while the daemon was down, none could be reported
 
 
-def next_result_deadline(tx: Transaction, awake_since: datetime) -> datetime | None:
+def _next_result_deadline(tx: Transaction, awake_since: datetime) -> datetime | None:
     """When the next awaited result is given up; None if none is awaited."""
     due_at = runs.next_overdue_at(tx.db)
     if due_at is None:
@@ -33,14 +33,18 @@ def next_result_deadline(tx: Transaction, awake_since: datetime) -> datetime | N
     return max(due_at, settles_at, awake_since + GRACE_AFTER_START)
 
 
-def give_up_overdue(tick: Tick) -> None:
-    """Record asynchronous runs as failed whose result was not reported by their `async_timeout`."""
-    due_at = next_result_deadline(tick.tx, tick.awake_since)
+def give_up_overdue(tick: Tick) -> datetime | None:
+    """Record asynchronous runs as failed whose result was not reported by their `async_timeout`.
+
+    Returns when the next awaited result is given up; None if none is awaited.
+    """
+    due_at = _next_result_deadline(tick.tx, tick.awake_since)
     if due_at is None or due_at > tick.now:
-        return
+        return due_at
     for each in runs.overdue_results(tick.tx.db, tick.now, MAX_GIVEN_UP_PER_TICK):
         postpone = partial(runs.postpone_awaited_result, tick.tx, each.run_id)
         run_for_entry(tick, each.kind, each.name, partial(_give_up_result, tick, each), postpone=postpone)
+    return _next_result_deadline(tick.tx, tick.awake_since)
 
 
 def _give_up_result(tick: Tick, awaited: AwaitedResult) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from heartbeat.words import abbreviate_duration, list_names
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Reason, storable_result
+from scheduler.model.timestamps import MILLISECOND
 from scheduler.system.file_limits import is_scarcity
 from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Executor, Interrupted, NeverBegun, NotTaken
@@ -62,11 +63,15 @@ class Deadlines:
         self._first_deadline = min(self._first_deadline, since + STUCK_SECONDS)
         self._runs.cancel(run_id, why)
 
-    def enforce_deadlines(self, monotonic: float) -> float | None:
+    def enforce_deadlines(self, reading: ClockReading) -> datetime | None:
         """Cancel overdue runs and give up stuck ones. Returns the next deadline; None without runs in progress."""
-        if self._first_deadline <= monotonic:
-            self._end_overdue(monotonic)
-        return None if self._first_deadline == math.inf else self._first_deadline
+        if self._first_deadline <= reading.monotonic:
+            self._end_overdue(reading.monotonic)
+        if self._first_deadline == math.inf:
+            return None
+        wait = timedelta(seconds=self._first_deadline - reading.monotonic)
+        # A deadline in less than a microsecond would be rounded to now, and the loop would spin until it has come.
+        return reading.now + max(wait, MILLISECOND if self._first_deadline > reading.monotonic else timedelta())
 
     def _end_overdue(self, monotonic: float) -> None:
         inflight = self._runs.inflight()

@@ -37,7 +37,7 @@ from scheduler.engine.daemon_problems import FailedWrites
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
-from scheduler.engine.pending_runs import give_up_overdue, next_result_deadline
+from scheduler.engine.pending_runs import give_up_overdue
 from scheduler.engine.runs_in_progress import Deadlines, HeldPlaces
 from scheduler.engine.settle import settle_attempt
 from scheduler.engine.startup import SurvivorsByRun
@@ -47,7 +47,6 @@ from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
 from scheduler.model.outcome import WOKEN, AttemptResult, Kind, Outcome
-from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import agent_memory, boots, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store
 from scheduler.store.transaction import Transaction, UnitOfWork
@@ -176,7 +175,7 @@ class Engine:
             self._failed_writes = None
             self._finish_tick(ticked, reading)
             again_at = ticked.again_at
-        again_at = min(again_at, self._enforce_deadlines(reading))
+        again_at = min(again_at, self._deadlines.enforce_deadlines(reading) or again_at)
         self._clock.expect_tick(reading, again_at)
         return again_at
 
@@ -186,7 +185,11 @@ class Engine:
         try:
             with self.store.transaction() as db:
                 tick = self._new_tick(db, reading.now)
-                maintained = self._record_work(tick, work, clock)
+                self._record_work(tick, work, clock)
+                late_at = parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
+                boots.refresh_last_tick(tick.tx)
+                maintain = partial(self._maintain_database, tick)
+                maintained = parts.run(tick, TickPart.MAINTENANCE, maintain, self._maintenance)
                 claims, is_full = list[Claim](), self._places.full_since is not None
                 if work.requests_left == 0:
                     nothing = list[Claim](), False
@@ -194,10 +197,13 @@ class Engine:
                 parts.run(tick, TickPart.HELD_NOTICES, partial(job_failures.release_unreported_notices, tick), None)
                 claim_deliveries = partial(delivery.claim_deliveries, tick, work.sending)
                 deliveries = parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
-                parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
-                follow = partial(self._follow_daemon_problems, tick, is_minute_over=maintained.done_at == tick.now)
-                parts.run(tick, TickPart.DAEMON_PROBLEMS, follow, None)
-                again_at = tick.now if work.is_more_left else self._next_tick_time(tick, work, len(claims), deliveries)
+                if tick.tx.events:
+                    parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
+                is_minute_over = maintained.done_at == tick.now
+                if is_minute_over or tick.broken or self._failed_writes:
+                    follow = partial(self._follow_daemon_problems, tick, is_minute_over=is_minute_over)
+                    parts.run(tick, TickPart.DAEMON_PROBLEMS, follow, None)
+                again_at = tick.now if work.is_more_left else self._next_tick_time(tick, work, len(claims), deliveries, late_at)
                 has_written = db.has_written
                 if has_written:
                     boots.record_last_tick(tick.tx)
@@ -232,8 +238,8 @@ class Engine:
             is_more_left=max(len(runs), len(deliveries)) > MAX_RESULTS_PER_TICK or len(requests) > MAX_REQUESTS_PER_TICK,
         )
 
-    def _record_work(self, tick: Tick, work: Work, clock: ClockNews) -> MaintenanceState:
-        """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick; then maintenance."""
+    def _record_work(self, tick: Tick, work: Work, clock: ClockNews) -> None:
+        """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick."""
         if clock.change:
             follow = partial(clock_adjustment.follow_clock_change, tick.tx, clock.change, self._clock.time_since_start)
             self._parts.run(tick, TickPart.CLOCK_CHANGE, partial(follow, slept=clock.slept), None)
@@ -248,9 +254,6 @@ class Engine:
             run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
         for request in work.requests:
             request.apply(tick)
-        self._parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
-        boots.refresh_last_tick(tick.tx)
-        return self._parts.run(tick, TickPart.MAINTENANCE, partial(self._maintain_database, tick), self._maintenance)
 
     def _record_result(self, tick: Tick, done: Done[Claim, AttemptResult]) -> None:
         """Record the result of an attempt. If the daemon cancelled it, the result says why.
@@ -303,16 +306,15 @@ class Engine:
         self._lacks_capacity = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 
-    def _next_tick_time(self, tick: Tick, work: Work, claimed: int, taken: list[Delivery]) -> datetime:
+    def _next_tick_time(self, tick: Tick, work: Work, claimed: int, taken: list[Delivery], late_at: datetime | None) -> datetime:
         """When the next run, message or result deadline is due. Runs do not count while the concurrency limit is reached."""
         is_paused = partial(self._parts.is_paused, now=tick.now)
         is_full = len(work.running) + claimed >= tick.limits.concurrency
         runs = None if is_full or self.stopping or is_paused(TickPart.DUE_RUNS) else entries.next_due_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
-        late = None if is_paused(TickPart.LATE_RESULTS) else next_result_deadline(tick.tx, tick.awake_since)
         message = None if is_paused(TickPart.MESSAGES) else delivery.next_delivery_time(tick.tx, [*work.sending, *taken])
-        times = (runs, message, late, self._parts.next_end_of_pause(tick.now))
+        times = (runs, message, late_at, self._parts.next_end_of_pause(tick.now))
         return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _finish_tick(self, ticked: Ticked, reading: ClockReading) -> None:
@@ -357,16 +359,6 @@ class Engine:
         self._unknown_commit = None
         if was_committed:
             self._finish_tick(unknown, reading)
-
-    def _enforce_deadlines(self, reading: ClockReading) -> datetime:
-        """Cancel runs that exceed their timeout. Returns the next deadline."""
-        again_at = self._deadlines.enforce_deadlines(reading.monotonic)
-        if again_at is None:
-            return reading.now + LONGEST_TICK_WAIT
-        wait = timedelta(seconds=again_at - reading.monotonic)
-        return reading.now + max(
-            wait, MILLISECOND if again_at > reading.monotonic else timedelta()
-        )  # rounded to none, it would spin
 
     def _publish_events(self, events: Iterable[Event]) -> None:
         for happened in events:
