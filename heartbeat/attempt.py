@@ -113,16 +113,29 @@ class _Attempt:
         self.elapsed = elapsed
         self.limit = given.facts.limit or agent.prompt_limit
 
-    async def check_precheck(self, check: Precheck) -> PrecheckResult:
-        """Run the precheck. The output counts as changed if the agent must be called because of `max_age`."""
+    async def check_and_call(self) -> AttemptResult:
+        """Run the precheck, if there is one, and call the agent unless it shows that there is nothing to do.
+
+        The output of the precheck counts as changed if the agent must be called because of `max_age`.
+        """
+        check = self.agent.precheck
+        await _make_workspace(self.resources, self.agent.workspace, check or self.agent.runner)
+        if check is None:
+            return await self.compose_and_call(None)
         now, looked_at = self.given.facts.now, self.given.looked_at
         is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
         last = None if is_old else self.given.last_precheck
-        return await precheck.run_precheck(self.agent, check, last, self.resources.start)
+        checked = await precheck.run_precheck(self.agent, check, last, self.resources.start)
+        if checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.timeout:
+            return replace(INTERRUPTED_PRECHECK, precheck=checked)
+        obstacle = precheck_obstacle(check, checked, woken=self.given.woken)
+        if obstacle is not None:
+            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
+        return replace(await self.compose_and_call(checked), precheck=checked)
 
-    def was_interrupted(self, checked: PrecheckResult) -> bool:
-        """Whether the attempt was ended, or its time was up, before its agent was called."""
-        return checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.timeout
+    async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
+        """Compose the prompt, with the result of the precheck, and call the agent."""
+        raise NotImplementedError
 
     def time_left(self) -> timedelta:
         """The time for the next call. Without anything before it, it is all of the attempt's."""
@@ -192,20 +205,10 @@ class _TaskAttempt(_Attempt):
         self.task = task
 
     async def run(self) -> AttemptResult:
-        agent, checked = self.task.agent, None
         obstacle = next((reason for reason in AGENT_CHECKS if reason in self.given.blocked), None)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=self.given.blocked[obstacle])
-        await _make_workspace(self.resources, agent.workspace, agent.precheck or agent.runner)
-        if agent.precheck is None:
-            return await self.compose_and_call(None)
-        checked = await self.check_precheck(agent.precheck)
-        if self.was_interrupted(checked):
-            return replace(INTERRUPTED_PRECHECK, precheck=checked)
-        obstacle = precheck_obstacle(agent.precheck, checked, woken=self.given.woken)
-        if obstacle is not None:
-            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
-        return replace(await self.compose_and_call(checked), precheck=checked)
+        return await self.check_and_call()
 
     async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
         agent, facts, name = self.task.agent, self.given.facts, self.task.name
@@ -228,6 +231,8 @@ class _TaskAttempt(_Attempt):
 class _HeartbeatAttempt(_Attempt):
     """One attempt of a heartbeat."""
 
+    situation: Situation  # is read first
+
     def __init__(self, spec: Heartbeat, given: Given, resources: Resources, elapsed: Elapsed) -> None:
         super().__init__(spec, spec.timeout, given, resources, elapsed)
         self.spec = spec
@@ -236,20 +241,11 @@ class _HeartbeatAttempt(_Attempt):
         spec = self.spec
         # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
         read = partial(read_situation, spec, self.given)
-        situation = await runners.offload(self.resources, read) if spec.reads_checklist else read()
-        obstacle = first_obstacle(situation)
+        self.situation = await runners.offload(self.resources, read) if spec.reads_checklist else read()
+        obstacle = first_obstacle(self.situation)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=await self.explain(obstacle))
-        await _make_workspace(self.resources, spec.workspace, spec.precheck or spec.runner)
-        if spec.precheck is None:
-            return await self.compose_and_call(situation, None)
-        checked = await self.check_precheck(spec.precheck)
-        if self.was_interrupted(checked):
-            return replace(INTERRUPTED_PRECHECK, precheck=checked)
-        obstacle = precheck_obstacle(spec.precheck, checked, woken=self.given.woken)
-        if obstacle is not None:
-            return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
-        return replace(await self.compose_and_call(situation, checked), precheck=checked)
+        return await self.check_and_call()
 
     async def explain(self, obstacle: Skip) -> str | None:
         """Details of an obstacle: why the checklist cannot be read or created, or what is known beforehand."""
@@ -259,8 +255,8 @@ class _HeartbeatAttempt(_Attempt):
             return await runners.offload(self.resources, partial(create_missing_checklist, self.spec, obstacle))
         return self.given.blocked.get(obstacle)
 
-    async def compose_and_call(self, situation: Situation, checked: PrecheckResult | None) -> AttemptResult:
-        spec = self.spec
+    async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
+        spec, situation = self.spec, self.situation
         reads_files = situation.runs_without_checklist or spec.context_files
         collect = partial(_with_texts, replace(self.given.facts, precheck=checked), spec, situation)
         facts = await runners.offload(self.resources, collect) if reads_files else collect()
@@ -268,14 +264,15 @@ class _HeartbeatAttempt(_Attempt):
         size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt, may_count=spec.decide is None)
         if size is not None:
             return _too_large(prompt, size)
-        result = await self.decide_and_call(facts, prompt)
+        time_left = self.time_left() if spec.precheck else self.timeout
+        if spec.decide is None:
+            result = await self.call_and_ask_again(facts, prompt, time_left)
+        else:
+            result = await self.decide_and_call(spec.decide, facts, time_left)
         return replace(result, prompt=replace(result.prompt, selection=situation.selection))
 
-    async def decide_and_call(self, facts: PromptFacts, prompt: Prompt) -> AttemptResult:
-        decide = self.spec.decide
-        time_left = self.time_left() if self.spec.precheck else self.timeout
-        if decide is None:
-            return await self.call_and_ask_again(facts, prompt, time_left)
+    async def decide_and_call(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
+        """Let a model decide whether there is anything to do, and call the agent with its decision."""
         decided = await self.request_decision(decide, facts, time_left)
         if isinstance(decided, AttemptResult):
             return decided
