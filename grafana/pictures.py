@@ -33,8 +33,8 @@ from servers.messages import Models, error_answer, message, text
 from servers.scripted import Act, Request, reply
 from world import Clock, Delayed, World, utc
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
 HOME = Path(__file__).parent.parent

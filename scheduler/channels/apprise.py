@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import channel_url
-from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import url_scheme
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 # Apprise takes a fifth of a second and 20 MiB to import, and most configs have no such channel: it is imported at the first use.

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from heartbeat.runners import StartProcess
-from scheduler.channels.message import Button, DeliveryResult, Message
+from scheduler.model.message import Button, DeliveryResult, Message
 from scheduler.model.settings import Channel, utf16_length
 
 if TYPE_CHECKING:  # the kinds are needed to read a config; the HTTP client takes a third of a second to import, and is not

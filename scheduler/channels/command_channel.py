@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import clean_reason
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 

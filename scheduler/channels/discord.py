@@ -16,8 +16,8 @@ from scheduler.channels.http_post import (
     result_of_status,
     wait_from_seconds,
 )
-from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import PLACEHOLDER
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 SERVER = "https://discord.com"

@@ -13,7 +13,7 @@ from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_aft
 from heartbeat.runners.redaction import Redactor
 from heartbeat.words import squeeze
 from scheduler.channels.channel_kind import SEND_TIMEOUT, SendContext
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
 

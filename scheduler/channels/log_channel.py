@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import LOG_CHANNEL, Channel
 from scheduler.system.log import log_event
 

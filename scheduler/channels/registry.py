@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from scheduler.channels import apprise, command_channel, discord, log_channel, telegram, url_template, webhook
 from scheduler.channels.channel_kind import ChannelKind, SendContext
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 KINDS = (

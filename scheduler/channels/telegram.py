@@ -18,7 +18,7 @@ from scheduler.channels.http_post import (
     result_of_status,
     wait_from_seconds,
 )
-from scheduler.channels.message import Button, DeliveryResult, Message
+from scheduler.model.message import Button, DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 SERVER = "https://api.telegram.org"

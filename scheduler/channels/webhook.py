@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
 from scheduler.channels.http_post import channel_url, post_json, post_options, result_of_status
-from scheduler.channels.message import DeliveryResult, Message
 from scheduler.channels.url_template import PLACEHOLDER, is_web_address
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
 
 
@@ -31,7 +31,8 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
 def _body(channel: Channel, message: Message) -> dict[str, object]:
     slot = message.slot.astimezone(UTC).isoformat().replace("+00:00", "Z")
     text = prefixed_text(channel, message)
-    return asdict(message) | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}
+    own = {each.name: getattr(message, each.name) for each in fields(Message)}  # a queued message has fields of its own
+    return own | {"slot": slot, "text": text, "agent": message.name, "host": channel.host}
 
 
 def _signature(channel: Channel, now: datetime, body: bytes) -> dict[str, str]:

@@ -9,7 +9,6 @@ from functools import partial
 from operator import attrgetter
 
 from heartbeat.runners import Resources
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine import deadman_switch, delivery
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.deadman_switch import Ping
@@ -17,6 +16,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.standby import Standby
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import Settings
 from scheduler.net.http_client import HttpClient

@@ -9,8 +9,8 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from scheduler.channels.http_post import HttpOptions, post_json, result_of_status
-from scheduler.channels.message import DeliveryResult
 from scheduler.model.daemon_health import EngineHealth
+from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Deadman
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event

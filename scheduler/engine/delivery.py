@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from heartbeat.runners import StartProcess
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
-from scheduler.channels.message import Button, DeliveryResult, Message
 from scheduler.engine.inbox import Request
 from scheduler.engine.tick_items import Tick, run_for_message
+from scheduler.model.message import Button, DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel, OnUncertain
 from scheduler.store import outbox
@@ -78,21 +78,7 @@ def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient, now: datetime) -> DeliveryResult:
     """Send one message to its channel; waits for the channel."""
     context = SendContext(http, start, now, buttons=delivery.buttons)
-    return await registry.send_message(delivery.channel, _to_message(delivery.message), context)
-
-
-def _to_message(message: OutboxMessage) -> Message:
-    return Message(
-        key=message.key,
-        kind=message.kind,
-        name=message.name,
-        trigger=message.trigger,
-        slot=message.slot,
-        part=message.part,
-        parts=message.parts,
-        text=message.text,
-        title=message.title,
-    )
+    return await registry.send_message(delivery.channel, delivery.message, context)
 
 
 def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> None:

@@ -12,8 +12,8 @@ from heartbeat.words import one_line
 from heartbeatd.answers import TestedChannel, TestedChannels
 from scheduler.channels import registry, target_urls
 from scheduler.channels.channel_kind import SendContext
-from scheduler.channels.message import DeliveryResult, Message
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import LOG_CHANNEL, Channel, Network, Settings
 from scheduler.net.http_client import HttpClient
 from scheduler.system.process import Children

@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine import (
     channel_problems,
     clock_adjustment,
@@ -46,6 +45,7 @@ from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.daemon_health import EngineHealth, TickPart
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import WOKEN, AttemptResult, Kind, Outcome
 from scheduler.store import agent_memory, boots, entries, outbox, runs, wakes
 from scheduler.store.database import CommitUnknown, DatabaseFull, DatabaseUnavailable, Store

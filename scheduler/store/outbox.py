@@ -15,6 +15,7 @@ from heartbeat.words import format_count
 from heartbeatd.answers import ChannelBacklog, ChannelDelivery, MessageWithText, QueuedMessage
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
+from scheduler.model.message import Message
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
@@ -58,8 +59,8 @@ def origin_of_claim(claim: Claim) -> Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxMessage:
-    """One part of a message for one channel. `key` stays the same after a crash, a restart or a restored backup.
+class OutboxMessage(Message):
+    """One part of a message for one channel, as it is queued. `key` stays the same after a restart or a restored backup, too.
 
     `recipient` is empty if the channel's URL names it. It is chosen when the message is queued, and does not change.
     `notice` is the kind of a notification, None for the message of the run itself. `doubted`: an earlier attempt may have
@@ -67,18 +68,9 @@ class OutboxMessage:
     """
 
     id: int
-    key: str
     channel: str
     recipient: str
     run_id: int
-    kind: str
-    name: str
-    trigger: str
-    slot: datetime
-    part: int
-    parts: int
-    title: str
-    text: str
     attempts: int
     created_at: datetime
     doubted: bool

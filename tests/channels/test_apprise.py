@@ -15,7 +15,7 @@ from test_telegram import MESSAGE
 from heartbeatd.secret import Secret
 from scheduler.channels import apprise
 from scheduler.channels.channel_kind import SendContext
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
+from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.model.settings import Channel
 from scheduler.system.process import Children
 

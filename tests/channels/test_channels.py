@@ -18,11 +18,11 @@ from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
 
 from heartbeatd.secret import Secret
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import config_schema, load_config
 from scheduler.engine.delivery import Delivery, action_if_uncertain
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Channel
 from scheduler.store.outbox import message_parts

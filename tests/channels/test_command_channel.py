@@ -14,8 +14,8 @@ from world import MakeWorld, send_by_transport
 
 from scheduler.channels import command_channel
 from scheduler.channels.channel_kind import SendContext
-from scheduler.channels.message import DeliveryResult, Message
 from scheduler.cli.main import main
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
 from scheduler.system.process import Children
 

@@ -20,9 +20,9 @@ from servers.scripted import Server, drip, hang_up, page, reply
 from world import Clock, VirtualExecutor, utc
 
 from heartbeatd.secret import Secret
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.deadman_switch import Ping, Pinger, send_ping
 from scheduler.model.daemon_health import EngineHealth
+from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Deadman
 
 SWITCH = Deadman(Secret("https://hc.example/canary"), timedelta(minutes=1), allow_private=False)

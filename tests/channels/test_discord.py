@@ -15,7 +15,7 @@ from test_telegram import MESSAGE
 
 from scheduler.channels import discord as discord_channel
 from scheduler.channels.discord import send
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult
+from scheduler.model.message import DeliveryOutcome, DeliveryResult
 
 
 def delivery_result(*acts: Act, total: float = 30) -> DeliveryResult:

@@ -13,8 +13,8 @@ from servers.scripted import Act, drip, half, hang_up, page, reply, reset, silen
 from servers.telegram import CHAT, TOKEN, URL, Telegram, refusal
 
 from scheduler.channels import telegram as telegram_channel
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.telegram import send
+from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message
 
 MESSAGE = Message(
     key="k",

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Any
@@ -19,11 +20,11 @@ from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, sile
 
 from heartbeat.runners.errors import parse_retry_after
 from heartbeatd.secret import Secret
-from scheduler.channels.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.channels.webhook import send
+from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message
 from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
-from scheduler.store.outbox import split_text
+from scheduler.store.outbox import OutboxMessage, split_text
 
 MESSAGE = Message(
     key="k-1",
@@ -36,6 +37,7 @@ MESSAGE = Message(
     text='Disk "full" – 東京\n',
     title="ops: alert",
 )
+QUEUED = OutboxMessage(**asdict(MESSAGE), id=1, channel="hook", recipient="", run_id=7, attempts=1, created_at=NOW, doubted=False)
 TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -77,9 +79,10 @@ def entry(address: str, port: int) -> tuple[Any, ...]:
     return (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
 
 
-def test_a_message_is_posted_as_json_with_its_key(start: Start) -> None:
+@pytest.mark.parametrize("message", [MESSAGE, QUEUED])
+def test_a_message_is_posted_as_json_with_its_key(start: Start, message: Message) -> None:
     server = start(OK)
-    assert post(at(server, "/hook?to=ops")) == DeliveryResult("delivered")
+    assert send_message(send, at(server, "/hook?to=ops"), message) == DeliveryResult("delivered")
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/hook?to=ops")
     assert request.headers["host"] == f"127.0.0.1:{server.port}"

@@ -12,9 +12,9 @@ from test_cli_writing import Daemon
 from test_story_notices import process_result
 from world import MakeWorld, World
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.daemon_files import DaemonFiles
 from scheduler.cli.main import main
+from scheduler.model.message import DeliveryResult
 
 CONFIG = """
 timezone: UTC

@@ -7,10 +7,10 @@ from loops import loop_over
 from world import MakeWorld, World
 
 from heartbeatd.verbs import HoldLane
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.cli.output import wrap_text
 from scheduler.engine.effects import VerbRequest
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
 CHANNEL = "a-channel-whose-name-is-forty-characters"

@@ -19,12 +19,12 @@ from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
 from heartbeat.words import format_usd
 from heartbeatd.answers import Report
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli import report_text as report
 from scheduler.cli.main import main
 from scheduler.cli.output import abbreviate_count, format_reason
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report
+from scheduler.model.message import DeliveryResult
 from scheduler.store import run_history
 from scheduler.store.database import Store, open_read_only
 

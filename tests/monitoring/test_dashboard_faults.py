@@ -21,9 +21,9 @@ from servers.messages import Models, error_answer, message, text
 from servers.scripted import Act, reply
 from world import World, utc
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.events import ButtonPressed
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
 pytestmark = [pytest.mark.process, required_programs.needs("prometheus", "promtool")]

@@ -23,9 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from world import MakeWorld
 
 from heartbeat.checks import Skip
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import commands
 from scheduler.cli.operation_commands import OperationCommand
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import WORRYING_SKIPS, Outcome
 from scheduler.telemetry import catalog
 

@@ -24,11 +24,11 @@ from test_story_models import KEY, config
 from world import Delayed, MakeWorld, utc
 
 from heartbeatd.verbs import Ack, CloseProblem, Mute, Unack
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.events import AttemptStarted, RunRecovered, StaleResultDropped
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store.locations import open_read_only
 from scheduler.telemetry.metrics import ScrapeState

@@ -22,10 +22,10 @@ from servers.scripted import Server
 from world import Delayed, MakeWorld, World
 
 from heartbeatd.verbs import Mute
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.daemon_health import QueueState
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 from page_user import Answer, PageUser
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 
 CHIEF = TOKENS["chief"]
 SERVER = f'server: {{listen: "127.0.0.1:0", tokens: {{chief: {{value: "{CHIEF}", may: [read]}}}}}}\n'

@@ -11,7 +11,7 @@ from page_user import Answer, PageUser
 from web_daemon import WebDaemon
 
 from heartbeat.runners import ProcessResult
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 
 CANARY = "zq7canary"
 HOSTILE = (

@@ -25,9 +25,9 @@ from web_daemon import TOKENS, WebDaemon
 from world import AgentCall
 
 from heartbeat.words import format_usd
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.report_data import build_report
+from scheduler.model.message import DeliveryResult
 from scheduler.store.database import open_read_only
 
 pytestmark = needs_browser

@@ -16,7 +16,7 @@ from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
 
 from scheduler.channels import apprise
-from scheduler.channels.message import Message
+from scheduler.model.message import Message
 from scheduler.model.settings import Channel, utf16_length
 
 ENVIRON = {"TG": telegram.URL, "DC": discord.URL, "MAIL": "json://127.0.0.1:9/x"}

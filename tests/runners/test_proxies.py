@@ -24,7 +24,7 @@ from heartbeat.runners.errors import CallError
 from heartbeat.spec import HttpRunner, ModelRunner, Provider
 from heartbeatd.secret import Secret
 from scheduler.channels import discord, telegram, webhook
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Network
 from scheduler.net import proxies
 

@@ -17,8 +17,8 @@ from servers.messages import message, text, tool
 from world import AgentCall, MakeWorld, World
 
 from heartbeat.runners import HttpReply
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.model.message import DeliveryResult
 from scheduler.store import problems
 
 CONFIG = """

@@ -17,13 +17,13 @@ from test_story_models import config, decides
 from world import MakeWorld, World
 
 from heartbeatd.verbs import Cancel, Mute, NoteActivity, ReportResult
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import BreakerMoved, MuteChanged, ProviderFailed
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
 
 KEY = "sk-ant-canary-0123456789"

@@ -15,11 +15,11 @@ from test_story_explain import explain_day_of, stretch_lines
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.config.keys.value_types import parse_positive_duration
 from scheduler.engine import plan_sync
 from scheduler.engine.tick_items import Tick
 from scheduler.model.events import RunClosed, SkipsRevoked
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store import boots, entries, wakes
 from scheduler.store.transaction import Transaction

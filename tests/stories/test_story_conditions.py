@@ -17,8 +17,8 @@ from servers.scripted import Server
 from test_story_models import decides
 from world import AgentCall, MakeWorld, Script, World
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.model.message import DeliveryResult
 from scheduler.store import problems
 
 

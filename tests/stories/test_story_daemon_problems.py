@@ -13,12 +13,12 @@ from test_story_slots import agent, job
 from world import MakeWorld, World
 
 from heartbeatd.verbs import Ack, CloseProblem
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.daemon_problems import CONFIG, DATABASE, INTERNAL, WORKERS
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
 from scheduler.insight.status_data import read_status
+from scheduler.model.message import DeliveryResult
 
 CHANNELS = "\n".join(
     ["channels:", *(f'  {name}: {{kind: webhook, url: "http://127.0.0.1:9/{name}", allow_private: true}}' for name in ("a", "b"))]

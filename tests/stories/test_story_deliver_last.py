@@ -15,13 +15,13 @@ from servers.telegram import Telegram, refusal
 from world import MakeWorld, World, send_by_transport
 
 from heartbeatd.verbs import NoteActivity
-from scheduler.channels.message import DeliveryResult
 from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import TargetUnknown
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store.agent_memory import MAX_TARGETS
 

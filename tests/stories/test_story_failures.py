@@ -12,9 +12,9 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.model.events import RunClosed, StaleResultDropped
+from scheduler.model.message import DeliveryResult
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'

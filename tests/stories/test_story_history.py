@@ -8,7 +8,7 @@ import pytest
 from test_story_slots import OPS, agent, job
 from world import QUIET, MakeWorld
 
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'

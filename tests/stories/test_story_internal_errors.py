@@ -17,13 +17,13 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Wake
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import AdoptPlan
 from scheduler.engine.tick_items import Tick, TickParts
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.events import RunClosed
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import entries, outbox, wakes
 from scheduler.store.database import CommitUnknown, DatabaseUnavailable, Store

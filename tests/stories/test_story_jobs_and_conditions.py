@@ -16,11 +16,11 @@ from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import HoldLane, NoteActivity, ReportResult
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import MessageMoved
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store import outbox
 from scheduler.store.entries import find_entry

@@ -20,11 +20,11 @@ from world import Delayed, MakeWorld, World, count_steps, send_by_transport, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import ReportResult, Retry
-from scheduler.channels.message import DeliveryResult
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store import overviews
 from scheduler.telemetry.event_log import EventLog

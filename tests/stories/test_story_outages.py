@@ -17,10 +17,10 @@ from test_story_notices import process_result
 from test_story_slots import agent, job
 from world import MakeWorld, World
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.insight.problem_list import list_problems
 from scheduler.insight.status_data import read_status
+from scheduler.model.message import DeliveryResult
 from scheduler.store.problems import unsettled_problems
 
 BUSY = error_answer(529, "overloaded_error", "Overloaded")

@@ -10,11 +10,11 @@ import pytest
 from world import Delayed, MakeWorld, World
 
 from heartbeatd.verbs import Drop, Retry
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_ENTRIES_PER_TICK
+from scheduler.model.message import DeliveryResult
 from scheduler.model.timestamps import to_millis
 from scheduler.store import outbox
 

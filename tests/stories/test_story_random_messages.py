@@ -22,9 +22,9 @@ from simulation import IS_LONG, seeds
 from world import ON_SERVER, AgentCall, DatabaseOf, World, utc
 
 from heartbeatd.verbs import Ack, CloseProblem, Mute, Unack, Unmute
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
 
 CONFIG = """

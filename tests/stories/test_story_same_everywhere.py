@@ -15,13 +15,13 @@ from web_daemon import WebDaemon
 from world import AgentCall, World
 
 from heartbeatd.verbs import Ack, Mute
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.daemon_problems import CONFIG as CONFIG_FILE
 from scheduler.engine.daemon_problems import INTERNAL, WORKERS
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import Subject
 from scheduler.store import problems

@@ -27,7 +27,6 @@ from heartbeat.hours import DAYS
 from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import Ack, HoldLane, Mute, Pause, Unmute
 from scheduler.app import Daemon
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.commands import status
 from scheduler.cli.main import main
 from scheduler.config.file.diagnostics import ConfigError
@@ -38,6 +37,7 @@ from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
 from scheduler.insight.explanation import explain_all
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.system.state_lock import AlreadyRunning, StateLock
 

@@ -18,7 +18,6 @@ from web_daemon import WebDaemon
 from world import Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Ack, HoldLane, Mute, Pause
-from scheduler.channels.message import DeliveryResult
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
@@ -26,6 +25,7 @@ from scheduler.engine.inbox import Request
 from scheduler.insight import fleet, status_data
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model.levels import Level
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.store.outbox import delivery_text
 

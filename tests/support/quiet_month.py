@@ -25,8 +25,8 @@ from servers.messages import Models, message, text
 from servers.scripted import reply
 from world import AgentCall, Delayed, World
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.engine.delivery import Delivery
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
 STEP = timedelta(minutes=2)

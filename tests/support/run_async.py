@@ -13,7 +13,7 @@ from heartbeat.runners import NO_TRACE, AgentRequest, HttpReply, Resources, Star
 from heartbeat.runners import dispatch as runners
 from heartbeatd.secret import Secret
 from scheduler.channels.channel_kind import SendContext, SendMessage
-from scheduler.channels.message import DeliveryResult, Message
+from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient, ResolveName
 from scheduler.system.process import Children

@@ -22,7 +22,6 @@ from servers.postgres import delete_all_rows
 from heartbeat.runners import HttpClient as HttpSender
 from heartbeat.runners import ProcessResult, Resources
 from heartbeatd.verbs import Pause, Resume, RunJob, Wake
-from scheduler.channels.message import DeliveryResult
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import delivery
@@ -35,6 +34,7 @@ from scheduler.engine.tick import Engine, Executors
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import AttemptResult, Kind, Trigger
 from scheduler.model.problem import Problem
 from scheduler.store import boots, entries, problems, run_history

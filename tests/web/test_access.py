@@ -34,7 +34,7 @@ from heartbeatd.verbs import (
     SetChecklist,
     SetConfig,
 )
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 from scheduler.system import extras
 from scheduler.web import event_stream
 from scheduler.web.access import cut

@@ -28,7 +28,7 @@ from heartbeatd import AsyncClient, Client, Event, HeartbeatdError
 from heartbeatd import client as client_module
 from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ExplanationAt, ExplanationOn, RunRecord
 from heartbeatd.operations import Endpoint, keys_of, parse_operation
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 from scheduler.system import state_lock
 from scheduler.system.orphans import RUN_ID_VARIABLE
 from scheduler.web.perform import ENDPOINTS

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from jsonschema import Draft202012Validator
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 from scheduler.web import event_stream
 from scheduler.web.perform import ENDPOINTS
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from world import Delayed, MakeWorld, World, open_store, utc
 
-from scheduler.channels.message import DeliveryResult
 from scheduler.insight import status_data
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store.database import open_read_only
 

@@ -12,7 +12,7 @@ from servers.scripted import Server, reply
 from web_daemon import CONFIG, TOKENS, WebDaemon
 from world import Delayed
 
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 
 CHIEF, READER, OPSMAN = (TOKENS[name] for name in ("chief", "reader", "opsman"))
 

@@ -20,12 +20,12 @@ from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
 from heartbeatd.verbs import VERB_ENDPOINTS, VERBS, Verb
 from scheduler.channels import target_urls, telegram
-from scheduler.channels.message import Button
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick_items import Tick
 from scheduler.extras.chat.telegram_buttons import Press
 from scheduler.model.events import ButtonPressed
+from scheduler.model.message import Button
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis

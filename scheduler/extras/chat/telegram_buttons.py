@@ -11,7 +11,7 @@ from typing import Any
 from heartbeatd.secret import Secret
 from scheduler.channels import telegram
 from scheduler.channels.http_post import HttpOptions, clean_reason, post_json
-from scheduler.channels.message import DeliveryResult
+from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.http_client import HttpClient
 
