@@ -52,9 +52,8 @@ from scheduler.system.boot_clock import BootClock
 from scheduler.system.file_limits import FileDescriptors
 from scheduler.system.file_watch import FileWatch
 from scheduler.system.log import log_event
-from scheduler.system.signals import Signals
 from scheduler.system.systemd import ServiceManager
-from scheduler.system.wakeup import MainLoop, Wakeup
+from scheduler.system.wakeup import MainLoop, Signals, Wakeup
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.event_log import EventLog
 from scheduler.telemetry.metrics import Metrics

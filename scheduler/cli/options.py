@@ -236,7 +236,7 @@ def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
     """
     from scheduler.cli import output
     from scheduler.config.keys.value_types import parse_positive_duration
-    from scheduler.model.day_names import parse_named_day
+    from scheduler.model.local_days import parse_named_day
 
     try:
         return output.utc_now() - parse_positive_duration(text)

@@ -17,7 +17,7 @@ from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
-from scheduler.store import boots, clock_changes, entries, recorded_times, slot_records
+from scheduler.store import boots, clock_changes, entries, slot_records
 from scheduler.store.clock_changes import ClockSetBack
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
@@ -134,7 +134,7 @@ SinceStart = Callable[[Kind, str], timedelta | None]
 def follow_clock_change(tx: Transaction, by: timedelta, since_start: SinceStart, *, slept: timedelta = NOT_SUSPENDED) -> None:
     """Adjust everything to a clock that was changed by `by`. `slept` is for how long of it the machine was suspended."""
     clock_changes.record_clock_change(tx, by, slept=slept)
-    recorded_times.move_beginnings(tx, by - slept)
+    clock_changes.move_beginnings(tx, by - slept)
     if by < timedelta():
         _follow_set_back(tx, -by, since_start)
     else:
@@ -188,7 +188,7 @@ def _anchor_before_change(tx: Transaction, entry_row: EntryRow, behind: ClockSet
 def _follow_set_back(tx: Transaction, by: timedelta, since_start: SinceStart) -> None:
     meaning = clock_changes.latest_set_back(tx.db)
     assert meaning is not None
-    recorded_times.limit_future_times(tx, never_was=bool(meaning.undone))
+    clock_changes.limit_future_times(tx, never_was=bool(meaning.undone))
     for entry_row in entries.all_entries(tx.db):
         after = _restore_skipped_slots(tx, entry_row, meaning) if meaning.undone else entry_row
         after = (

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from heartbeat.runners import StartProcess
-from scheduler.channels import registry, target_urls
+from scheduler.channels import registry
 from scheduler.channels.channel_kind import SendContext
 from scheduler.engine.inbox import Request
 from scheduler.engine.tick_items import Tick, run_for_message
@@ -58,7 +58,7 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
     if channel is None or channel.needs_target != bool(message.recipient):
         outbox.mark_message_dead(tick.tx, message, _describe_unreachable(message, channel))
         return None
-    place = target_urls.channel_for_recipient(channel, message.recipient)
+    place = registry.channel_for_recipient(channel, message.recipient)
     listener = button_listener({channel.name: channel})
     return Delivery(message, place, listener.buttons_of(tick.tx, message, channel) if listener else ())
 

@@ -28,7 +28,7 @@ from heartbeatd.answers import (
     WakeAccepted,
 )
 from heartbeatd.verbs import Verb
-from scheduler.channels import target_urls
+from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
 from scheduler.engine import mutes, pending_runs, planning, problem_notices, wake_starts
 from scheduler.engine.inbox import Refused
@@ -237,7 +237,7 @@ def record_activity(tick: Tick, request: VerbRequest[verbs.NoteActivity]) -> Rec
     if verb.channel is not None and verb.target is not None:
         target = Target(one_line(verb.channel), one_line(verb.target))
         try:
-            target_urls.check_target(tick.plan.settings.channels, target)
+            registry.check_target(tick.plan.settings.channels, target)
         except ValueError as error:
             raise Refused("bad_request", str(error)) from None
         agent_memory.record_target(tick.tx, request.name, target, verb.title and one_line(verb.title))

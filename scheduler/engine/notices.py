@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, format_count, format_duration, list_names, squeeze
-from scheduler.channels import target_urls
+from scheduler.channels import registry
 from scheduler.engine.problems import Change, News
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
@@ -235,7 +235,7 @@ def resolve_targets(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> 
     """The targets of messages of an agent. `last` in `deliver` adds none while no target of the agent is known."""
     channels = tick.plan.settings.channels
     last = agent_memory.last_target(tick.tx.db, channels, agent) if LAST_TARGET in deliver else None
-    return target_urls.resolve_targets(channels, deliver, last)
+    return registry.resolve_targets(channels, deliver, last)
 
 
 def is_last_target_unknown(tick: Tick, deliver: tuple[str, ...], agent: str | None) -> bool:

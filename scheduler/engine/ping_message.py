@@ -10,7 +10,7 @@ from datetime import datetime
 
 from heartbeat.words import one_line
 from heartbeatd.answers import TestedChannel, TestedChannels
-from scheduler.channels import registry, target_urls
+from scheduler.channels import registry
 from scheduler.channels.channel_kind import SendContext
 from scheduler.config.file.message_parts import did_you_mean, join_with_or
 from scheduler.model.message import DeliveryResult, Message
@@ -66,7 +66,7 @@ def _describe(channel: Channel, sent: DeliveryResult) -> str:
 
 def _channel_with_target(channel: Channel, recipient: str) -> Channel:
     if channel.needs_target == bool(recipient):
-        return target_urls.checked_channel(channel, recipient)
+        return registry.checked_channel(channel, recipient)
     named = f"{channel.name}:TARGET, because its URL has {{target}}" if channel.needs_target else f"{channel.name} alone"
     raise ValueError(f"channel: write {named}")
 

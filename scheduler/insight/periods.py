@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from scheduler.model import local_days
-from scheduler.model.day_names import parse_day
+from scheduler.model.local_days import parse_day
 
 EARLIEST_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 MAX_AHEAD = timedelta(days=400)

@@ -1,6 +1,6 @@
 """Locks the lanes: one lock file per agent, so that a run and a user's own session never use the agent at the same time.
 
-Every user of a lane opens its file itself, as `file_locks` explains. The children of a run inherit the descriptor, so the lane
+Every user of a lane opens its file itself, as `system/files` explains. The children of a run inherit the descriptor, so the lane
 stays locked as long as one of them lives. The executor locks a lane, and not the engine: a rollback of a transaction would not
 release it.
 """
@@ -17,7 +17,7 @@ from typing import Protocol
 from heartbeat.words import one_line
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import Skip
-from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock, wait_for_lock
+from scheduler.system.files import create_lock_file, open_lock_file, try_lock, wait_for_lock
 from scheduler.system.orphans import is_process_running, program_name
 
 KERNEL_LOCKS = Path("/proc/locks")

@@ -15,8 +15,7 @@ from tempfile import TemporaryFile
 from typing import NoReturn, Self
 
 from scheduler.model.expected_error import ExpectedError
-from scheduler.system.file_locks import create_lock_file, try_lock
-from scheduler.system.files import MAY_ANYTHING, others_may, write_private_file
+from scheduler.system.files import MAY_ANYTHING, create_lock_file, others_may, try_lock, write_private_file
 
 # On these file systems SQLite's locks or its shared memory do not work. The names are those in /proc/mounts.
 NETWORK_FILESYSTEMS = frozenset(

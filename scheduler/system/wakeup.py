@@ -1,11 +1,13 @@
-"""Runs the main loop, and wakes it from its sleep, from other threads and from signal handlers."""
+"""Runs the main loop, and wakes it from its sleep: from other threads, and by the signals that a daemon gets."""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 from collections.abc import Callable
 from math import ceil
+from types import FrameType
 
 TICK_INTERVAL = 0.02  # seconds between ticks that only a wakeup asks for: what arrives within it shares one transaction
 MIN_PAUSE = 0.001  # seconds between ticks that are due at once: other threads get the interpreter
@@ -79,3 +81,42 @@ class MainLoop:
         due = self._clock() + wait
         self._wakeup.wait_for(wait)
         self._sleep(max(min(started_at + TICK_INTERVAL, due) - self._clock(), 0.0))
+
+
+class Signals:
+    """Counts the signals that a daemon gets. Each of them ends the sleep of its main loop.
+
+    `stops` is how many signals have asked the process to stop. `wants_reload`: SIGHUP has asked for a reload.
+
+    `on_continue` is called after another signal had stopped the process for a while (SIGSTOP, SIGCONT). `before` are the handlers
+    until `install`: the stop signals that they still get are for these.
+    """
+
+    def __init__(self, wakeup: Wakeup, on_continue: Callable[[], None], before: Signals | None) -> None:
+        self.stops = 0
+        self._before = before
+        self.wants_reload = False
+        self._wakeup = wakeup
+        self._on_continue = on_continue
+
+    def install(self) -> None:
+        """Handle the signals from now on."""
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        signal.signal(signal.SIGCONT, self._on_continued)
+        if self._before is not None:
+            self.stops += self._before.stops
+            self._before = None
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        self.stops += 1
+        self._wakeup.notify()
+
+    def _on_hangup(self, number: int, frame: FrameType | None) -> None:
+        self.wants_reload = True
+        self._wakeup.notify()
+
+    def _on_continued(self, number: int, frame: FrameType | None) -> None:
+        self._on_continue()
+        self._wakeup.notify()

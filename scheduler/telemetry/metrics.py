@@ -18,12 +18,14 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from cron.job import Job
+from heartbeat.spec import Agent, Heartbeat, Runner
 from scheduler.model import events
-from scheduler.model.circuit import Circuit
+from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.outcome import WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
-from scheduler.telemetry import gauges, possible_labels
+from scheduler.telemetry import gauges
 from scheduler.telemetry.catalog import (
     COUNTERS,
     HISTOGRAMS,
@@ -35,7 +37,6 @@ from scheduler.telemetry.catalog import (
     new_family,
 )
 from scheduler.telemetry.gauges import EntryLabels
-from scheduler.telemetry.possible_labels import PossibleLabels
 from scheduler.telemetry.series import Exemplar, LabelValues, label_text
 
 OPEN_METRICS_END = b"# EOF\n"
@@ -45,6 +46,7 @@ CALL_DURATION = "heartbeatd_provider_request_duration_seconds"
 TIMELINESS = ("on_time", "late")
 UNDELIVERED = (WakeResult.REJECTED, WakeResult.EXPIRED)
 WAKE_SOURCES = sorted(WOKEN)
+PRESS_RESULTS = ("applied", "failed", "forged", "expired", "wrong_chat", "replayed")
 DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 # Shown by a gauge, counted as something else (a call, the end of a run), or shown in the log and by commands.
 NOT_COUNTED = (
@@ -213,7 +215,7 @@ class Metrics:
         agents = frozenset(name for kind, name in wanted if kind == Kind.HEARTBEAT)
         gauges.read_entries(reading, db, self._settings, wanted, at)
         gauges.read_waiting(reading, db, agents, at)
-        circuits, channels = possible_labels.called_circuits(self._settings), self._settings.channels
+        circuits, channels = _called_circuits(self._settings), self._settings.channels
         gauges.read_problems(reading, db, wanted, circuits, channels)
         gauges.read_outbox(reading, db, channels)
         gauges.read_breakers(reading, db, circuits)
@@ -270,11 +272,11 @@ class Metrics:
                 if count:
                     self._increase("heartbeatd_tokens_total", *key, model, kind, by=count)
             self._increase("heartbeatd_cost_usd_total", *key, model, paid.outcome.value, by=paid.cost_usd or 0)
-        if paid.cost_usd is None and model in possible_labels.called_models(self._settings):
+        if paid.cost_usd is None and model in _called_models(self._settings):
             self._increase("heartbeatd_unpriced_tokens_total", model, by=sum(tokens.values()))
 
     def _count_call(self, called: events.ProviderCalled) -> None:
-        if Circuit(called.provider, called.model) in possible_labels.called_circuits(self._settings):
+        if Circuit(called.provider, called.model) in _called_circuits(self._settings):
             self._increase("heartbeatd_provider_requests_total", called.provider, called.model, called.result)
             if called.took is not None:
                 seconds, exemplar = called.took.total_seconds(), {"run_id": str(called.run_id)}
@@ -285,8 +287,8 @@ class Metrics:
         shown = dict(islice(_possible_labels_by_entry(settings), settings.server.metrics_entries))
         self._settings = settings
         self._entries_with_series = {key: label_text(gauges.ENTRY_LABELS, key) for key in shown}
-        models = possible_labels.called_models(settings)
-        circuits = frozenset((each.provider, each.model) for each in possible_labels.called_circuits(settings))
+        models = _called_models(settings)
+        circuits = frozenset((each.provider, each.model) for each in _called_circuits(settings))
         goes_on: dict[Ends, Callable[[LabelValues], bool]] = {
             Ends.WITH_ENTRY: lambda labels: labels[:2] in shown,
             Ends.WITH_ENTRY_OR_MODEL: lambda labels: labels[:2] in shown and labels[2] in shown[labels[0], labels[1]].models,
@@ -330,13 +332,72 @@ def _first_series(
             yield "heartbeatd_deliveries_total", (name, result)
         for result in TIMELINESS:
             yield "heartbeatd_messages_on_time_total", (name, result)
-        for result in possible_labels.PRESS_RESULTS if channel.buttons else ():
+        for result in PRESS_RESULTS if channel.buttons else ():
             yield "heartbeatd_button_presses_total", (name, result)
 
 
 def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels, PossibleLabels]]:
     """The possible label values of every declared entry, in the order of the config."""
     for beat in settings.heartbeats.values():
-        yield (Kind.HEARTBEAT.value, beat.name), possible_labels.heartbeat_labels(beat)
+        yield (Kind.HEARTBEAT.value, beat.name), _heartbeat_labels(beat)
     for job in settings.jobs.values():
-        yield (Kind.CRON.value, job.name), possible_labels.job_labels(job, settings.job_agents.get(job.name))
+        yield (Kind.CRON.value, job.name), _job_labels(job, settings.job_agents.get(job.name))
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleLabels:
+    """The trigger of an entry's slots (None: it has no slots), and the models that it may call."""
+
+    slot_trigger: Trigger | None
+    models: tuple[str, ...] = ()
+
+
+def _heartbeat_labels(beat: Heartbeat) -> PossibleLabels:
+    """The label values of a heartbeat. A disabled one never runs."""
+    if not beat.enabled:
+        return PossibleLabels(None)
+    trigger = Trigger.INTERVAL if beat.interval else Trigger.SCHEDULE if beat.schedule else None
+    return PossibleLabels(trigger, _models_of_heartbeat(beat))
+
+
+def _job_labels(job: Job, agent: Agent | None) -> PossibleLabels:
+    """The label values of a cron job; `agent` is the agent of its prompt, if it has one."""
+    return PossibleLabels(_trigger_of_job(job) if job.enabled else None, (agent.model or "",) if agent else ())
+
+
+def _trigger_of_job(job: Job) -> Trigger | None:
+    if job.schedule is not None:
+        return Trigger.SCHEDULE
+    if job.every is not None:
+        return Trigger.EVERY
+    if job.at is not None:
+        return Trigger.AT
+    return Trigger.REBOOT if job.reboot else None
+
+
+def _called_models(settings: Settings) -> list[str]:
+    """Every model that an enabled agent or job may call."""
+    of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models_of_heartbeat(beat)}
+    return sorted(of_beats | {agent.model or "" for agent in _called_by_jobs(settings)})
+
+
+def _called_circuits(settings: Settings) -> list[Circuit]:
+    """Every pair of provider and model that an enabled agent or job may call."""
+    of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _called_by_heartbeat(beat))
+    of_jobs = ((agent.runner, agent.model) for agent in _called_by_jobs(settings))
+    return sorted(circuits_of(*of_beats, *of_jobs))
+
+
+def _called_by_heartbeat(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:
+    yield beat.runner, beat.model
+    if beat.decide:
+        yield beat.decide.runner, beat.decide.model
+
+
+def _called_by_jobs(settings: Settings) -> Iterator[Agent]:
+    return (agent for name, agent in settings.job_agents.items() if settings.jobs[name].enabled)
+
+
+def _models_of_heartbeat(beat: Heartbeat) -> tuple[str, ...]:
+    """The models that it may call. A command can report its usage too, under the empty name."""
+    return tuple(dict.fromkeys(model or "" for _, model in _called_by_heartbeat(beat)))

@@ -34,7 +34,7 @@ DOORS = {
     "psycopg": {"scheduler/extras/cluster/job_queue.py", "scheduler/extras/cluster/postgresql.py"},
     "mcp": {"scheduler/extras/mcp/mcp_server.py", "scheduler/extras/mcp/mcp_stdio.py", "scheduler/extras/mcp/mcp_client.py"},
     "subprocess": {"scheduler/system/process.py"},
-    "fcntl": {"scheduler/system/file_locks.py", "scheduler/system/file_limits.py", "heartbeatd/state_folder.py"},
+    "fcntl": {"scheduler/system/files.py", "scheduler/system/file_limits.py", "heartbeatd/state_folder.py"},
 }
 ROOMS = {
     "click": ("scheduler/cli/", "scheduler/extras/"),

@@ -1,4 +1,4 @@
-"""A change of the system clock treats each column with a time in one way, which `scheduler/store/recorded_times.py` says."""
+"""A change of the system clock treats each column with a time in one way, which `scheduler/store/clock_changes.py` says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from checkout import DATA
 
+from scheduler.store.clock_changes import KEPT, MOVED, NEVER_WAS, SET_BACK
 from scheduler.store.database import open_empty_database
-from scheduler.store.recorded_times import KEPT, MOVED, NEVER_WAS, SET_BACK
 
 TIME_NAMES = re.compile(r"(^|_)(at|until|since|before|slot|anchor|asked)$")
 MILLISECONDS = 1_000_000_000_000  # so many of them had passed by the year 2001

@@ -19,7 +19,7 @@ from heartbeat.words import one_line
 from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
 from heartbeatd.verbs import VERB_ENDPOINTS, VERBS, Verb
-from scheduler.channels import target_urls, telegram
+from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick_items import Tick
@@ -160,7 +160,7 @@ class PressButton:
 
     def _is_from_its_chat(self, channel: Channel, message: OutboxMessage) -> bool:
         """Whether the button was pressed in the chat that its message was sent to. A channel's chat may be known by its @name."""
-        place = target_urls.channel_for_recipient(channel, message.recipient)
+        place = registry.channel_for_recipient(channel, message.recipient)
         try:
             chat = telegram.parse_chat_url(place.url.reveal()).chat if place.url else ""
         except ValueError:

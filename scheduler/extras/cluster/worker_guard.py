@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scheduler.system import orphans
-from scheduler.system.file_locks import create_lock_file, open_lock_file, try_lock
+from scheduler.system.files import create_lock_file, open_lock_file, try_lock
 from scheduler.system.log import log_event
 
 HEADER = 24  # bytes at the beginning of the file, for the end of the lease

@@ -18,8 +18,8 @@ from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.records import ExplainedEntry
 from scheduler.insight.slot_history import SlotGroup
-from scheduler.model.day_names import parse_day
 from scheduler.model.levels import Level
+from scheduler.model.local_days import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
 from scheduler.web.app_state import open_reader

@@ -39,7 +39,7 @@ from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnectio
 from scheduler.insight.installation_checks import check_records, check_replication
 from scheduler.model.problem import Subject
 from scheduler.model.timestamps import to_millis
-from scheduler.store import boots, lane_holds, problems, recorded_times
+from scheduler.store import boots, clock_changes, lane_holds, problems
 from scheduler.store.database import DatabaseUnavailable, LeadershipLost, Store
 from scheduler.store.locations import open_for_writing
 from scheduler.store.transaction import Transaction
@@ -334,7 +334,7 @@ def test_the_clock_of_the_server_decides_how_long_a_busy_command_has_a_lane(host
     def is_held() -> bool:
         with store.transaction() as db:
             tx = Transaction(db, now + timedelta(days=days), "one")
-            recorded_times.limit_future_times(tx, never_was=False)
+            clock_changes.limit_future_times(tx, never_was=False)
             lane_holds.delete_ended_holds(tx)
             return lane_holds.is_lane_held(tx, "ops")
 
