@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
 from heartbeatd.answers import ExplainedEvent, Fact
@@ -117,18 +116,24 @@ def _span_text(since: datetime, until: datetime | None, at: Clock) -> str:
     return f"from {at(since)}" + (f" to {at(until)}" if until else " on")
 
 
-def events_of_period(db: sqlite3.Connection, zone: ZoneInfo, period: Period, *, running: bool) -> list[ExplainedEvent]:
-    """Starts, stops and stalls of the daemon, system clock changes, and DST changes of a zone, sorted by time."""
+def events_of_period(db: sqlite3.Connection, daemon: DaemonState, period: Period, *, is_limited: bool) -> list[ExplainedEvent]:
+    """Starts, stops and stalls of the daemon, rejected starts, system clock changes, and DST changes, sorted by time.
+
+    `is_limited`: the reader may not see why a start was rejected, because that may concern any agent.
+    """
     begin, end = period.begin, period.end
-    found = list(_boot_events(db, running=running))
+    found = list(_boot_events(db, running=daemon.is_running))
     found += [
         (jump.at, "clock_jumped", reason_texts.clock_change_text(jump))
         for jump in clock_changes.clock_changes_between(db, begin, end)
     ]
     found += [(stall.until, "stood_still", reason_texts.stall_text(stall)) for stall in boots.stalls_between(db, begin, end)]
-    for change in offset_changes(zone, begin - MICROSECOND, end - MICROSECOND):
-        before, after = local_days.clock_before_and_after(change.instant, zone)
-        found.append((change.instant, "clock_change", f"{zone}: {before} was {after}"))
+    for change in offset_changes(period.zone, begin - MICROSECOND, end - MICROSECOND):
+        before, after = local_days.clock_before_and_after(change.instant, period.zone)
+        found.append((change.instant, "clock_change", f"{period.zone}: {before} was {after}"))
+    for start in daemon.refused_starts:
+        why = "the log has the reason" if is_limited else start.problem or "another daemon had locked the database"
+        found.append((start.at, "start_refused", f"a daemon ({shorten_path(start.config)}) could not start: {why}"))
     return [ExplainedEvent(at=at, what=what, says=says) for at, what, says in sorted(found) if begin <= at < end]
 
 

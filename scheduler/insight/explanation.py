@@ -27,7 +27,7 @@ from heartbeatd.answers import (
 )
 from scheduler.engine import reported_problems
 from scheduler.insight import entry_states, obstacles, problem_list, reason_texts, reload_history, slot_history, wake_waits
-from scheduler.insight.daemon_state import daemon_state_at, events_of_period
+from scheduler.insight.daemon_state import daemon_state_at
 from scheduler.insight.entry_day import existed, explain_day
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, SlotCause
@@ -299,8 +299,7 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
     stretches = slot_history.group_results(explained.slot_results(period.begin, period.end))
     totals = [(cause, slots) for cause, slots in slot_history.count_causes(stretches) if slots]
     beside = Counter(run.cause for run in record.other_runs).most_common()
-    found = events_of_period(explained.db, explained.zone, period, running=explained.records.daemon.is_running)
-    events = [(each.at, each.what, each.says) for each in found]
+    events = [(each.at, each.what, each.says) for each in records.events()]
     events += [
         (each.at, "config_changed", f"by {each.by}: {each.says}")
         for each in _changes_between(explained, period.begin, period.end)

@@ -14,7 +14,7 @@ from heartbeat.spec import Heartbeat
 from heartbeatd.answers import ExplainedEvent, LaneHolder, QuietReason
 from scheduler.engine import plan_sync
 from scheduler.insight import obstacles, slot_history
-from scheduler.insight.daemon_state import DaemonState, events_of_period, shorten_path
+from scheduler.insight.daemon_state import DaemonState, events_of_period
 from scheduler.insight.periods import Period
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.slot_history import EntryRecord, MissedRecords, SlotGroup, SlotResult
@@ -166,16 +166,8 @@ class Records:
         return str(path.relative_to(folder)) if folder and path.is_relative_to(folder) else str(path)
 
     def events(self) -> list[ExplainedEvent]:
-        """What happened to the daemon and to the clock, and which starts were rejected."""
-        period = self.period
-        found = events_of_period(self.db, period.zone, period, running=self.daemon.is_running)
-        for start in self.daemon.refused_starts:
-            if period.begin <= start.at < period.until:
-                why = start.problem or "another daemon had locked the database"
-                why = why if self.agents is None else "the log has the reason"
-                says = f"a daemon ({shorten_path(start.config)}) could not start: {why}"
-                found.append(ExplainedEvent(at=start.at, what="start_refused", says=says))
-        return sorted(found, key=lambda each: each.at)
+        """What happened to the daemon and to the clock."""
+        return events_of_period(self.db, self.daemon, self.period, is_limited=self.agents is not None)
 
 
 def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:

@@ -495,6 +495,8 @@ def test_a_second_daemon_that_is_refused(plant: Plant, say: Say) -> None:
     with daemon_lock(world), pytest.raises(AlreadyRunning):
         startup.take_lock(world.engine.plan.settings, "second", lambda: datetime.now(UTC))
     check(say(world), "a second daemon (", "config.yaml) was rejected at 1", name="")
+    for words in ((), ("agent/ops", "--on", "today")):
+        assert "could not start: another daemon had locked the database" in " ".join(" ".join(say(world, *words)).split())
     assert "problem: a second daemon (" in " ".join(status_lines(world))
 
 
