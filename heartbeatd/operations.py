@@ -58,7 +58,6 @@ LONGEST_DURATION = timedelta(days=3660)  # ten years
 MAX_SHOWN = 60  # characters of a wrong value in a message
 MAX_TEXT_LENGTH = 200
 MAX_COUNT = 1_000_000
-MAX_ROW_ID = 2**63 - 1
 MAX_PAGE = 1000  # items
 
 
@@ -372,9 +371,6 @@ DayWord = Annotated[
 Switch = Annotated[bool, *_described("true or false", _parse_switch, type="string", enum=["true", "false"])]
 TrueOrFalse = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(description="a string in quotes")]
-AgentName = Annotated[
-    str, Field(min_length=1, description="the name of an agent")
-]  # Pydantic then refuses half of a surrogate pair
 ShortText = Annotated[
     str,
     Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),
@@ -384,5 +380,4 @@ HolderId = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9._:/@+-]{1,100}$", description="1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
 ]
-RowId = Annotated[int, Field(ge=1, le=MAX_ROW_ID, description="the number of a run")]
 PageSize = Annotated[int, BeforeValidator(_parse_digits), Field(ge=1, le=MAX_PAGE, description=f"a number from 1 to {MAX_PAGE}")]

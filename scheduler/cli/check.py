@@ -82,16 +82,13 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     print_warnings(loaded.warnings)
-    click.echo(f"{path} is {paint('valid', Level.GOOD)}: {_count_entries(loaded.settings)}")
+    agents, jobs = len(loaded.settings.heartbeats), len(loaded.settings.jobs)
+    click.echo(f"{path} is {paint('valid', Level.GOOD)}: {format_count(agents, 'agent')}, {format_count(jobs, 'job')}")
     for agent, tools in _agents_with_tools(loaded.settings):
         click.echo(f"agent/{agent} may use {_list_tools(tools)}")
     for variable in loaded.overrides:
         click.echo(f"overridden by {variable}")
     return 0
-
-
-def _count_entries(settings: Settings) -> str:
-    return f"{format_count(len(settings.heartbeats), 'agent')}, {format_count(len(settings.jobs), 'job')}"
 
 
 def _agents_with_tools(settings: Settings) -> list[tuple[str, Tools]]:

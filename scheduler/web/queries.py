@@ -132,7 +132,7 @@ def list_undelivered(request: ApiRequest, question: ListMessages) -> answers.Mes
     limit = question.limit
     after = None if question.cursor is None else _parse_message_cursor(question.cursor)
     with open_reader(request.app_state) as db:
-        listed = (each for each in outbox.list_messages(db) if _may_access(request, each))
+        listed = (each for each in outbox.list_messages(db) if request.caller.may_access(each.kind, each.name))
         following = listed if after is None else (each for each in listed if _message_place(each) > after)
         found = list(islice(following, limit + 1))
     return answers.MessageList(outbox=found[:limit], next=_message_cursor(found[limit - 1]) if len(found) > limit else None)
@@ -178,10 +178,6 @@ def get_wake(request: ApiRequest, _: GetWake) -> answers.WakeStatus:
     if found is None:
         raise not_found(f"wake {request.number}")
     return found
-
-
-def _may_access(request: ApiRequest, entry: answers.QueuedMessage) -> bool:
-    return request.caller.may_access(entry.kind, entry.name)
 
 
 def _kind_of(question: ListRuns | GetPlan | Explain) -> Kind | None:

@@ -112,11 +112,7 @@ CARD_HELPERS = {
 def _search(states: Sequence[EntryHealth], settings: Settings, search: str) -> list[EntryHealth]:
     """The agents in whose name, state, model or channels every word of the search occurs."""
     words = search.casefold().split()
-    return [state for state in states if _has_words(_searched_text(state, settings), words)] if words else list(states)
-
-
-def _has_words(text: str, words: Iterable[str]) -> bool:
-    return all(word in text for word in words)
+    return [state for state in states if all(word in _searched_text(state, settings) for word in words)]
 
 
 def _searched_text(state: EntryHealth, settings: Settings) -> str:

@@ -97,11 +97,8 @@ def _describe_schedule(request: PageRequest, name: str, text: str) -> str:
     job = request.settings.jobs.get(name)
     if job is not None and job.reboot:
         return "when the daemon starts"
-    return schedule_texts.schedule_in_words(text) + (", not on all days (calendars)" if _has_calendars(text) else "")
-
-
-def _has_calendars(text: str) -> bool:
-    return bool(entry_schedule.schedule_parts(text).get("days"))
+    has_calendars = bool(entry_schedule.schedule_parts(text).get("days"))
+    return schedule_texts.schedule_in_words(text) + (", not on all days (calendars)" if has_calendars else "")
 
 
 def _forecast_job(request: PageRequest, name: str) -> forecast.EntryForecast | None:
