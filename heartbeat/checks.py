@@ -22,7 +22,7 @@ class Skip(StrEnum):
 
     No check here gives `removed`, `already_running`, `missed` and `superseded`: the scheduler records them by itself. A new
     reason also needs a text in scheduler/insight/reason_texts.py, a place in the lists of grafana/panels.py, a row in
-    docs/operations.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
+    docs/why.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
     """
 
     DISABLED = "disabled"
