@@ -1,20 +1,33 @@
-"""Runs the HTTP server (uvicorn) in a thread of its own, which uses no CPU while no request comes."""
+"""Runs the HTTP server (uvicorn) in a thread of its own, which uses no CPU while no request comes.
+
+The files `token` and `daemon.json` beside the database tell local clients the token and the address.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
+import secrets
+import stat
 import threading
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from socket import SOCK_STREAM, create_server, getaddrinfo, socket
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from heartbeatd.secret import Secret
+from heartbeatd.state_folder import address_file
 from scheduler.model.expected_error import ExpectedError
+from scheduler.model.timestamps import iso_utc
 from scheduler.system.file_limits import is_scarcity
-from scheduler.system.state_lock import StateFolderError
-from scheduler.web import token_file
+from scheduler.system.files import write_private_file
+from scheduler.system.state_lock import StateFolderError, raise_state_folder_error
 from scheduler.web.app_state import AppState
 from scheduler.web.connection_timeouts import ClientTimeouts, TimeoutConfig, TimeoutProtocol
 from scheduler.web.middleware import MAX_HEADER_BYTES, SecurityMiddleware
@@ -28,6 +41,8 @@ MIN_CONNECTIONS = 128  # where the system allows few open files: runs need them 
 ACCEPT_BACKLOG = 128
 KEEP_ALIVE_SECONDS = 5  # seconds
 SHUTDOWN_SECONDS = 2  # seconds for answers in progress when the server stops
+
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")  # 256 bits
 
 
 class CannotListen(ExpectedError):
@@ -73,7 +88,7 @@ class HttpServer:
         server = self._app_state.settings().server
         listener = bind_socket(server.host, server.port)
         port = listener.getsockname()[1]
-        token = token_file.load_or_create_token(self._app_state.database_path)
+        token = load_or_create_token(self._app_state.database_path)
         sessions = Sessions(self._app_state.settings, token, self._app_state.clock)
         application = build_application(self._app_state, sessions)
         gate = SecurityMiddleware(application, self._app_state.settings, self._app_state.metrics, port, token, sessions.find)
@@ -81,7 +96,7 @@ class HttpServer:
         url = _local_url(server.host, port)
         self._listening = ServerThread(gate, listener, url, self._timeouts, self._report_scarcity, self._max_connections)
         try:
-            token_file.write_address_file(self._app_state.database_path, self.url, self._app_state.clock())
+            write_address_file(self._app_state.database_path, self.url, self._app_state.clock())
         except StateFolderError:
             self.stop()
             raise
@@ -89,7 +104,7 @@ class HttpServer:
     def stop(self) -> None:
         """Stop listening. Answers in progress get SHUTDOWN_SECONDS to finish."""
         if self._listening is not None:
-            token_file.remove_address_file(self._app_state.database_path)
+            remove_address_file(self._app_state.database_path)
             self._app_state.feed.close()
             self._listening.stop()
             self._listening = None
@@ -196,3 +211,49 @@ def _local_url(host: str, port: int) -> str:
 
 def _host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# --- the private files for local clients ------------------------------------------------------------------------------
+
+
+def load_or_create_token(state: Path) -> Secret:
+    """The token for local clients. It survives restarts, and is replaced if it is missing or other users could have read it.
+
+    It exists even if the config declares tokens: a user who can read this file can also read and write the database.
+    """
+    path = state.with_name("token")
+    text = _read_private_token(path)
+    if text is None:
+        text = secrets.token_urlsafe(32)
+        _write_line(path, text)
+    return Secret(text)
+
+
+def _read_private_token(path: Path) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        text = file.read(64).decode("ascii", "replace").strip() if private else ""
+    return text if _TOKEN_PATTERN.fullmatch(text) else None
+
+
+def write_address_file(state: Path, url: str, started_at: datetime) -> None:
+    """Write where this daemon listens."""
+    _write_line(address_file(state), json.dumps({"pid": os.getpid(), "url": url, "started_at": iso_utc(started_at)}))
+
+
+def remove_address_file(state: Path) -> None:
+    """Remove the address file, when the daemon no longer listens."""
+    address_file(state).unlink(missing_ok=True)
+
+
+def _write_line(path: Path, text: str) -> None:
+    """Raises StateFolderError; then the file is unchanged."""
+    try:
+        write_private_file(path, f"{text}\n".encode())
+    except OSError as error:
+        raise_state_folder_error(path, error)

@@ -21,7 +21,7 @@ import pytest
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.system import file_limits
-from scheduler.web import token_file
+from scheduler.web import server
 from scheduler.web.app_state import READ_THREADS
 from scheduler.web.connection_timeouts import ClientTimeouts
 from scheduler.web.server import MAX_CONNECTIONS, MIN_CONNECTIONS, CannotListen, HttpServer, _local_url, connections_that_fit
@@ -64,15 +64,15 @@ def test_the_local_token_may_do_everything_even_if_others_are_declared(tmp_path:
 
 def test_the_token_survives_a_restart(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
-    token = token_file.load_or_create_token(state)
+    token = server.load_or_create_token(state)
     assert len(token.reveal()) == 43  # 256 bits
-    assert token_file.load_or_create_token(state) == token
+    assert server.load_or_create_token(state) == token
 
 
 @pytest.mark.parametrize("damage", ["readable", "short", "link", "folder"])
 def test_a_token_that_others_could_read_is_replaced(tmp_path: Path, damage: str) -> None:
     state, path = tmp_path / "heartbeatd.db", tmp_path / "token"
-    token = token_file.load_or_create_token(state)
+    token = server.load_or_create_token(state)
     if damage == "readable":
         path.chmod(0o640)
     elif damage == "short":
@@ -83,10 +83,10 @@ def test_a_token_that_others_could_read_is_replaced(tmp_path: Path, damage: str)
     else:
         path.unlink()
         os.mkfifo(path, 0o600)
-    fresh = token_file.load_or_create_token(state)
+    fresh = server.load_or_create_token(state)
     assert fresh != token
     assert (mode(path), path.is_symlink()) == (0o600, False)
-    assert token_file.load_or_create_token(state) == fresh
+    assert server.load_or_create_token(state) == fresh
 
 
 def test_an_address_in_use_is_reported_with_advice(tmp_path: Path) -> None:
@@ -395,8 +395,8 @@ def test_a_cancelled_wait_does_not_cancel_the_request_in_the_engine(tmp_path: Pa
 
 def test_the_address_file_is_written_atomically(tmp_path: Path) -> None:
     state = tmp_path / "heartbeatd.db"
-    token_file.write_address_file(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
+    server.write_address_file(state, "http://127.0.0.1:1", datetime(2026, 3, 2, tzinfo=UTC))
     assert [path.name for path in tmp_path.iterdir()] == ["daemon.json"]
-    token_file.remove_address_file(state)
-    token_file.remove_address_file(state)
+    server.remove_address_file(state)
+    server.remove_address_file(state)
     assert not list(tmp_path.iterdir())
