@@ -714,7 +714,7 @@ class Explanation(EntryState):
 
     zone: str
     asked_at: Time
-    pace: Any
+    pace: dict[str, object]
     facts: list[Fact] = []
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import TypedDict
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
@@ -18,6 +18,7 @@ from heartbeatd.answers import (
     BudgetShare,
     BudgetStatus,
     BudgetUsage,
+    ChannelBacklog,
     DaemonBoot,
     Downtime,
     EntryName,
@@ -95,14 +96,21 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     )
 
 
-def read_broken_parts(db: sqlite3.Connection) -> dict[str, Any]:
+class BrokenParts(TypedDict):
     """The fields of the status about what does not work, beside the list of problems."""
+
+    deadman_problem: str | None
+    breakers: list[BreakerStatus]
+    outbox: list[ChannelBacklog]
+
+
+def read_broken_parts(db: sqlite3.Connection) -> BrokenParts:
     boot = boots.latest_boot(db)
-    return {
-        "deadman_problem": boot.deadman_problem if boot else None,
-        "breakers": [_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
-        "outbox": [each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
-    }
+    return BrokenParts(
+        deadman_problem=boot.deadman_problem if boot else None,
+        breakers=[_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
+        outbox=[each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
+    )
 
 
 def _read_breaker(breaker: Breaker) -> BreakerStatus:

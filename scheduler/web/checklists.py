@@ -33,7 +33,6 @@ HOW_TO_SEND_THE_VERSION = (
 
 @handles(GetChecklist)
 def get_checklist(request: ApiRequest, _: GetChecklist) -> Checklist:
-    """The checklist with the hash of this version."""
     beat = _find_heartbeat(request)
     if _is_in_config(beat):
         return Checklist(file=None, text=beat.checklist, hash=None, has_work=parse_checklist(beat.checklist).has_work)

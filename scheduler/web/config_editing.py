@@ -40,14 +40,12 @@ HOW_TO_SEND_THE_VERSION = "GET the config, and send its hash as `If-Match` or as
 
 @handles(GetConfig)
 def get_config(request: ApiRequest, _: GetConfig) -> ConfigFile:
-    """The hash of the config file, and what it declares, with secrets masked."""
     content, declared = _read_declared(request)
     return ConfigFile(path=str(request.app_state.settings().path), hash=hash_of_bytes(content), declared=declared)
 
 
 @handles(GetEntryConfig)
 def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
-    """The keys of an agent or a job in the config file, and all values in effect with their origin."""
     kind, name = request.key
     _check_entry(request, kind, name)
     content, declared = _read_declared(request)

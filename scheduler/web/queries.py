@@ -1,4 +1,7 @@
-"""Handles the GET requests of the API: status, agents, jobs, runs, wakes, outbox, problems, plan and explain."""
+"""Answers the questions of the API: status, agents, jobs, runs, wakes, outbox, problems, plan and explain.
+
+What each answer contains is said beside the question, in heartbeatd/questions.py.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,6 @@ KIND_WORDS = {"agent": Kind.HEARTBEAT, "heartbeat": Kind.HEARTBEAT, "cron": Kind
 
 @handles(WhoAmI)
 def get_caller(request: ApiRequest, _: WhoAmI) -> answers.CallerToken:
-    """The caller's own token: its name, its permissions, and its agents (null: all)."""
     caller = request.caller
     agents = None if caller.agents is None else sorted(caller.agents)
     return answers.CallerToken(name=caller.name, may=sorted(caller.may), agents=agents)
@@ -57,7 +59,6 @@ def get_caller(request: ApiRequest, _: WhoAmI) -> answers.CallerToken:
 
 @handles(GetStatus)
 def get_status(request: ApiRequest, _: GetStatus) -> answers.Status:
-    """The whole status, limited to the entries that the caller may access."""
     state = request.app_state
     reserved = disk_reserve.reserved_bytes(state.database_path)
     with open_reader(state) as db:
@@ -66,28 +67,20 @@ def get_status(request: ApiRequest, _: GetStatus) -> answers.Status:
     return status
 
 
-def _read_entries(request: ApiRequest, db: sqlite3.Connection, kind: Kind, name: str | None = None) -> list[answers.EntryStatus]:
-    state = request.app_state
-    return status_data.read_entries(db, state.clock(), state.settings().zone, kind, name)
-
-
 @handles(ListAgents)
 def list_agents(request: ApiRequest, _: ListAgents) -> answers.AgentList:
-    """Every agent that the caller may access."""
     with open_reader(request.app_state) as db:
         return answers.AgentList(agents=_read_entries(request, db, Kind.HEARTBEAT))
 
 
 @handles(ListJobs)
 def list_jobs(request: ApiRequest, _: ListJobs) -> answers.JobList:
-    """Every cron job that the caller may access."""
     with open_reader(request.app_state) as db:
         return answers.JobList(cron=_read_entries(request, db, Kind.CRON))
 
 
 @handles(GetAgent)
 def get_agent(request: ApiRequest, _question: GetAgent) -> answers.AgentStatus:
-    """One agent, with the targets that it has talked with, the last one first."""
     _, name = request.key
     with open_reader(request.app_state) as db:
         found = _read_entries(request, db, Kind.HEARTBEAT, name)
@@ -97,11 +90,15 @@ def get_agent(request: ApiRequest, _question: GetAgent) -> answers.AgentStatus:
     return answers.AgentStatus(**dict(found[0]), targets=known)
 
 
+def _read_entries(request: ApiRequest, db: sqlite3.Connection, kind: Kind, name: str | None = None) -> list[answers.EntryStatus]:
+    state = request.app_state
+    return status_data.read_entries(db, state.clock(), state.settings().zone, kind, name)
+
+
 @handles(ListRuns)
 def list_runs(request: ApiRequest, question: ListRuns) -> answers.RunList:
-    """Runs, the newest first or (`sort=cost`) the most expensive. A token for some agents must name one of them."""
     kind, name, limit = _kind_of(question), question.name, question.limit
-    if request.caller.agents is not None:
+    if request.caller.agents is not None:  # it must name one of them
         kind = Kind.HEARTBEAT
         check_access(request.caller, kind, name or "")
     after = None if question.cursor is None else parse_row_id(question.cursor)
@@ -118,7 +115,6 @@ def list_runs(request: ApiRequest, question: ListRuns) -> answers.RunList:
 
 @handles(GetRun)
 def get_run(request: ApiRequest, _: GetRun) -> answers.RunWithWakes:
-    """One run."""
     with open_reader(request.app_state) as db:
         found = run_history.get_run_with_wakes(db, request.number)
     if found is None:
@@ -128,7 +124,6 @@ def get_run(request: ApiRequest, _: GetRun) -> answers.RunWithWakes:
 
 @handles(ListMessages)
 def list_undelivered(request: ApiRequest, question: ListMessages) -> answers.MessageList:
-    """Messages that are not delivered: first those still on their way, then those given up, each the newest first."""
     limit = question.limit
     after = None if question.cursor is None else _parse_message_cursor(question.cursor)
     with open_reader(request.app_state) as db:
@@ -158,7 +153,7 @@ def _parse_message_cursor(text: str) -> tuple[bool, int]:
 
 @handles(ListProblems)
 def list_problems(request: ApiRequest, question: ListProblems) -> answers.ProblemList:
-    """Everything that is wrong. What the caller may not see counts as unknown."""
+    # What the caller may not see counts as unknown.
     also_over = question.state == "all"
     with open_reader(request.app_state) as db:
         found = problem_list.list_problems(db, request.app_state.clock(), also_over=also_over or question.name is not None)
@@ -172,7 +167,6 @@ def list_problems(request: ApiRequest, question: ListProblems) -> answers.Proble
 
 @handles(GetWake)
 def get_wake(request: ApiRequest, _: GetWake) -> answers.WakeStatus:
-    """The state of a wake, and what it waits for."""
     with open_reader(request.app_state) as db:
         found = status_data.read_wake(db, request.number, request.app_state.clock())
     if found is None:
@@ -190,7 +184,6 @@ MAX_FIRINGS = 10_000
 
 @handles(GetPlan)
 def get_plan(request: ApiRequest, question: GetPlan) -> answers.PlanForecast:
-    """What will run in the coming hours or days, limited to the entries that the caller may access."""
     now = request.app_state.clock()
     try:
         begin, until = forecast.period_of(question, now)
@@ -209,7 +202,6 @@ def get_plan(request: ApiRequest, question: GetPlan) -> answers.PlanForecast:
 
 @handles(Explain)
 def get_explanation(request: ApiRequest, question: Explain) -> answers.Explanation:
-    """Why an agent or a job ran or did not run: now, at one time, or on a local day."""
     with open_reader(request.app_state) as db:
         records = read_records(request, db)
         explained = explaining.find_entry(records, _find_entry_key(request, _kind_of(question), records.plan, db))
@@ -219,7 +211,6 @@ def get_explanation(request: ApiRequest, question: Explain) -> answers.Explanati
 
 @handles(ExplainAll)
 def get_overview(request: ApiRequest, question: ExplainAll) -> answers.Overview:
-    """What happened to all entries that the caller may access, on a day (`on`) or since a time: the unusual ones first."""
     period = _period_of(request, question, request.app_state.settings().zone, may_be_ahead=False)
     with open_reader(request.app_state) as db:
         return explaining.explain_all(read_records(request, db, period))
