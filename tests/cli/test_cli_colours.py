@@ -124,7 +124,7 @@ def test_a_terminal_shows_colours_unless_somebody_does_not_want_them(world: Worl
     assert "\x1b[33mwarning" in on_a_terminal([*words, "--color", "always"], NO_COLOR="1")
 
 
-def test_a_pipe_gets_the_whole_text_of_a_condition(make_world: MakeWorld) -> None:
+def test_a_pipe_gets_the_whole_text_of_a_problem(make_world: MakeWorld) -> None:
     text = "the disk is full " * 9
     world = make_world(CONFIG, scripts={"good": lambda _: f"[disk] {text}"})
     world.run(hours=1)

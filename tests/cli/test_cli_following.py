@@ -53,7 +53,7 @@ def call(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
     return run_command
 
 
-def test_logs_lists_runs_messages_conditions_and_boots_in_order(call: Call) -> None:
+def test_logs_lists_runs_messages_problems_and_boots_in_order(call: Call) -> None:
     *lines, zone = call("logs", "-n", "100")
     assert zone.startswith("times in ")
     assert lines == sorted(lines, key=lambda line: line[:19])

@@ -331,14 +331,14 @@ def test_a_finding_that_still_holds_is_delivered_again_after_the_window() -> Non
     assert [bool(each.text) for each in beats] == [True, False, True, False, True]
 
 
-def test_a_condition_ends_after_two_answers_without_it_and_is_then_new_again() -> None:
+def test_a_problem_ends_after_two_answers_without_it_and_is_then_new_again() -> None:
     quiet, full = "HEARTBEAT_OK", "[disk:/var] 92 %"
     beats = run_hourly(full, quiet, full, quiet, {"text": "ok ok", "truncated": True}, OSError("gone"), quiet, full)
     assert [each.text for each in beats if "disk" in each.text] == [full, full]
     assert [len(each.problems) for each in beats] == [1, 1, 1, 1, 1, 1, 0, 1]
 
 
-def test_the_prompt_lists_the_conditions_that_were_delivered() -> None:
+def test_the_prompt_lists_the_problems_that_were_delivered() -> None:
     agent = Agent("[disk:/var] 92 %")
     first = run(agent, now=NOW, checklist="- look")
     run(agent, now=NOW + timedelta(hours=1), checklist="- look", last=first)

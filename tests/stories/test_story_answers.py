@@ -323,7 +323,7 @@ DISK = {"key": "disk:/var", "text": "92 % full", "severity": "warning", "resolve
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
-def test_a_model_reports_a_condition_once_by_the_forced_tool(make_world: MakeWorld, kind: str) -> None:
+def test_a_model_reports_a_problem_once_by_the_forced_tool(make_world: MakeWorld, kind: str) -> None:
     answers = [[DISK], [DISK | {"text": "93 % full"}], [DISK | {"severity": "critical"}], [DISK | {"resolved": True}], []]
     replies = {
         "anthropic": [reply(message(tool("report_findings", {"findings": found}))) for found in answers],

@@ -230,9 +230,7 @@ def test_an_agent_that_words_everything_anew_at_each_of_165_runs_sends_few_messa
 
 
 @loop_over(("limit", "number"), [(3, 3), (10, 30)])  # in an hour, and in a day
-def test_more_new_conditions_than_the_limit_are_one_message(
-    make_world: MakeWorld, tmp_path: Path, limit: int, number: int
-) -> None:
+def test_more_new_problems_than_the_limit_are_one_message(make_world: MakeWorld, tmp_path: Path, limit: int, number: int) -> None:
     names = (f"k{first}{second}" for first in ascii_lowercase for second in ascii_lowercase)
     config = CONFIG.format(more="").replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}")
     config = f"limits: {{new_problems: {limit}}}\n" + config.replace("    model: m\n", "")
@@ -280,7 +278,7 @@ def test_while_there_are_too_many_new_problems_a_new_recipient_gets_none_that_on
     assert [line.partition("]")[0] for line in got["mail"]] == ["[heartbeatd:new-problems"]
 
 
-def test_without_a_precheck_a_condition_that_is_left_out_is_asked_for(make_world: MakeWorld, tmp_path: Path) -> None:
+def test_without_a_precheck_a_problem_that_is_left_out_is_asked_for(make_world: MakeWorld, tmp_path: Path) -> None:
     world, model = played(make_world, tmp_path, None, [DISK], [DISK], [], [DISK], [])
     world.run(minutes=20)
     assert len(model.prompts) == 4

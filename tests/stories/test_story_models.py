@@ -269,7 +269,7 @@ def test_a_reload_does_not_start_a_wake_that_waits_for_its_retry(make_world: Mak
 
 
 @pytest.mark.parametrize("status", [401, 402])
-def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(make_world: MakeWorld, status: int) -> None:
+def test_an_open_breaker_is_the_same_problem_as_the_error_that_opened_it(make_world: MakeWorld, status: int) -> None:
     with model(*[error_answer(status, "authentication_error", "invalid x-api-key")] * 30) as server:
         world = make_world(config(server.url, interval="10m", problems="{after: 1}"), environ={"KEY": KEY})
         world.run(hours=5)
@@ -277,7 +277,7 @@ def test_an_open_breaker_is_the_same_incident_as_the_error_that_opened_it(make_w
     assert len(world.delivered) == 1
 
 
-def test_a_long_retry_after_and_its_open_breaker_are_one_incident(make_world: MakeWorld) -> None:
+def test_a_long_retry_after_and_its_open_breaker_are_one_problem(make_world: MakeWorld) -> None:
     rest = error_answer(429, "rate_limit_error", "come back", retry_after="31536000")
     with model(*[rest] * 30) as server:
         world = make_world(config(server.url, interval="5m", problems="{after: 1}"), environ={"KEY": KEY})
@@ -286,7 +286,7 @@ def test_a_long_retry_after_and_its_open_breaker_are_one_incident(make_world: Ma
     assert len(world.delivered) == 1
 
 
-def test_a_run_without_time_for_a_retry_belongs_to_the_incident_of_its_last_attempt(make_world: MakeWorld) -> None:
+def test_a_run_without_time_for_a_retry_belongs_to_the_problem_of_its_last_attempt(make_world: MakeWorld) -> None:
     busy, slow = (
         error_answer(529, "overloaded_error", "Overloaded"),
         error_answer(529, "overloaded_error", "Overloaded", retry_after="900"),

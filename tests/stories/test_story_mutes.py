@@ -80,28 +80,28 @@ def test_a_mute_holds_back_messages_and_not_runs(make_world: MakeWorld) -> None:
     ]
 
 
-def test_a_condition_that_is_still_open_is_reported_with_the_first_run_after_the_mute(make_world: MakeWorld) -> None:
+def test_a_problem_that_is_still_open_is_reported_with_the_first_run_after_the_mute(make_world: MakeWorld) -> None:
     world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %", "[disk] 93 %")
     mute(world, hours=1.75)
     world.run(hours=3)
     assert sent(world) == ["[disk] 93 %"]
 
 
-def test_a_condition_that_was_over_before_the_end_of_the_mute_is_never_reported(make_world: MakeWorld) -> None:
+def test_a_problem_that_was_over_before_the_end_of_the_mute_is_never_reported(make_world: MakeWorld) -> None:
     world = begin(make_world, "HEARTBEAT_OK", "[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK")
     mute(world, hours=2.75)
     world.run(hours=6)
     assert sent(world) == []
 
 
-def test_the_end_of_a_reported_condition_is_reported_after_the_mute(make_world: MakeWorld) -> None:
+def test_the_end_of_a_reported_problem_is_reported_after_the_mute(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "HEARTBEAT_OK")
     mute(world, hours=2.75)
     world.run(hours=6)
     assert sent(world) == ["[disk] 92 %", "[disk] over after 1h: 80 %"]
 
 
-def test_the_end_of_a_reported_condition_that_began_to_flap_within_the_mute_is_reported(make_world: MakeWorld) -> None:
+def test_the_end_of_a_reported_problem_that_became_unstable_within_the_mute_is_reported(make_world: MakeWorld) -> None:
     changes = ["[link] down", "[link] resolved: up"] * 3
     world = begin(make_world, *changes, "HEARTBEAT_OK")
     mute(world, hours=5.75)
@@ -240,7 +240,7 @@ def test_a_job_reports_its_own_failure_while_the_agent_that_would_report_it_is_m
     ]
 
 
-def test_the_end_of_a_condition_about_a_job_is_reported_after_the_mute(make_world: MakeWorld) -> None:
+def test_the_end_of_a_problem_about_a_job_is_reported_after_the_mute(make_world: MakeWorld) -> None:
     scripts = {"ops": answers("HEARTBEAT_OK", "[job:backup] the backup failed"), "backup": answers(3, "done", "done")}
     world = make_world(CONFIG.partition("cron:")[0] + JOB, scripts=scripts)
     world.run(hours=1, minutes=30)
@@ -334,7 +334,7 @@ def test_reminders_do_not_end_a_mute_until_something_changes(make_world: MakeWor
 # --- acknowledge --------------------------------------------------------------------------------------------------------
 
 
-def test_an_acknowledged_condition_gets_no_reminder(make_world: MakeWorld) -> None:
+def test_an_acknowledged_problem_gets_no_reminder(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
     assert world.request(VerbRequest(Ack(), world.problem("disk").id)).key == "disk"
     world.run(hours=30)
@@ -342,7 +342,7 @@ def test_an_acknowledged_condition_gets_no_reminder(make_world: MakeWorld) -> No
     assert world.events_of(ProblemChanged) == [ProblemChanged("p1", "agent/ops", "disk", "acknowledged", "cli")]
 
 
-def test_an_acknowledged_condition_that_gets_worse_is_reported(make_world: MakeWorld) -> None:
+def test_an_acknowledged_problem_that_gets_worse_is_reported(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] 93 %", "[disk!] 97 %")
     world.request(VerbRequest(Ack(), world.problem("disk").id))
     world.run(hours=10)
@@ -350,14 +350,14 @@ def test_an_acknowledged_condition_that_gets_worse_is_reported(make_world: MakeW
     assert sent(world)[2].startswith("[disk] CRITICAL, reminder")
 
 
-def test_the_end_of_an_acknowledged_condition_is_reported_and_a_new_opening_too(make_world: MakeWorld) -> None:
+def test_the_end_of_an_acknowledged_problem_is_reported_and_a_new_opening_too(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[disk] resolved: 80 %", "[disk] 92 %")
     world.request(VerbRequest(Ack(), world.problem("disk").id))
     world.run(hours=3)
     assert sent(world) == ["[disk] 92 %", "[disk] over after 1h: 80 %", "[disk] 92 %"]
 
 
-def test_a_condition_gets_reminders_again_when_its_acknowledgement_is_taken_back(make_world: MakeWorld) -> None:
+def test_a_problem_gets_reminders_again_when_its_acknowledgement_is_taken_back(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk!] 97 %", "[disk!] 98 %")
     world.request(VerbRequest(Ack(), world.problem("disk").id))
     world.run(hours=30)

@@ -556,7 +556,7 @@ def world_with_real_channels(make_world: MakeWorld, phone: Telegram, guild: Disc
     return make_world(channels + agent(interval="1d", **keys), environ=environ, send=send_by_transport)
 
 
-def test_a_45_minute_channel_outage_is_delivered_once_with_one_agent_call(
+def test_after_45_minutes_without_its_channel_an_alert_is_delivered_once(
     make_world: MakeWorld, phone: Telegram, guild: Discord
 ) -> None:
     world = world_with_real_channels(make_world, phone, guild, deliver="[phone, guild]")

@@ -643,7 +643,7 @@ def test_an_agent_that_has_nothing_to_say(plant: Plant, say: Say) -> None:
     check(say(world), "quiet", f"{hours_of_day(world)} answers not sent: nothing needs attention")
 
 
-def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
+def test_a_problem_that_was_reported_already(plant: Plant, say: Say) -> None:
     world = plant(
         fleet("{problems: {remind: 7d}}"),
         scripts={"ops": lambda call: "[disk:/var] /var is full"},
@@ -658,7 +658,7 @@ def test_a_condition_that_was_reported_already(plant: Plant, say: Say) -> None:
     check(say(world), "quiet", f"{hours_of_day(world)} answers not sent: disk:/var: known since")
 
 
-def test_a_condition_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
+def test_a_problem_that_somebody_has_acknowledged(plant: Plant, say: Say) -> None:
     world = plant(fleet(), scripts={"ops": lambda call: "[disk:/var] /var is full"})
     world.run_until(at(2, 30))
     world.request(VerbRequest(Ack(), world.problem("disk:/var").id, sender=Sender("Mary on phone")))

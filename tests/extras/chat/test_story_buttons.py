@@ -139,7 +139,7 @@ def test_hundreds_of_forged_presses_do_not_delay_a_genuine_one(chat: Chat) -> No
     assert muted(chat.world)["by"] == "anna on phone"
 
 
-def test_a_button_acknowledges_the_conditions_of_the_message(chat: Chat) -> None:
+def test_a_button_acknowledges_the_problems_of_the_message(chat: Chat) -> None:
     assert chat.press("Acknowledge") == "problem p1 (agent/ops disk) is acknowledged: no messages until it is worse or over"
     chat.world.run(hours=10)
     assert not [text for text in chat.phone.texts[1:] if "ops disk" in text]

@@ -65,7 +65,7 @@ def by_wake(answer: Any, otherwise: Any = "HEARTBEAT_OK") -> Callable[[AgentCall
 
 
 def sent(world: World) -> list[str]:
-    """The first line of each message with its time, without the daily reminders of conditions."""
+    """The first line of each message with its time, without the daily reminders of problems."""
     lines = [f"{at:%m-%d %H:%M} {brief(text).splitlines()[0]}" for at, _, text in world.delivered]
     return [line for line in lines if "] reminder" not in line]
 
@@ -123,7 +123,7 @@ def test_an_agent_that_does_not_report_the_failure_releases_the_notification(mak
     assert held["held_back"]["note"].startswith("agent ops did not report it (run ")
 
 
-def test_a_condition_about_two_jobs_is_over_when_both_work_again(make_world: MakeWorld) -> None:
+def test_a_problem_about_two_jobs_is_over_when_both_work_again(make_world: MakeWorld) -> None:
     other = "  mirror: {schedule: '0 4,5 * * *', command: mirror, wake_heartbeat: ops, wake_on: failure, deliver: phone}"
     world = make_world(
         config('active_hours: "00:00-24:00", problems: {clear_after: 100}', more=other), start=NIGHT,
@@ -140,7 +140,7 @@ def test_a_condition_about_two_jobs_is_over_when_both_work_again(make_world: Mak
     assert [line[:30] for line in sent(world) if "] over" in line] == ["03-03 03:00 [backups] over aft"]
 
 
-def test_a_condition_that_the_agent_mentions_again_is_no_report_of_another_failure(make_world: MakeWorld) -> None:
+def test_a_problem_that_the_agent_mentions_again_is_no_report_of_another_failure(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start="2026-03-01 12:00",
         scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: "[disk:/var] 92 % full"},
@@ -406,7 +406,7 @@ def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(
     ]
 
 
-def test_a_job_that_fails_in_three_nights_is_one_condition(make_world: MakeWorld) -> None:
+def test_a_job_that_fails_in_three_nights_is_one_problem(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT,
         scripts={"nightly-backup": in_turn(FAILED, 2, 3, ""), "ops": by_wake(REPORT, REPORT)},
@@ -418,7 +418,7 @@ def test_a_job_that_fails_in_three_nights_is_one_condition(make_world: MakeWorld
     assert sent(world)[1:] == ["03-05 03:00 [job:nightly-backup] over after 2d19h, the job works again"]
 
 
-def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_condition(make_world: MakeWorld) -> None:
+def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_problem(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT,
         scripts={"nightly-backup": in_turn(FAILED), "ops": in_turn(REPORT, REPORT, "HEARTBEAT_OK")},
@@ -427,14 +427,14 @@ def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_c
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
-def test_an_agent_cannot_close_the_condition_of_a_job_that_still_fails(make_world: MakeWorld) -> None:
+def test_an_agent_cannot_close_the_problem_of_a_job_that_still_fails(make_world: MakeWorld) -> None:
     answers = in_turn(REPORT, "[job:nightly-backup] resolved", "HEARTBEAT_OK")
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": answers})
     world.run_until("2026-03-03 07:50")
     assert [line[:11] for line in sent(world)] == ["03-02 08:00"]
 
 
-def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: MakeWorld) -> None:
+def test_reminders_of_the_reported_problem_replace_those_of_the_failure(make_world: MakeWorld) -> None:
     text = config().replace('schedule: "0 3 * * *"', 'schedule: "0 */2 * * *"').replace(
         "problems: {deliver: phone}", "problems: {deliver: phone, remind: 1h}"
     )  # fmt: skip
@@ -444,7 +444,7 @@ def test_reminders_of_the_condition_replace_those_of_the_incident(make_world: Ma
     assert [f"{at:%m-%d %H:%M}" for at, _, text in world.delivered if "reminder" in text] == ["03-03 08:00"]
 
 
-def test_a_job_that_no_longer_wakes_the_agent_is_not_reminded_of_beside_the_condition(make_world: MakeWorld) -> None:
+def test_a_job_that_no_longer_wakes_the_agent_is_not_reminded_of_beside_the_problem(make_world: MakeWorld) -> None:
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
     world.run_until("2026-03-02 20:00")
     world.reload(config().replace("wake_heartbeat: ops, wake_on: failure, ", ""))
@@ -507,7 +507,7 @@ SYNC = (
 )
 
 
-def test_a_condition_about_two_jobs_ends_when_both_work_again(make_world: MakeWorld) -> None:
+def test_a_problem_about_two_jobs_ends_when_both_work_again(make_world: MakeWorld) -> None:
     both = "[nightly] nightly-backup and nightly-sync failed."
     scripts = {"nightly-backup": in_turn(FAILED, ""), "nightly-sync": in_turn(FAILED, FAILED, ""), "ops": by_wake(both)}
     world = make_world(config(more=SYNC), start=NIGHT, scripts=scripts)
@@ -549,7 +549,7 @@ def test_a_report_of_a_failure_after_which_the_job_woke_the_agent_again_is_one_m
     ]
 
 
-def test_a_restart_forgets_neither_the_notification_nor_the_condition(make_world: MakeWorld) -> None:
+def test_a_restart_forgets_neither_the_notification_nor_the_problem(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT, "HEARTBEAT_OK")}
     )
@@ -621,7 +621,7 @@ def test_a_removed_agent_releases_the_notification(make_world: MakeWorld) -> Non
     assert sent(world) == [f"03-02 05:00 {FAILURE}"]
 
 
-def test_a_removed_job_leaves_a_condition_that_the_agent_can_end(make_world: MakeWorld) -> None:
+def test_a_removed_job_leaves_a_problem_that_the_agent_can_end(make_world: MakeWorld) -> None:
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
     world.run_until("2026-03-02 09:00")
     world.reload(config(more='  other: {schedule: "0 5 * * *", command: other}').replace("nightly-backup:", "weekly-backup:"))

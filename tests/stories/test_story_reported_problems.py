@@ -1,4 +1,4 @@
-"""An agent reports conditions with keys: each is sent once when it opens, gets worse, lasts long, or is over."""
+"""An agent reports problems with keys: each is sent once when it opens, gets worse, lasts long, or is over."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CUT = json.dumps({"text": "[disk] the disk /var is nea", "truncated": True})
 # --- open, worse, over --------------------------------------------------------------------------------------------------
 
 
-def test_a_condition_with_changing_words_and_figures_is_sent_once(make_world: MakeWorld) -> None:
+def test_a_problem_with_changing_words_and_figures_is_sent_once(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk:/var] 92 % full", "[disk:/var] 93 % full", "[Disk: /VAR] it is 94 % now"))
     world.run(hours=2)
     assert sent(world) == ["[disk:/var] 92 % full"]
@@ -81,20 +81,20 @@ def test_a_fall_of_the_severity_and_a_second_rise_are_no_news(make_world: MakeWo
     assert sent(world) == ["[disk] CRITICAL: 97 %"]
 
 
-def test_a_condition_that_two_answers_do_not_mention_is_over(make_world: MakeWorld) -> None:
+def test_a_problem_that_two_answers_do_not_mention_is_over(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "HEARTBEAT_OK", "[disk] 92 %", "HEARTBEAT_OK"))
     world.run(hours=2)
     assert sent(world) == ["[disk] 92 %", "[disk] over after 1h, no longer mentioned"]
 
 
-def test_a_failed_run_does_not_count_as_an_answer_without_the_condition(make_world: MakeWorld) -> None:
+def test_a_failed_run_does_not_count_as_an_answer_without_the_problem(make_world: MakeWorld) -> None:
     replies: Iterator[Any] = iter(["[disk] 92 %", "HEARTBEAT_OK", 1, 1, 1, 1, "[disk] 92 %"])
     world = make_world(config(retries="0", problems="{after: none}"), scripts={"ops": lambda _: next(replies, "[disk] 92 %")})
     world.run(hours=3)
     assert sent(world) == ["[disk] 92 %"]
 
 
-def test_a_second_finding_beside_an_open_condition_is_sent_alone(make_world: MakeWorld) -> None:
+def test_a_second_finding_beside_an_open_problem_is_sent_alone(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] 93 %\n[mail] 40 wait"))
     world.run(hours=1)
     assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
@@ -106,14 +106,14 @@ def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeW
     assert sent(world) == ["[disk] CRITICAL: 97 %\n[load] 9"]
 
 
-def test_a_condition_that_opens_again_later_is_sent_again(make_world: MakeWorld) -> None:
+def test_a_problem_that_opens_again_later_is_sent_again(make_world: MakeWorld) -> None:
     """The message about the end has the old text, because the answer gives none, and says so."""
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] resolved", "HEARTBEAT_OK", "[disk] 95 %"))
     world.run(hours=2)
     assert sent(world) == ["[disk] 92 %", "[disk] over after 15m", "[disk] 95 %"]
 
 
-def test_nothing_is_sent_without_show_alerts_and_all_open_conditions_once_it_is_set(make_world: MakeWorld) -> None:
+def test_nothing_is_sent_without_show_alerts_and_all_open_problems_once_it_is_set(make_world: MakeWorld) -> None:
     hidden = config(show_alerts="false", show_ok="true")
     world = make_world(hidden, scripts=answers("[disk] 92 %"))
     world.run(minutes=40)
@@ -129,7 +129,7 @@ def test_text_around_the_findings_is_sent_only_with_news(make_world: MakeWorld) 
     assert sent(world) == ["I looked.\n[disk] 92 %"]
 
 
-def test_text_that_begins_with_an_alarm_is_sent_beside_known_conditions(make_world: MakeWorld) -> None:
+def test_text_that_begins_with_an_alarm_is_sent_beside_known_problems(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "ALERT the site is down\n\n[disk] 93 %"))
     world.run(hours=1)
     assert sent(world) == ["[disk] 92 %", "ALERT the site is down"]
@@ -145,7 +145,7 @@ def test_an_answer_as_json_has_findings(make_world: MakeWorld) -> None:
 # --- reminders ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_open_condition_is_sent_again_after_a_day_and_a_critical_one_after_six_hours(make_world: MakeWorld) -> None:
+def test_an_open_problem_is_sent_again_after_a_day_and_a_critical_one_after_six_hours(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
     world.run(hours=25)
     reminders = sent(world)[1:]
@@ -180,7 +180,7 @@ def test_no_reminder_of_a_failure_is_queued_beside_a_message_that_waits_for_a_de
     assert [row["state"] for row in world.store.connection.execute("select state from outbox")] == ["held"]
 
 
-def test_no_reminder_is_sent_of_a_condition_that_the_last_answer_does_not_mention(make_world: MakeWorld) -> None:
+def test_no_reminder_is_sent_of_a_problem_that_the_last_answer_does_not_mention(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 3, "HEARTBEAT_OK")
     world = make_world(config(interval="8h"), scripts=agent)
     world.run(hours=33)
@@ -216,7 +216,7 @@ def test_two_channels_know_separately_what_they_were_sent(make_world: MakeWorld)
     assert sorted(delivered[2:]) == [("pager", "[mail] 40 wait"), ("phone", "[mail] 40 wait")]
 
 
-def test_a_reload_that_renames_the_checklist_keeps_the_conditions(make_world: MakeWorld) -> None:
+def test_a_reload_that_renames_the_checklist_keeps_the_problems(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %"))
     world.write("ops/OTHER.md", "- look at the disks\n")
     world.run(minutes=20)
@@ -229,7 +229,7 @@ def test_a_reload_that_renames_the_checklist_keeps_the_conditions(make_world: Ma
 
 
 @pytest.mark.long_on_server("days of simulated time")
-def test_a_condition_that_opens_and_ends_at_every_run_is_reported_as_flapping_once(make_world: MakeWorld) -> None:
+def test_a_problem_that_opens_and_ends_at_every_run_is_reported_as_unstable_once(make_world: MakeWorld) -> None:
     texts = ["[link] down", "[link] resolved"] * 100
     world = make_world(config(), scripts=answers(*texts, "HEARTBEAT_OK"))
     world.run(hours=48)
@@ -240,21 +240,21 @@ def test_a_condition_that_opens_and_ends_at_every_run_is_reported_as_flapping_on
     assert sent(world)[5:] == ["[link] over after 15m"]
 
 
-def test_a_condition_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_world: MakeWorld) -> None:
+def test_a_problem_that_was_wrongly_taken_as_over_needs_a_longer_silence(make_world: MakeWorld) -> None:
     quiet = ["HEARTBEAT_OK"]
     world = make_world(config(), scripts=answers("[disk] 92 %", *quiet * 2, "[disk] 92 %", *quiet * 3, "[disk] 92 %"))
     world.run(hours=3)
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 30m", "[disk] 92 %"]
 
 
-def test_a_condition_that_was_wrongly_taken_as_over_after_days_needs_a_longer_silence_too(make_world: MakeWorld) -> None:
+def test_a_problem_that_was_wrongly_taken_as_over_after_days_needs_a_longer_silence_too(make_world: MakeWorld) -> None:
     agent = answers(*["[disk] 92 %"] * 9, *["HEARTBEAT_OK"] * 2, "[disk] 92 %", *["HEARTBEAT_OK"] * 3, "[disk] 92 %")
     world = make_world(config(interval="6h", problems="{remind: 30d}"), scripts=agent)
     world.run(hours=6 * 16)
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 2d12h", "[disk] 92 %"]
 
 
-def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_conditions(make_world: MakeWorld) -> None:
+def test_thousands_of_findings_are_one_message_and_a_bounded_number_of_problems(make_world: MakeWorld) -> None:
     numbers = iter(range(1000))
 
     def agent(call: AgentCall) -> str:
@@ -291,7 +291,7 @@ def test_strange_answers_end_as_ok_or_alert_and_are_not_repeated(make_world: Mak
     assert len(sent(world)) <= 1
 
 
-def test_the_condition_of_untracked_findings_ends_while_the_lines_that_came_with_it_are_still_printed(
+def test_the_problem_of_untracked_findings_ends_while_the_lines_that_came_with_it_are_still_printed(
     make_world: MakeWorld,
 ) -> None:
     many = json.dumps({"findings": [{"key": f"k-{number}", "text": "x"} for number in range(60)]})
@@ -307,7 +307,7 @@ def test_the_condition_of_untracked_findings_ends_while_the_lines_that_came_with
 # --- what an answer has seen --------------------------------------------------------------------------------------------
 
 
-def test_silence_does_not_end_a_condition_whose_precheck_line_is_still_printed(make_world: MakeWorld) -> None:
+def test_silence_does_not_end_a_problem_whose_precheck_line_is_still_printed(make_world: MakeWorld) -> None:
     lines = (
         "disk is at 92 %",
         "disk is at 93 %\nmail waits",
@@ -321,7 +321,7 @@ def test_silence_does_not_end_a_condition_whose_precheck_line_is_still_printed(m
     assert not [line for text in sent(world) for line in text.splitlines() if line.startswith("[disk] over")]
 
 
-def test_a_condition_whose_precheck_lines_are_gone_in_two_prechecks_is_over(make_world: MakeWorld) -> None:
+def test_a_problem_whose_precheck_lines_are_gone_in_two_prechecks_is_over(make_world: MakeWorld) -> None:
     agent = answers("[disk] 92 %", "[mail] 40 wait", "[mail] 41 wait")
     world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=outputs("disk is full", "mail waits"))
     world.run(minutes=20)
@@ -340,7 +340,7 @@ def test_an_output_that_is_too_long_to_be_compared_does_not_prove_that_a_line_is
     assert (len(world.calls), sent(world)) == (2, ["[disk] 92 %"])
 
 
-def test_a_precheck_without_work_ends_a_condition_without_an_agent_call(make_world: MakeWorld) -> None:
+def test_a_precheck_without_work_ends_a_problem_without_an_agent_call(make_world: MakeWorld) -> None:
     world = make_world(config(precheck=PRECHECK), scripts=answers("[disk] 92 %"), prechecks=outputs("disk is full", "NO_WORK"))
     world.run(hours=1)
     assert len(world.calls) == 1
@@ -355,7 +355,7 @@ def test_output_that_returns_after_a_precheck_without_work_starts_an_agent_call(
     assert [text.partition(",")[0] for text in sent(world)] == ["[disk] 92 %", "[disk] over after 30m", "[disk] 92 %"]
 
 
-def test_silence_without_the_wake_that_brought_a_condition_does_not_end_it(make_world: MakeWorld) -> None:
+def test_silence_without_the_wake_that_brought_a_problem_does_not_end_it(make_world: MakeWorld) -> None:
     world = make_world(config(interval="1h"), scripts=answers("HEARTBEAT_OK", "[site] down", "HEARTBEAT_OK"))
     world.run(minutes=5)
     world.wake("ops", "the site is down", sender="monitor")
@@ -419,7 +419,7 @@ def test_unchanged_output_is_looked_at_again_after_its_maximum_age(make_world: M
 # --- what was lost or damaged -------------------------------------------------------------------------------------------
 
 
-def test_a_condition_whose_message_was_refused_is_sent_again_with_the_next_run(make_world: MakeWorld) -> None:
+def test_a_problem_whose_message_was_refused_is_sent_again_with_the_next_run(make_world: MakeWorld) -> None:
     results = iter([DeliveryResult("dead", "400"), DeliveryResult("delivered")])
     world = make_world(
         config(), scripts=answers("[disk] full"),
@@ -430,7 +430,7 @@ def test_a_condition_whose_message_was_refused_is_sent_again_with_the_next_run(m
 
 
 @pytest.mark.parametrize("damage", ["{", "", "7", "null", '["x", []]', "[7, null]"])
-def test_damaged_lists_of_a_condition_stop_neither_its_agent_nor_a_job(make_world: MakeWorld, damage: str) -> None:
+def test_damaged_lists_of_a_problem_stop_neither_its_agent_nor_a_job(make_world: MakeWorld, damage: str) -> None:
     job = "cron:\n  sync: {schedule: '*/10 * * * *', command: sync, wake_heartbeat: ops, wake_on: failure}\n"
     world = make_world(config(jobs=job), scripts=answers("[disk] full", "[disk] full", "[disk] resolved"))
     world.run(minutes=10)
@@ -459,7 +459,7 @@ def test_a_clock_that_is_set_back_stops_neither_reminders_nor_resets(make_world:
     assert len(reminders) >= 2
 
 
-def test_conditions_of_the_same_rank_are_listed_by_their_keys(make_world: MakeWorld) -> None:
+def test_problems_of_the_same_rank_are_listed_by_their_keys(make_world: MakeWorld) -> None:
     """A database returns rows in any order, unless the statement names one. Messages and prompts must not depend on that."""
     world = make_world(config("phone, pager"), scripts=answers("[site] down\n[disk] full\n[mail] waits"))
     world.run(minutes=1)

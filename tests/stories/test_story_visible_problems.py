@@ -1,4 +1,4 @@
-"""`status`, `explain`, `show`, `report` and the log show open conditions, and why an answer was or was not sent."""
+"""`status`, `explain`, `show`, `report` and the log show open problems, and why an answer was or was not sent."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_explain_says_why_the_last_answer_was_or_was_not_sent(
     assert facts(printed(world, "explain", "ops"), "answer") == [says]
 
 
-def test_explain_shows_what_would_close_each_open_condition(make_world: MakeWorld, printed: Print) -> None:
+def test_explain_shows_what_would_close_each_open_problem(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits", "[disk!] full"))
     world.run(minutes=31)
     eight, rule = "Mon 2026-03-02 08:00", "It is over when the agent reports its end, or after"
@@ -163,7 +163,7 @@ def test_explain_shows_what_would_close_each_open_condition(make_world: MakeWorl
     assert facts(printed(world, "explain", "backup"), "open") == []
 
 
-def test_explain_names_the_evidence_that_a_condition_waits_for(make_world: MakeWorld, printed: Print) -> None:
+def test_explain_names_the_evidence_that_a_problem_waits_for(make_world: MakeWorld, printed: Print) -> None:
     precheck = CONFIG.replace("  ops: {}", "  ops: {heartbeat: {precheck: {command: look}}}")
     world = make_world(precheck, scripts=answers("[disk] full", "[backup] failed"), prechecks={"ops": lambda _: "disk full"})
     world.run(minutes=1)
@@ -175,7 +175,7 @@ def test_explain_names_the_evidence_that_a_condition_waits_for(make_world: MakeW
     assert backup.endswith("2 answers in a row without it, counting only answers to wakes by cron:backup")
 
 
-def test_explain_shows_conditions_with_an_invalid_config(make_world: MakeWorld, printed: Print) -> None:
+def test_explain_shows_problems_with_an_invalid_config(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full"))
     world.run(minutes=1)
     world.write_config("timezone: UTC\nagents: [[[\n")
@@ -193,7 +193,7 @@ def test_long_and_many_keys_fit_into_eighty_columns(make_world: MakeWorld, print
     assert (len(shown), more) == (10, "and 20 more: `heartbeatd problems ops`")
 
 
-def test_the_report_counts_conditions_by_agent(make_world: MakeWorld, printed: Print) -> None:
+def test_the_report_counts_problems_by_agent(make_world: MakeWorld, printed: Print) -> None:
     script = answers("[disk!] full", "[disk!] full\n[mail] waits", "[mail] resolved\n[disk!] full", "[disk!] full")
     world = make_world(CONFIG, start=start(hours=7), scripts=script)
     world.run(hours=7)
@@ -205,7 +205,7 @@ def test_the_report_counts_conditions_by_agent(make_world: MakeWorld, printed: P
     assert lines[at + 1] == "agent/ops       2         1          1          11"
 
 
-def test_the_report_of_many_agents_sums_up_those_with_few_conditions(make_world: MakeWorld, printed: Print) -> None:
+def test_the_report_of_many_agents_sums_up_those_with_few_problems(make_world: MakeWorld, printed: Print) -> None:
     names = [f"agent-{number:02}-with-a-name-of-forty-character" for number in range(20)]
     agents = "agents: {" + ", ".join(f"{name}: {{}}" for name in names) + "}\n"
     world = make_world(

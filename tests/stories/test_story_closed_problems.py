@@ -1,4 +1,4 @@
-"""A user closes a condition, and a run records in one word what it did to each condition."""
+"""A user closes a problem, and a run records in one word what it did to each problem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 from brief import brief
-from test_story_conditions import effects
+from test_story_reported_problems import effects
 from world import MakeWorld, World
 
 from heartbeatd.verbs import CloseProblem, Mute
@@ -68,7 +68,7 @@ def test_a_run_records_that_it_sent_a_reminder(make_world: MakeWorld) -> None:
     assert sent(world)[1:] == ["[disk:/var] reminder: 92 % full"]
 
 
-def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_world: MakeWorld) -> None:
+def test_an_agent_with_many_closed_problems_leaves_those_of_others_alone(make_world: MakeWorld) -> None:
     calm = CONFIG.partition("agents:\n")[2].replace("ops", "calm")
     scripts = answers(*("\n".join(f"[item{run}-{number}] broken" for number in range(50)) for run in range(12)), "HEARTBEAT_OK")
     said = iter(["[disk] full", "[disk] resolved"])
@@ -81,7 +81,7 @@ def test_an_agent_with_many_closed_conditions_leaves_those_of_others_alone(make_
     assert Counter(each.subject.name for each in over) == {"ops": problems.MAX_KEPT, "calm": 1}
 
 
-def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> None:
+def test_a_user_closes_a_problem_without_a_message(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk:/var] 92 %", "[disk:/var] 93 %", "HEARTBEAT_OK"))
     world.run(minutes=20)
     assert world.request(VerbRequest(CloseProblem(), world.problem("disk:/var").id)).key == "disk:/var"
@@ -95,7 +95,7 @@ def test_a_user_closes_a_condition_without_a_message(make_world: MakeWorld) -> N
     assert sent(world) == ["[disk:/var] 92 %"]
 
 
-def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps(make_world: MakeWorld) -> None:
+def test_a_problem_that_opens_again_and_again_after_a_user_has_closed_it_is_unstable(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers(*(f"[disk:/var] {number} %" for number in range(90, 97)), "HEARTBEAT_OK"))
     for _ in range(5):
         world.run(minutes=20)
@@ -113,7 +113,7 @@ def test_a_condition_that_opens_again_and_again_after_a_user_has_closed_it_flaps
     assert row.reported == 0
 
 
-def test_a_condition_that_was_closed_while_it_was_unstable_and_muted_is_sent_when_it_is_found_the_next_day(
+def test_a_problem_that_was_closed_while_it_was_unstable_and_muted_is_sent_when_it_is_found_the_next_day(
     make_world: MakeWorld,
 ) -> None:
     """Its recipient got it once, and neither its end nor that it is unstable."""
@@ -128,7 +128,7 @@ def test_a_condition_that_was_closed_while_it_was_unstable_and_muted_is_sent_whe
     assert sent(world) == ["[disk:/var] CRITICAL: full", "[disk:/var] full again"]
 
 
-def test_closing_one_condition_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
+def test_closing_one_problem_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full\n[mail] late"))
     world.run(minutes=5)
     world.request(VerbRequest(CloseProblem(), world.problem("disk").id))
@@ -165,7 +165,7 @@ def test_a_failure_can_be_closed_and_opens_again_when_it_goes_on(make_world: Mak
     ]
 
 
-def test_a_condition_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> None:
+def test_a_problem_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, scripts=answers("[disk] full"))
     world.run(minutes=5)
     world.reload(CONFIG.replace("  ops:", "  web:"))

@@ -61,7 +61,7 @@ REMEDY = (
 )
 
 
-def test_the_outage_notification_has_status_error_affected_agents_and_advice(make_world: MakeWorld) -> None:
+def test_the_notification_of_a_problem_has_status_error_affected_agents_and_advice(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -127,7 +127,7 @@ def test_an_agent_with_a_different_error_has_its_own_notification(make_world: Ma
     ]
 
 
-def test_a_short_outage_below_every_agents_threshold_is_not_reported(make_world: MakeWorld) -> None:
+def test_a_short_problem_below_every_agents_threshold_is_not_reported(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY) as server:
         world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=20)
@@ -137,7 +137,7 @@ def test_a_short_outage_below_every_agents_threshold_is_not_reported(make_world:
     assert world.store.connection.execute("select count(*) from problem where over_at is null").fetchone()[0] == 0
 
 
-def test_an_outage_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(make_world: MakeWorld) -> None:
+def test_a_problem_without_a_breaker_is_reported_when_one_agent_reaches_its_threshold(make_world: MakeWorld) -> None:
     with Models(lambda request: BUSY) as server:
         world = make_world(fleet(server.url, "a", "b", a="problems: {after: 9}", b="problems: {after: 3}"), environ={"KEY": KEY})
         world.run(minutes=59)
@@ -164,7 +164,7 @@ def test_each_channel_gets_one_notification_and_one_recovery(make_world: MakeWor
     assert sorted(notification_kinds(world)) == ["opened hook", "opened other", "over hook", "over other"]
 
 
-def test_an_agent_without_notifications_causes_no_outage_notification(make_world: MakeWorld) -> None:
+def test_an_agent_without_notifications_causes_no_notification_of_a_problem(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", a="problems: {after: none}"), environ={"KEY": KEY})
         world.run(hours=2)
@@ -180,7 +180,7 @@ def test_a_job_of_the_same_provider_is_listed_as_affected(make_world: MakeWorld)
     assert "Stops agent a, cron job digest." in world.delivered[0][2]
 
 
-def test_an_outage_has_reminders_and_a_notification_for_a_different_error(make_world: MakeWorld) -> None:
+def test_a_problem_has_reminders_and_a_notification_for_a_different_error(make_world: MakeWorld) -> None:
     script = [NO_KEY] * 14 + [error_answer(402, "billing_error", "no credit")] * 3 + [OK]
     with Server(script) as server:
         world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
@@ -193,7 +193,7 @@ def test_an_outage_has_reminders_and_a_notification_for_a_different_error(make_w
     ]
 
 
-def test_a_restart_neither_repeats_nor_forgets_an_outage(make_world: MakeWorld) -> None:
+def test_a_restart_neither_repeats_nor_forgets_a_problem(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
         world.run(minutes=45)
@@ -205,7 +205,7 @@ def test_a_restart_neither_repeats_nor_forgets_an_outage(make_world: MakeWorld) 
     assert notification_kinds(world) == ["opened hook", "over hook"]
 
 
-def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_world: MakeWorld) -> None:
+def test_changing_the_model_of_an_agent_ends_the_problem_of_the_old_model(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -219,7 +219,7 @@ def test_changing_the_model_of_an_agent_ends_the_outage_of_the_old_model(make_wo
     assert world.store.connection.execute("select count(*) from problem where over_at is null").fetchone()[0] == 0
 
 
-def test_removing_the_agent_ends_its_outage(make_world: MakeWorld) -> None:
+def test_removing_the_agent_ends_its_problem(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
         world = make_world(fleet(server.url, "a", "b", model_a="forbidden"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -240,7 +240,7 @@ def test_an_agent_that_was_only_skipped_starts_counting_failures_after_the_recov
     assert notification_kinds(world) == ["opened hook", "over hook"]
 
 
-def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWorld) -> None:
+def test_status_shows_the_problem_and_whether_it_was_reported(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         world.run(minutes=5)
@@ -259,7 +259,7 @@ def test_status_shows_the_outage_and_whether_it_was_reported(make_world: MakeWor
     assert [each["delivered_at"] for each in later["problems"][0]["notices"]] == ["2026-03-02T08:00:00Z"]
 
 
-def test_an_outage_is_reported_on_another_channel_if_its_channel_is_dead(make_world: MakeWorld) -> None:
+def test_a_problem_is_reported_on_another_channel_if_its_channel_is_dead(make_world: MakeWorld) -> None:
     def send(delivery: Delivery) -> DeliveryResult:
         return DeliveryResult("dead", "gone") if delivery.channel.name == "hook" else DeliveryResult("delivered")
 
@@ -361,7 +361,7 @@ def test_removing_an_unstable_agent_ends_its_problem(make_world: MakeWorld) -> N
     assert len(notification_lines(world)) == 5
 
 
-def test_an_inconclusive_failure_does_not_end_the_outage(make_world: MakeWorld) -> None:
+def test_an_inconclusive_failure_does_not_end_the_problem(make_world: MakeWorld) -> None:
     with Server([NO_KEY, error_answer(400, "invalid_request_error", "what?"), OK]) as server:
         world = make_world(fleet(server.url, "a"), environ={"KEY": KEY})
         world.run(minutes=40)
