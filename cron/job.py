@@ -72,6 +72,7 @@ class Job(_Timing, _Action):
     """One cron job as it is configured. A field with the name of a key of the config has the value of this key."""
 
     name: str
+    queue: str | None = None  # of the workers that execute its runs; None: the default one
     deliver: tuple[str, ...] = ()
     problems_after: int = 0  # failures in a row before a message about them; 0: never
     problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again

@@ -292,17 +292,17 @@ WORKERS = Row(
         ),
         Panel(
             "How many workers are running?",
-            "Workers that have renewed their lease. Without a worker, no run starts. There is no value while the queue cannot be "
+            "Workers that take runs of a queue. Without a worker, its runs wait. There is no value while the queues cannot be "
             "used.",
-            {"{{instance}}": series("workers", HERE)},
+            {"{{instance}} {{queue}}": series("workers", HERE)},
             width=8,
             no_value="not in use, or unknown",
         ),
         Panel(
             "How long has the oldest run waited for a worker?",
-            "The time for which the first run in the queue has waited. If it stays above a minute, all workers are busy: start "
+            "The time for which the first run of a queue has waited. If it stays above a minute, all workers are busy: start "
             "another worker, or raise `--concurrency` of `heartbeatd worker`.",
-            {"{{instance}}": f"time() - {series('queue_oldest_timestamp_seconds', HERE)}"},
+            {"{{instance}} {{queue}}": f"time() - {series('queue_oldest_timestamp_seconds', HERE)}"},
             unit="s",
             width=8,
             no_value="no run waits",

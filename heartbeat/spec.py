@@ -271,6 +271,7 @@ class Heartbeat(_Timing, _Calls, _Inputs, _Messages):
     """The settings of one agent's heartbeat. A field with the name of a key of the config has the value of this key."""
 
     name: str
+    queue: str | None = None  # of the workers that execute its runs; None: the default one
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +293,4 @@ class Agent:
     ok_match: OkMatch | None = None
     ack_max_chars: int = 0
     precheck: Precheck | None = None
+    queue: str | None = None  # of the workers that execute its runs; None: the default one

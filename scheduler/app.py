@@ -209,8 +209,8 @@ class Daemon:
     def _note_queue_state(self, state: QueueState) -> None:
         """Called by the executor in its own thread."""
         before, self.engine.health.queue = self.engine.health.queue, state
-        if before is None or before.why_no_run_starts != state.why_no_run_starts:
-            self.engine.inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, state.why_no_run_starts))
+        if before is None or before.why_runs_wait != state.why_runs_wait:
+            self.engine.inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, state.why_runs_wait))
 
     def _note_workers(self, workers: Sequence[tuple[Claim, str]]) -> None:
         """Called by the executor in its own thread."""

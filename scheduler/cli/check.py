@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from cron.job import Job
 from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
-from heartbeat.spec import ModelRunner, Tools, offered_name
+from heartbeat.spec import Heartbeat, ModelRunner, Tools, offered_name
 from heartbeat.words import format_count, one_line
 from scheduler.cli import options
 from scheduler.cli.daemon_files import Source
@@ -27,6 +28,7 @@ from scheduler.cli.output import (
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
+from scheduler.config.settings.config_node import Fault
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
@@ -34,6 +36,7 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.store import entries
+from scheduler.work.remote import remote_executors
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60
@@ -45,7 +48,7 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
     try:
         with show_progress(f"checking {path}"):
             times = TimeCheck(utc_now(), entries.has_seen_one_time_job)
-            loaded = load.load_config(path, os.environ, time_check=times, check_files=True)
+            loaded = load.load_config(path, os.environ, time_check=times, check_files=True, find_more=_find_unserved_queues)
     except ConfigError as error:
         return print_config_errors(ConfigError((*error.errors, *error.warnings), ()) if strict else error, form)
     if strict and loaded.warnings:
@@ -55,6 +58,20 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
     if tools:
         return _show_tools(loaded.settings, form)
     return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, loaded.settings, form)
+
+
+def _find_unserved_queues(settings: Settings) -> Iterator[Fault]:
+    """The enabled agents and jobs that name a queue from which no worker takes runs now. None if the server cannot be reached."""
+    specs: list[Heartbeat | Job] = [*settings.heartbeats.values(), *settings.jobs.values()]
+    named = [spec for spec in specs if spec.enabled and spec.queue is not None]
+    if settings.remote is None or not named:
+        return
+    unserved = remote_executors().ask_state(settings).unserved
+    for spec in named:
+        if spec.queue in unserved:
+            section = "agents" if isinstance(spec, Heartbeat) else "cron"
+            problem = f"no worker serves this queue now; start `heartbeatd worker --queue {spec.queue}`"
+            yield section, spec.name, ("executor", "queue"), problem
 
 
 def _show_diff(source: Source, loaded: LoadedConfig) -> int:

@@ -62,11 +62,11 @@ def _check_everything(source: Source) -> Iterator[Finding]:
 def _check_queue(path: Path) -> Iterator[Finding]:
     """Whether workers on other machines can execute runs. Errors of the config are reported elsewhere."""
     try:
-        remote = load_config(path, os.environ).settings.remote
+        settings = load_config(path, os.environ).settings
     except ConfigError:
         return
-    if remote is not None:
-        yield installation_checks.check_queue(remote_executors().ask_state(remote))
+    if settings.remote is not None:
+        yield installation_checks.check_queue(remote_executors().ask_state(settings))
 
 
 def read_user_crontab(program: str = "crontab") -> str:

@@ -24,7 +24,8 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.model.daemon_health import QueueState
+from scheduler.model.daemon_health import QueueState, WorkerState
+from scheduler.model.settings import DEFAULT_QUEUE
 from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox
 from scheduler.store.transaction import is_file
@@ -105,11 +106,16 @@ def check_config(
 
 def check_queue(state: QueueState) -> Finding:
     """Whether workers on other machines can execute runs now."""
-    if state.why_no_run_starts is not None:
-        return Finding("bad", "queue", state.why_no_run_starts)
-    names = list_names(state.workers, MAX_WORKERS_NAMED)
+    if state.why_runs_wait is not None:
+        return Finding("warn" if state.workers else "bad", "queue", state.why_runs_wait)
+    names = list_names([_describe_worker(each) for each in state.workers], MAX_WORKERS_NAMED)
     wait = "" if state.longest_wait is None else f"; the first run in the queue has waited for {state.longest_wait:.0f} s"
     return Finding("ok", "queue", f"{format_count(len(state.workers), 'worker')}: {names}{wait}")
+
+
+def _describe_worker(worker: WorkerState) -> str:
+    queues = "" if worker.queues == (DEFAULT_QUEUE,) else f" (queue {', '.join(worker.queues)})"
+    return worker.name + queues + (" takes no more runs" if worker.is_draining else "")
 
 
 def check_replication(found: boots.Replication) -> Finding:

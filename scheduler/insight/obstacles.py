@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.findings import Severity
@@ -35,6 +35,7 @@ from scheduler.work.attempt import preconditions
 from scheduler.work.plan import Plan
 
 MAX_PROBLEMS = 3  # problems that a reason names; the list of problems has all of them
+WORKER_IS_KNOWN = timedelta(seconds=15)  # after this time, the database has the worker of a run that one executes
 MAX_KEY = 40  # characters that are shown of a key
 
 
@@ -61,8 +62,11 @@ def check_preconditions(
     found[Skip.ALREADY_RUNNING] = in_the_way is Skip.ALREADY_RUNNING
     if in_the_way is Skip.BUSY:  # the run waits for its lane, which only shows that the lane is locked
         found[Skip.BUSY] = True
-    if open_run and open_run.state == "running" and open_run.worker:
-        details[Skip.ALREADY_RUNNING] = f"run {open_run.id} on {open_run.worker}"
+    if open_run and open_run.state == "running":
+        if open_run.worker:
+            details[Skip.ALREADY_RUNNING] = f"run {open_run.id} on {open_run.worker}"
+        elif entry and plan and plan.settings.remote and now - open_run.started_at >= WORKER_IS_KNOWN:
+            details[Skip.ALREADY_RUNNING] = f"run {open_run.id} waits for a worker of queue {entry.queue}"
     first = next((reason for reason in Skip if found.get(reason)), None)
     detail = details.get(first) if first else None
     is_done = entry_row.done_at(is_open=open_run is not None) is not None

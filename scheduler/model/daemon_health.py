@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -25,23 +26,64 @@ class TickPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
-    """What the daemon knows about the queue of its workers.
+class WorkerState:
+    """A worker that has renewed its lease: the queues that it serves, its version, and the number of its runs in progress.
 
-    `problem` says why the queue cannot be used; then the rest is not known. `workers` are the names of the workers that have
-    renewed their lease. `longest_wait` is for how many seconds the first run of this daemon in the queue has waited for a worker.
+    If it `is_draining`, it takes no more runs.
+    """
+
+    name: str
+    queues: tuple[str, ...]
+    version: str = ""
+    running: int = 0
+    is_draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRuns:
+    """The runs of a queue that wait for a worker: how many, and for how many seconds the first one has waited."""
+
+    count: int
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What the daemon knows about the queues of its workers.
+
+    `problem` says why the queues cannot be used; then the rest is not known. `needed` are the queues that enabled agents and jobs
+    name. `waiting` has the queues in which runs wait.
     """
 
     problem: str | None = None
-    workers: tuple[str, ...] = ()
-    longest_wait: float | None = None
+    workers: tuple[WorkerState, ...] = ()
+    waiting: Mapping[str, WaitingRuns] = field(default_factory=dict)
+    needed: frozenset[str] = frozenset()
+
+    def workers_of(self, queue: str) -> list[WorkerState]:
+        """The workers that take runs of a queue."""
+        return [each for each in self.workers if queue in each.queues and not each.is_draining]
 
     @property
-    def why_no_run_starts(self) -> str | None:
-        """Why no worker executes a run now; None if at least one could."""
+    def longest_wait(self) -> float | None:
+        """For how many seconds the first run has waited for a worker; None if none waits."""
+        return max((each.longest for each in self.waiting.values()), default=None)
+
+    @property
+    def unserved(self) -> list[str]:
+        """The queues that are needed, and from which no worker takes runs."""
+        return sorted(queue for queue in self.needed if not self.workers_of(queue))
+
+    @property
+    def why_runs_wait(self) -> str | None:
+        """Why no worker executes the runs of at least one queue now; None if each queue has a worker."""
         if self.problem is not None:
             return f"the queue of the workers cannot be used: {self.problem}"
-        return None if self.workers else "no worker is running; start `heartbeatd worker` on a machine with this config"
+        if not any(not each.is_draining for each in self.workers):
+            return "no worker is running; start `heartbeatd worker` on a machine with this config"
+        if unserved := self.unserved:
+            return f"no worker serves the queue {unserved[0]}; start `heartbeatd worker --queue {','.join(unserved)}`"
+        return None
 
 
 @dataclass(slots=True)
@@ -69,7 +111,7 @@ class EngineHealth:
     @property
     def why_not_working(self) -> str | None:
         """What is wrong; None if all parts of the engine work. Without a worker the daemon still does its own part."""
-        queue = self.queue.why_no_run_starts if self.queue is not None and self.queue.problem is not None else None
+        queue = self.queue.why_runs_wait if self.queue is not None and self.queue.problem is not None else None
         return self.problem or self.broken_parts or queue
 
 

@@ -16,7 +16,7 @@ from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.settings import ProblemRule
+from scheduler.model.settings import DEFAULT_QUEUE, ProblemRule
 from scheduler.model.wake import Wake
 
 Key = tuple[Kind, str]
@@ -160,6 +160,11 @@ class Entry(ABC):
     @property
     def timeout(self) -> timedelta:
         return self.spec.timeout
+
+    @property
+    def queue(self) -> str:
+        """The queue of the workers that execute its runs, if workers do."""
+        return self.spec.queue or DEFAULT_QUEUE
 
     @property
     def deliver(self) -> tuple[str, ...]:

@@ -116,9 +116,10 @@ READ: Mapping[str, Metric] = {
     ),
     "heartbeatd_standby": Metric("1 while another daemon leads, and this one is on standby."),
     "heartbeatd_queue_available": Metric("1 while the queue of the workers can be used."),
-    "heartbeatd_workers": Metric("Workers that have renewed their lease; absent while the queue cannot be used."),
+    "heartbeatd_workers": Metric("Workers that take runs of a queue; absent while the queues cannot be used.", "queue"),
+    "heartbeatd_queue_waiting": Metric("Runs that wait for a worker of a queue.", "queue"),
     "heartbeatd_queue_oldest_timestamp_seconds": Metric(
-        "Since when the first run in the queue has waited for a worker; absent while none waits."
+        "Since when the first run of a queue has waited for a worker; absent while none waits.", "queue"
     ),
     "heartbeatd_deadman_pings_total": Metric("Pings to the dead man's switch, by result.", "result"),
     "heartbeatd_last_tick_timestamp_seconds": Metric("When the main loop last ticked."),

@@ -199,9 +199,12 @@ class Metrics:
             reading.show("heartbeatd_standby", int(health.standby is not None))
         if (queue := health.queue) is not None:
             reading.show("heartbeatd_queue_available", int(queue.problem is None))
-            reading.show("heartbeatd_workers", len(queue.workers) if queue.problem is None else None)
-            since = None if queue.longest_wait is None else now.at.timestamp() - queue.longest_wait
-            reading.show("heartbeatd_queue_oldest_timestamp_seconds", since)
+            for name in sorted({*queue.needed, *queue.waiting}) if queue.problem is None else ():
+                waiting = queue.waiting.get(name)
+                reading.show("heartbeatd_workers", len(queue.workers_of(name)), name)
+                reading.show("heartbeatd_queue_waiting", waiting.count if waiting else 0, name)
+                since = now.at.timestamp() - waiting.longest if waiting else None
+                reading.show("heartbeatd_queue_oldest_timestamp_seconds", since, name)
         if self._settings.deadman is not None:
             for result, count in health.pings.items():
                 reading.show("heartbeatd_deadman_pings_total", count, result)

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import AttemptResult
-from scheduler.model.settings import RemoteQueue, Settings
+from scheduler.model.settings import Settings
 from scheduler.system import extras
 from scheduler.work.executor import Executor, WorkerLoop
 from scheduler.work.tracing import Tracing
@@ -54,8 +54,8 @@ class RemoteExecutors(Protocol):
 
     def make_executor(self, settings: Settings, links: DaemonLinks) -> RemoteExecutor: ...
 
-    def ask_state(self, remote: RemoteQueue) -> QueueState:
-        """The state of the queue now, for `doctor`."""
+    def ask_state(self, settings: Settings) -> QueueState:
+        """The state of the queues now, for `doctor` and `check`."""
 
 
 def remote_executors() -> RemoteExecutors:

@@ -49,6 +49,7 @@ FAULTS = [
     ('retries: 2', 'stagger: lots', "config.yaml:16:16: agents.ops.heartbeat.stagger: 'lots' is neither a percentage up to 100% nor a duration; write 10% or 90s"),
     ('retries: 2', 'stagger: 2h', 'config.yaml:16:16: agents.ops.heartbeat.stagger: 2h is more than the shortest interval, 30m; write 30m or less'),
     ('retries: 2', 'timeout: 0s', "config.yaml:16:16: agents.ops.heartbeat.timeout: '0s' is zero; write 90s, 30m or 1h30m"),
+    ('context: [SOUL.md]', 'executor: {queue: gpu}', 'config.yaml:12:23: agents.ops.executor.queue: the daemon executes all runs itself; write executor: {kind: procrastinate, dsn: ...} at the top of the file'),
     ('retries: 2', 'deliver: hok', "config.yaml:16:16: agents.ops.heartbeat.deliver: 'hok' is not a declared channel; did you mean hook?"),
     ('retries: 2', 'deliver: [log, log]', "config.yaml:16:16: agents.ops.heartbeat.deliver: 'log' is listed twice; remove one of them"),
     ('retries: 2', 'checklist: ../x', "config.yaml:16:18: agents.ops.heartbeat.checklist: '../x' is outside the workspace; write the name of a file inside it"),
@@ -355,7 +356,7 @@ ELSEWHERE = [
     ('timezone: Europe/Berlin', 'min_interval: 5m', 'min_interval: unknown key here; it belongs under limits'),
     ('timezone: Europe/Berlin', 'interval: 30m', 'interval: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('retries: 2', "channels: {a: 'tgram://1:x/2'}", 'agents.ops.heartbeat.channels: unknown key here; it belongs at the top of the file'),
-    ('workspace:', 'cwd:', 'agents.ops.cwd: unknown key; write workspace, runner, model, context or heartbeat'),
+    ('workspace:', 'cwd:', 'agents.ops.cwd: unknown key; write workspace, runner, model, context, executor or heartbeat'),
     ('interval: 30m', 'every: 30m', 'agents.ops.heartbeat.every: unknown key here; it belongs under deadman or cron.NAME'),
     ('active_hours:', 'activeHours:', 'agents.ops.heartbeat.activeHours: unknown key; did you mean active_hours?'),
     ('retries: 2', 'max_retries: 2', 'agents.ops.heartbeat.max_retries: unknown key; did you mean retries?'),
@@ -512,3 +513,15 @@ def test_an_agent_with_the_name_of_a_key_gets_the_same_errors(tmp_path: Path) ->
         found = "\n".join(complaints(tmp_path, yaml)).replace(f"agents.{name}.", "agents.NAME.")
         assert "agents.NAME.heartbeat.ok_mach: unknown key; did you mean ok_match?" in found, name
         assert "agents.NAME.heartbeat.on_empty: a list is not allowed here; write skip or run" in found, name
+
+
+def test_the_name_of_a_queue_fits_with_that_of_the_cluster_into_what_postgresql_allows(tmp_path: Path) -> None:
+    """PostgreSQL limits the name of the channel on which Procrastinate announces jobs."""
+    yaml = "executor: {{kind: procrastinate, dsn: 'postgresql://db/q', queue: {cluster}}}\n{small}"
+    routed = SMALL.replace("runner:", f"executor: {{queue: {'q' * 30}}}, runner:")
+    assert complaints(tmp_path, yaml.format(cluster="heartbeatd", small=routed)) == [
+        "config.yaml:2:34: agents.ops.executor.queue: this name has at most 29 characters, because executor.queue is 'heartbeatd'"
+    ]
+    assert complaints(tmp_path, yaml.format(cluster="c" * 41, small=SMALL)) == [
+        "config.yaml:1:66: executor.queue: a name of a queue has at most 40 characters"
+    ]

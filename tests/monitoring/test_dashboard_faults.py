@@ -21,7 +21,7 @@ from servers.messages import Models, error_answer, message, text
 from servers.scripted import Act, reply
 from world import World, utc
 
-from scheduler.model.daemon_health import QueueState
+from scheduler.model.daemon_health import QueueState, WaitingRuns, WorkerState
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
@@ -54,6 +54,7 @@ agents:
 cron:
   tick: {every: 1m, command: tick}
 """
+NEEDED = frozenset({"default"})
 NORMAL = {"PLACES": "4", "ENTRIES": "10", "DOLLARS": "5"}
 
 
@@ -66,7 +67,7 @@ class Daemon:
     model: Models
     answers: bool = True
     ticks: bool = True
-    queue: QueueState = field(default_factory=lambda: QueueState(workers=("one", "two")))
+    queue: QueueState = field(default_factory=lambda: QueueState(None, (WorkerState("one", ("default",)),), needed=NEEDED))
 
     def scrape(self) -> str:
         if self.ticks:
@@ -203,7 +204,7 @@ def lose_queue(daemon: Daemon) -> None:
 
 
 def lose_workers(daemon: Daemon) -> None:
-    daemon.queue = QueueState(longest_wait=90.0)
+    daemon.queue = QueueState(None, (), {"default": WaitingRuns(2, 90.0)}, NEEDED)
 
 
 def refuse_token(daemon: Daemon) -> None:

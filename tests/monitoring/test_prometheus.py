@@ -24,7 +24,7 @@ from world import Delayed, MakeWorld, World
 from heartbeatd.verbs import Mute
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
-from scheduler.model.daemon_health import QueueState
+from scheduler.model.daemon_health import QueueState, WaitingRuns, WorkerState
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 
@@ -197,11 +197,14 @@ def quarter_of_an_hour(world: World) -> Iterator[tuple[datetime, str]]:
     yield from scrapes(page, world)
 
 
+WORKER = WorkerState("one", ("default",))
+
+
 def scrapes(page: Page, world: World) -> Iterator[tuple[datetime, str]]:
     for _ in range(30):
         world.run(seconds=15)
         page.running = Counter(claim.entry.kind.value for claim in world.runs.inflight().values())
-        world.engine.health.queue = QueueState(workers=("one", "two"), longest_wait=3.0)
+        world.engine.health.queue = QueueState(None, (WORKER,), {"default": WaitingRuns(2, 3.0)}, frozenset({"default"}))
         yield world.clock.now, page.scrape()
 
 

@@ -486,6 +486,17 @@ class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, He
     )
 
 
+class Routing(ConfigPart):
+    """Which workers execute the runs of an agent or a job."""
+
+    queue: OrUnset[types.Name] = optional_key(
+        "Only workers of this queue execute the runs (`heartbeatd worker --queue NAME`). Workers without `--queue` are those of"
+        " the queue `default`.",
+        "that of the `agent` of a job, else `default`",
+        file_only=True,
+    )
+
+
 class Agent(ConfigPart):
     workspace: OrUnset[types.Path] = optional_key(
         "The folder of the agent, with its checklist and all other files that are read for it.",
@@ -502,6 +513,7 @@ class Agent(ConfigPart):
     context: types.WorkspaceFiles = key(
         (), "Files that are put into the prompt.", section="Checklist and context", file_only=True
     )
+    executor: Routing = key(Routing(), "Which workers execute the runs of the agent.", file_only=True)
     heartbeat: Heartbeat = key(Heartbeat(), "The heartbeat of the agent.")
 
 
@@ -565,6 +577,7 @@ class JobAction(ConfigPart):
 
 
 class Job(EntryKeys, JobAction, JobTiming):
+    executor: Routing = key(Routing(), "Which workers execute the runs of the job.", file_only=True)
     deliver: types.Targets = key((), "The channels for the output.", written="none")
     problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "The agents that are woken when the job ends.")
@@ -741,7 +754,9 @@ class Executor(ConfigPart):
     dsn: OrUnset[types.Secret] = optional_key(
         "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
-    queue: types.Text = key("heartbeatd", "The name of the queue. Daemons and workers with the same name belong together.")
+    queue: types.Text = key(
+        "heartbeatd", "Daemons and workers with the same name belong together. The names of their queues begin with it."
+    )
     lease: types.PositiveDuration = key(
         timedelta(seconds=60),
         "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, others"

@@ -67,6 +67,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         runner=runner,
         model=runners.choose_model(agent, runner, node),
         context=agent.context,
+        queue=agent.executor.queue,
         answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),
         clear_after=beat.problems.clear_after,
         ask_again=_further_calls(beat.ask_again, runner),

@@ -19,6 +19,8 @@ from scheduler.system import extras
 LEAST_BYTES = 16  # 128 bit
 LEAST_DIFFERENT = 5  # characters
 SHORTEST_LEASE = timedelta(seconds=2)
+LONGEST_QUEUE = 40  # characters; PostgreSQL limits the name of the channel on which Procrastinate announces jobs to 63
+QUEUE = ("executor", "queue")
 DSN_EXAMPLE = 'dsn: "${HEARTBEATD_DSN}", and set that to postgresql://USER:PASSWORD@HOST/DATABASE'
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):([0-9]{1,5})")
@@ -145,12 +147,27 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     if part.dsn is None:
         node.add_error(f"the workers need a database; write {DSN_EXAMPLE}", missing="dsn")
         return None
+    if len(part.queue) > LONGEST_QUEUE:
+        node.add_error(f"a name of a queue has at most {LONGEST_QUEUE} characters", "queue")
     dsn = node.resolve_secret(part.dsn, "dsn", used=True)
     if dsn is None:
         return None
     if not node.context.secrets.is_disabled and not _is_dsn(dsn.reveal()):
         node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
     return RemoteQueue(dsn, part.queue, part.lease)
+
+
+def check_routing(part: models.Executor, routing: models.Routing, node: ConfigNode) -> None:
+    """Add an error at `node`, an agent or a job, if no worker could serve the queue that it names."""
+    if routing.queue is None:
+        return
+    room = LONGEST_QUEUE - len(part.queue) - 1
+    if part.kind == "local":
+        node.add_error(
+            "the daemon executes all runs itself; write executor: {kind: procrastinate, dsn: ...} at the top of the file", *QUEUE
+        )
+    elif len(routing.queue) > room:
+        node.add_error(f"this name has at most {room} characters, because executor.queue is {part.queue!r}", *QUEUE)
 
 
 def _is_dsn(text: str) -> bool:

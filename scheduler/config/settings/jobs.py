@@ -57,6 +57,7 @@ def build_job(
             deliver=job.deliver,
             speaks=speaks,
         ),
+        queue=job.executor.queue or (called_agent.queue if called_agent else None),
         schedule=schedule,
         at=_build_moment(job, zone, node),
         reboot=reboot,
@@ -160,7 +161,9 @@ class PromptAgents:
         runner = self._runners.build_job_runner(agent, beat.runner, node)
         cheap = DEFAULT_MODEL if isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" else None
         model = agent.model or cheap
-        self._agents[beat.name] = Agent(beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.prompt_limit)
+        self._agents[beat.name] = Agent(
+            beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.prompt_limit, queue=beat.queue
+        )
 
     def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
         """The agent of a job's prompt, with the model of the job if it sets one; None without a prompt, and after an error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,7 @@ def load_config(
     content: bytes | None = None,
     time_check: TimeCheck | None = None,
     check_files: bool = False,
+    find_more: Callable[[Settings], Iterable[Fault]] = lambda _: (),
     may_be_empty: bool = False,
 ) -> LoadedConfig:
     """Read and check a config. Raises ConfigError with all of its errors.
@@ -83,8 +84,8 @@ def load_config(
     `for_worker`: a secret without a value is a `MissingSecret` and no error, because a worker need not have all of them.
     Without `resolve_secrets` all secrets are empty, and neither the env_file nor referenced files are read. `content` replaces
     the content of the file, to check it before it is written. With `time_check`, times in the past are reported. With
-    `check_files`, missing files, folders and programs are warnings. With `may_be_empty`, a config without agents and jobs is
-    valid, because they are about to be added.
+    `check_files`, missing files, folders and programs are warnings. `find_more` returns further warnings. With `may_be_empty`, a
+    config without agents and jobs is valid, because they are about to be added.
     """
     diagnostics = Diagnostics(str(path))
     source = read_config_data(path, environ, diagnostics, content, may_be_empty=may_be_empty)
@@ -97,6 +98,7 @@ def load_config(
         diagnostics.raise_errors()
     if check_files:
         _report((*find_missing_files(settings), *find_long_prompts(settings)), context, is_error=False)
+    _report(find_more(settings), context, is_error=False)
     return LoadedConfig(settings, diagnostics.warnings, tuple(find_overrides(environ)), source)
 
 
@@ -183,6 +185,7 @@ def _build_heartbeats(
     for name, agent in context.config.agents.items():
         node = context.entry("agents", name)
         found[name] = agents.build_heartbeat(name, agent, node, runners)
+        daemon_settings.check_routing(context.config.executor, agent.executor, node)
         prompt_agents.add_agent(agent, found[name], node)
         if found[name].enabled:
             part, keys = agent.heartbeat.budget, node.below("heartbeat", "budget")
@@ -201,6 +204,7 @@ def _build_jobs(
         node = context.entry("cron", name)
         agent = prompt_agents.find_agent(name, job, node)
         found[name] = jobs.build_job(name, job, node, heartbeats, agent)
+        daemon_settings.check_routing(context.config.executor, job.executor, node)
         if agent and job.enabled:
             allowed.add_entry(Kind.CRON, name, agent, found[name].zone, job.budget, node.below("budget"))
     return found

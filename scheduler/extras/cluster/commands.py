@@ -6,10 +6,32 @@ import click
 
 from scheduler.cli import options
 from scheduler.cli.commands import command, log_options
+from scheduler.model.settings import DEFAULT_QUEUE
 
 
-@command("scheduler.extras.cluster.worker:run_worker")
+class QueueNames(click.ParamType[tuple[str, ...]]):
+    """The names of queues, separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+        if not all(names):
+            self.fail(f"{value!r} has an empty name; write gpu,default", param, ctx)
+        return names
+
+
+@click.group(invoke_without_command=True)
 @click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
+@click.option(
+    "--queue",
+    "queues",
+    type=QueueNames(),
+    default=DEFAULT_QUEUE,
+    show_default=True,
+    metavar="NAME,...",
+    help="Take only runs of these queues: `executor: {queue: NAME}` of an agent or a job. `default` is the queue of all others.",
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1000),
@@ -23,13 +45,27 @@ from scheduler.cli.commands import command, log_options
 )
 @log_options
 @options.config_option
-def worker() -> None:
+@click.pass_context
+def worker(ctx: click.Context, /, **given: object) -> None:
     """Execute runs for a daemon on another machine.
 
     The daemon's config must contain `executor: {kind: procrastinate}`. The worker needs the same config.yaml, the secrets of the
     agents that it runs, and access to the same PostgreSQL server. After SIGTERM or Ctrl-C, the worker waits until its runs in
     progress have ended, and stops. Runs that are still in progress after `limits.shutdown_grace`, or at a second signal, are
     stopped. The daemon repeats stopped runs if this is allowed, as after a crash. SIGHUP reloads the config.
+    """
+    if ctx.invoked_subcommand is None:
+        options.call_work("scheduler.extras.cluster.worker:run_worker", given)
+
+
+@command("scheduler.extras.cluster.worker:drain_worker", of=worker)
+@click.argument("name")
+@options.config_option
+def drain() -> None:
+    """Let a worker take no more runs.
+
+    NAME is a name that `heartbeatd doctor` lists. The worker ends as soon as its runs in progress have ended. Unlike after
+    SIGTERM, they get as much time as they need. A worker that is started again takes runs.
     """
 
 

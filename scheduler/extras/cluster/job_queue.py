@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -24,7 +25,10 @@ from procrastinate.manager import JobManager
 from procrastinate.schema import SchemaManager
 
 from heartbeatd.secret import Secret
+from scheduler import __version__
 from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS, IDENTITY
+from scheduler.model.daemon_health import WaitingRuns, WorkerState
+from scheduler.model.settings import DEFAULT_QUEUE
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"
@@ -81,7 +85,16 @@ create table if not exists heartbeatd_worker (
     queue text not null,
     name text not null
 );
+alter table heartbeatd_worker
+    add column if not exists serves text[] not null default '{default}',
+    add column if not exists version text not null default '',
+    add column if not exists is_draining boolean not null default false;
 """
+# `heartbeatd_worker` of an earlier version does not have the newest columns.
+IS_COMPLETE = (
+    "select not exists (select from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null)"
+    " and exists (select from pg_attribute where attrelid = to_regclass('heartbeatd_worker') and attname = 'is_draining')"
+)
 
 READ_IDENTITY = f"select ({IDENTITY[0]}) || '/' || ({IDENTITY[1]})"
 # A server whose commits wait for a synchronous standby loses none.
@@ -154,6 +167,21 @@ ADD_ABSENT = (
     "insert into heartbeatd_attempt (key, owner, payload, deadline)"
     " select key, '', '', now() from unnest(%s::text[]) as new (key) on conflict (key) do nothing returning key"
 )
+LIVING_WORKERS = (
+    "select id from heartbeatd_worker join procrastinate_workers using (id) where queue = %(cluster)s"
+    " and last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s)"
+)
+FIND_WORKERS = (
+    "select name, serves as queues, version, is_draining,"  # noqa: S608 (a constant)
+    " (select count(*) from procrastinate_jobs where worker_id = worker.id and status = 'doing') as running"
+    f" from heartbeatd_worker as worker where id in ({LIVING_WORKERS}) order by name, id"
+)
+FIND_WAITING = (
+    "select substr(queue_name, length(%(cluster)s) + 2) as queue, count(*),"
+    " extract(epoch from clock_timestamp() - min(created_at))::float8 as longest from heartbeatd_attempt"
+    " join procrastinate_jobs as job on job.id = job_id where status = 'todo'"
+    " and (queue_name = %(cluster)s or starts_with(queue_name, %(cluster)s || '/')) group by queue_name"
+)
 MAX_FETCHED = 16  # jobs at a time
 
 NO_RIGHTS = "let the database user of `executor.dsn` own the tables of the queue, or grant it all rights for them"
@@ -170,7 +198,8 @@ class QueueUnavailable(Exception):
 class NewAttempt:
     """An attempt to submit. Of all jobs with the same `lock` only one runs at a time. `seconds` is the time until its deadline.
 
-    `key` is unique: submitting it again has no effect. `server` is the only server on which it may begin; None: on each.
+    `key` is unique: submitting it again has no effect. `server` is the only server on which it may begin; None: on each. Only
+    workers of `queue` may fetch it.
     """
 
     key: str
@@ -179,6 +208,7 @@ class NewAttempt:
     payload: str
     seconds: float
     server: str | None = None
+    queue: str = DEFAULT_QUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +239,14 @@ class Claimed:
     worker_id: int | None
 
 
+class Renewal(Enum):
+    """What a worker is to do after it has renewed its lease."""
+
+    WORKS = "works"
+    DRAINS = "takes no more jobs"
+    NOT_REGISTERED = "its registration was removed"
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
     """The result of an attempt, and the name of the worker that has fetched it; None if none has."""
@@ -234,14 +272,24 @@ class Withdrawal:
 
 
 class JobQueue:
-    """One process's connections to the queue, for one event loop. Every method raises QueueUnavailable.
+    """One process's connections to the queues of one cluster, for one event loop. Every method raises QueueUnavailable.
 
-    That is also raised for a statement that takes longer than `timeout` seconds. If this process is frozen or cut off in a
-    transaction, the server ends the transaction after `idle_timeout` seconds.
+    `cluster` is `executor.queue` of the config. A worker takes jobs of the queues in `serves`. QueueUnavailable is also raised
+    for a statement that takes longer than `timeout` seconds. If this process is frozen or cut off in a transaction, the server
+    ends the transaction after `idle_timeout` seconds.
     """
 
-    def __init__(self, dsn: Secret, queue: str, timeout: float = STATEMENT_TIMEOUT, idle_timeout: float = IDLE_TIMEOUT) -> None:
-        self._queue = queue
+    def __init__(
+        self,
+        dsn: Secret,
+        cluster: str,
+        timeout: float = STATEMENT_TIMEOUT,
+        idle_timeout: float = IDLE_TIMEOUT,
+        serves: Sequence[str] = (DEFAULT_QUEUE,),
+    ) -> None:
+        self._cluster = cluster
+        self._serves = serves
+        self._served = [self._name_of(each) for each in serves]  # as Procrastinate knows them
         self._timeout = timeout
         self._settings = {
             **SERVER_KEEPALIVES,
@@ -305,8 +353,7 @@ class JobQueue:
     async def _prepare_tables(self, may_create: bool) -> None:
         """Create the tables that are missing. If none is, no lock is taken: `create index` would wait for open transactions."""
         async with self._connector.pool.connection() as db:
-            missing = "select exists (select from unnest(%s::text[]) as wanted (name) where to_regclass(name) is null)"
-            if await (await db.execute(missing, (list(TABLES),))).fetchone() == (False,):
+            if await (await db.execute(IS_COMPLETE, (list(TABLES),))).fetchone() == (True,):
                 return
             if not may_create:
                 raise QueueUnavailable("its tables do not exist yet; `heartbeatd run` and `heartbeatd worker` create them")
@@ -315,6 +362,10 @@ class JobQueue:
             if found == (None,):
                 await db.execute(SchemaManager.get_schema())
             await db.execute(SCHEMA)
+
+    def _name_of(self, queue: str) -> str:
+        """The name of a queue in Procrastinate."""
+        return self._cluster if queue == DEFAULT_QUEUE else f"{self._cluster}/{queue}"
 
     # What a scheduler calls.
 
@@ -345,7 +396,7 @@ class JobQueue:
             new = {key for (key,) in await rows.fetchall()}
             jobs = [
                 Job(
-                    id=None, queue=self._queue, lock=each.lock, queueing_lock=None, task_name=TASK,
+                    id=None, queue=self._name_of(each.queue), lock=each.lock, queueing_lock=None, task_name=TASK,
                     task_kwargs={"attempt": each.key, "server": each.server},
                 )
                 for each in attempts
@@ -378,10 +429,10 @@ class JobQueue:
         return [AttemptEnd(row["key"], row["result"], row["worker"]) for row in rows]
 
     async def find_in_progress(self, owners: Collection[str], seconds: float) -> dict[str, str]:
-        """The workers of attempts of these owners that have been in progress for so many seconds, by the key of the attempt."""
+        """The workers of attempts in progress that these owners submitted so many seconds ago or earlier, by the key."""
         rows = await self._all(
             "select key, worker from heartbeatd_attempt where owner = any(%(owners)s) and worker is not null and result is null"
-            " and started_at <= clock_timestamp() - make_interval(secs => %(seconds)s)",
+            " and created_at <= clock_timestamp() - make_interval(secs => %(seconds)s)",
             owners=list(owners),
             seconds=seconds,
         )
@@ -443,40 +494,43 @@ class JobQueue:
     async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:
         """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name."""
         async with self._in_time():
-            stalled = await self._manager.get_stalled_jobs(queue=self._queue, seconds_since_heartbeat=lease)
-        workers = {job.id: job.worker_id for job in stalled}
+            stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=lease)
+        is_ours = (self._cluster, f"{self._cluster}/")
+        workers = {job.id: job.worker_id for job in stalled if job.queue == is_ours[0] or job.queue.startswith(is_ours[1])}
         rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=lease) if workers else []
         lost = [(Claimed(row["id"], row["key"] or "", workers[row["id"]]), result(row["worker"] or "")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []
 
-    async def find_workers(self, lease: float) -> list[str]:
-        """The names of the workers that have renewed their lease."""
+    async def find_workers(self, lease: float) -> list[WorkerState]:
+        """The workers that have renewed their lease, by name."""
+        rows = await self._all(FIND_WORKERS, cluster=self._cluster, lease=lease)
+        return [WorkerState(**row | {"queues": tuple(row["queues"])}) for row in rows]
+
+    async def find_waiting(self) -> dict[str, WaitingRuns]:
+        """The attempts that wait for a worker, by queue."""
+        rows = await self._all(FIND_WAITING, cluster=self._cluster)
+        return {row["queue"] or DEFAULT_QUEUE: WaitingRuns(row["count"], row["longest"]) for row in rows}
+
+    async def drain(self, name: str, lease: float) -> list[int]:
+        """Let the workers with this name take no more jobs. Returns for each how many it has in progress."""
         rows = await self._all(
-            "select name from heartbeatd_worker join procrastinate_workers using (id) where queue = %(queue)s"
-            " and last_heartbeat > clock_timestamp() - make_interval(secs => %(lease)s) order by name",
-            queue=self._queue,
+            f"update heartbeatd_worker as worker set is_draining = true where name = %(name)s and id in ({LIVING_WORKERS})"  # noqa: S608
+            " returning (select count(*) from procrastinate_jobs where worker_id = worker.id and status = 'doing') as running",
+            name=name,
+            cluster=self._cluster,
             lease=lease,
         )
-        return [row["name"] for row in rows]
-
-    async def longest_wait(self) -> float | None:
-        """For how many seconds the first attempt in the queue has waited for a worker; None if none waits."""
-        rows = await self._all(
-            "select extract(epoch from clock_timestamp() - min(created_at))::float8 as seconds from heartbeatd_attempt"
-            " join procrastinate_jobs as job on job.id = job_id where status = 'todo' and queue_name = %(queue)s",
-            queue=self._queue,
-        )
-        seconds: float | None = rows[0]["seconds"]
-        return seconds
+        return [row["running"] for row in rows]
 
     # What a worker calls.
 
-    async def register(self, name: str) -> int:
+    async def register(self, name: str, *, is_draining: bool = False) -> int:
         """Register a worker; returns its id."""
         async with self._transaction() as (db, manager):
             worker_id: int = await manager.register_worker()
             await db.execute(
-                "insert into heartbeatd_worker (id, queue, name) values (%s, %s, %s)", (worker_id, self._queue, name)
+                "insert into heartbeatd_worker (id, queue, name, serves, version, is_draining) values (%s, %s, %s, %s, %s, %s)",
+                (worker_id, self._cluster, name, list(self._serves), __version__, is_draining),
             )
         return worker_id
 
@@ -486,12 +540,15 @@ class JobQueue:
             await db.execute("delete from heartbeatd_worker where id = %s", (worker_id,))
             await manager.unregister_worker(worker_id)
 
-    async def renew(self, worker_id: int) -> bool:
-        """Renew the lease of a worker. False if it has been removed in the meantime."""
+    async def renew(self, worker_id: int) -> Renewal:
+        """Renew the lease of a worker."""
         async with self._transaction() as (db, manager):
             await manager.update_heartbeat(worker_id)
-            found = await db.execute("select from procrastinate_workers where id = %s", (worker_id,))
-            return await found.fetchone() is not None
+            found = await db.execute(
+                "select is_draining from procrastinate_workers join heartbeatd_worker using (id) where id = %s", (worker_id,)
+            )
+            row = await found.fetchone()
+        return Renewal.NOT_REGISTERED if row is None else Renewal.DRAINS if row[0] else Renewal.WORKS
 
     async def remove_dead_workers(self, lease: float) -> None:
         """Delete the rows of workers that have not renewed their lease for ten times its length."""
@@ -502,18 +559,18 @@ class JobQueue:
     async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
         """Fetch jobs that may run now, at most `room`, and not more than `MAX_FETCHED`."""
         async with self._transaction() as (db, manager):
-            if (first := await manager.fetch_job([self._queue], worker_id)) is None:
+            if (first := await manager.fetch_job(self._served, worker_id)) is None:
                 return []
             # One answer and one commit for several jobs save most of the time.
             async with db.pipeline():
-                others = (manager.fetch_job([self._queue], worker_id) for _ in range(min(room, MAX_FETCHED) - 1))
+                others = (manager.fetch_job(self._served, worker_id) for _ in range(min(room, MAX_FETCHED) - 1))
                 jobs = [first, *(job for job in await asyncio.gather(*others) if job is not None)]
             return await self._begin_attempts(db, jobs, name)
 
     async def fetched_jobs(self, worker_id: int, name: str, but: Collection[int]) -> list[FetchedJob]:
         """The jobs that a worker has fetched, except those that it knows: the answer to a fetch may have been lost."""
         async with self._transaction() as (db, manager):
-            found = await manager.list_jobs_async(queue=self._queue, status=Status.DOING.value, worker_id=worker_id)
+            found = await manager.list_jobs_async(status=Status.DOING.value, worker_id=worker_id)
             jobs = [job for job in found if job.id not in but]
             return await self._begin_attempts(db, jobs, name) if jobs else []
 
@@ -605,7 +662,7 @@ class JobQueue:
         async def call_back(*, channel: str, notification: Mapping[str, str]) -> None:  # noqa: ARG001 (the library passes it)
             notify(notification["type"])
 
-        await self._listen(partial(self._manager.listen_for_jobs, on_notification=call_back, queues=[self._queue]))
+        await self._listen(partial(self._manager.listen_for_jobs, on_notification=call_back, queues=self._served))
 
     async def _listen(self, listen: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -26,6 +26,7 @@ from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
+from scheduler.model.settings import DEFAULT_QUEUE
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
@@ -85,6 +86,10 @@ class Codec(ABC, Generic[T, R]):
     @abstractmethod
     def lock(self, task: T) -> str:
         """Of all tasks with the same lock, only one is executed at a time."""
+
+    def queue(self, task: T) -> str:
+        """The queue whose workers execute the task."""
+        return DEFAULT_QUEUE
 
     @abstractmethod
     def seconds(self, task: T) -> float:
@@ -181,6 +186,9 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
     def lock(self, task: Claim) -> str:
         entry = task.entry
         return lock_of_lane(entry.lane) if entry.lane is not None else entry.kind.label_of(entry.name)
+
+    def queue(self, task: Claim) -> str:
+        return task.entry.queue
 
     def seconds(self, task: Claim) -> float:
         return task.entry.timeout.total_seconds()

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
 LOOK_SECONDS = 5.0  # between looks at the workers
-LONG_TASK_SECONDS = 5.0  # after which the worker of a task in progress is reported; the report of each short one costs a write
+LONG_TASK_SECONDS = 5.0  # from the submission of a task until its worker is reported; for each short one, that costs a write
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 MAX_BATCH = 500  # attempts that are submitted in one transaction
 CLOSE_SECONDS = 5.0
@@ -54,7 +54,7 @@ class RemoteExecutor(Generic[T, R]):
     While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. `owner` names this
     process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks. No task is submitted
     while `may_submit` returns false. `report_workers` gets long tasks in progress with the names of their workers, each task
-    once. It and `report_state` are called in the thread of `loop`.
+    once. It and `report_state` are called in the thread of `loop`. `needed_queues` are those that the config names now.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class RemoteExecutor(Generic[T, R]):
         may_submit: Callable[[], bool] = lambda: True,
         report_state: Callable[[QueueState], None] = lambda _: None,
         report_workers: Callable[[Sequence[tuple[T, str]]], None] = lambda _: None,
+        needed_queues: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._queue = queue
         self._may_submit = may_submit
@@ -79,6 +80,7 @@ class RemoteExecutor(Generic[T, R]):
         self._lease = lease
         self._report_state = report_state
         self._report_workers = report_workers
+        self._needed_queues = needed_queues
         self._lock = threading.Lock()
         self._tasks: dict[int, _RemoteTask[T]] = {}
         self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
@@ -273,8 +275,7 @@ class RemoteExecutor(Generic[T, R]):
                 self._report_problem("receive", None)
 
     async def _look_at_workers(self) -> None:
-        workers = await self._queue.find_workers(self._lease)
-        state = QueueState(None, tuple(workers), await self._queue.longest_wait())
+        state = await ask_state(self._queue, self._lease, self._needed_queues())
         if self._problems.get("send") is None:
             self._report_state(state)
         with self._lock:
@@ -330,7 +331,7 @@ class RemoteExecutor(Generic[T, R]):
         task, codec = remote.task, self._codec
         try:
             lock, payload, seconds = codec.lock(task), codec.write_task(task), codec.seconds(task)
-            return NewAttempt(remote.key, self._owner, lock, payload, seconds, remote.server)
+            return NewAttempt(remote.key, self._owner, lock, payload, seconds, remote.server, codec.queue(task))
         except (LookupError, TypeError, ValueError) as error:
             with self._lock:
                 self._keep_result(remote, Done(task, None, error))
@@ -423,6 +424,11 @@ class RemoteExecutor(Generic[T, R]):
         if problem is not None and problem != self._problem:
             self._report_state(QueueState(problem))
         self._problem = problem
+
+
+async def ask_state(queue: JobQueue, lease: float, needed: frozenset[str]) -> QueueState:
+    """The state of the queues, of which these are needed. Raises QueueUnavailable."""
+    return QueueState(None, tuple(await queue.find_workers(lease)), await queue.find_waiting(), needed)
 
 
 async def run_again_after_errors(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
-from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
 from scheduler.extras.cluster.payloads import AttemptRefused, Codec, InvalidPayload
 from scheduler.extras.cluster.remote_executor import log_availability, run_again_after_errors, wait_for_event
 from scheduler.net.http_client import HttpClient
@@ -64,6 +64,8 @@ class WorkerCounts:
     ended: Counter[str] = field(default_factory=Counter)  # by result: ok, error, refused, interrupted
     stale: int = 0  # results that came too late
     lost_leases: int = 0
+    carried: int = 0  # attempts that have begun and ended, and for how many seconds they were in progress
+    seconds: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
@@ -137,6 +139,7 @@ class RemoteWorker(Generic[T, R]):
         self._compared_at = float("-inf")  # the jobs that it has fetched with those that it knows
         self._lease_ends = float("-inf")
         self._stopping = False
+        self._is_draining = False
         self._main: asyncio.AbstractEventLoop | None = None
         self._jobs_announced = asyncio.Event()
         self._results_ready = asyncio.Event()
@@ -153,7 +156,7 @@ class RemoteWorker(Generic[T, R]):
 
     def find_problem(self) -> str | None:
         """Why it takes no runs now; None if it does. From any thread."""
-        if self._stopping:
+        if self._stopping or self._is_draining:
             return "it is stopping"
         return None if self._clock() < self._lease_ends else self.problem or "it has no lease"
 
@@ -161,6 +164,8 @@ class RemoteWorker(Generic[T, R]):
         """The values of its metrics, by their names with labels. From any thread."""
         return {
             **{f'heartbeatd_worker_runs_total{{result="{word}"}}': self.counts.ended[word] for word in RESULTS},
+            "heartbeatd_worker_run_duration_seconds_sum": self.counts.seconds,
+            "heartbeatd_worker_run_duration_seconds_count": self.counts.carried,
             "heartbeatd_worker_running": self.in_progress,
             "heartbeatd_worker_ready": float(self.find_problem() is None),
             "heartbeatd_worker_stale_results_total": self.counts.stale,
@@ -245,16 +250,21 @@ class RemoteWorker(Generic[T, R]):
         if self._worker_id is not None and asked_at >= self._lease_ends:
             return
         if self._worker_id is None:
-            self._worker_id = await self._queue.register(self._name)
+            self._worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
             await self._queue.remove_dead_workers(self._lease)
-        elif not await self._queue.renew(self._worker_id):
+        elif (renewal := await self._queue.renew(self._worker_id)) is Renewal.NOT_REGISTERED:
             self._lease_ends = float("-inf")
             return
+        elif renewal is Renewal.DRAINS and not self._is_draining:
+            self._is_draining = True
+            log_event(logging.INFO, "draining", worker=self._name, running=len(self._attempts))
         self._lease_ends = asked_at + LEASE_MARGIN * self._lease
         self._note_lease(asked_at + GUARD_MARGIN * self._lease)
         await self._record_locked_lanes()
         self._report_problem(None)
         self._jobs_announced.set()
+        if self._is_draining and not self._attempts:
+            self._stop_wanted.set()
 
     async def _record_locked_lanes(self) -> None:
         """Keep the lanes locked for all machines that programs of earlier tasks still lock, and release the others."""
@@ -295,7 +305,7 @@ class RemoteWorker(Generic[T, R]):
             self._jobs_announced.clear()
             fetched: list[FetchedJob] = []
             room, worker_id = self._concurrency - len(self._attempts), self._worker_id
-            if room > 0 and worker_id is not None and self._clock() < self._lease_ends:
+            if room > 0 and worker_id is not None and self._clock() < self._lease_ends and not self._is_draining:
                 asked_at = self._clock()
                 try:
                     # After a failover, jobs may count as fetched again whose results the server has lost.
@@ -399,7 +409,12 @@ class RemoteWorker(Generic[T, R]):
             raise self._lost_contact()
         if self._clock() >= job.ends_at:
             raise NotTaken(TOO_LATE)
-        return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
+        began_at = self._clock()
+        try:
+            return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
+        finally:
+            self.counts.carried += 1
+            self.counts.seconds += self._clock() - began_at
 
     def _end_overdue(self, attempt: _Attempt) -> None:
         self._local.cancel(attempt.number, "timeout")

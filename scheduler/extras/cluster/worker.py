@@ -9,15 +9,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
+import click
+
 from heartbeat.attempt import Elapsed
 from heartbeat.runners import Resources
+from heartbeat.words import format_count, list_names
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
@@ -103,23 +106,64 @@ def _parse_address(value: str) -> tuple[str, int]:
 
 
 def run_worker(
-    name: str | None, concurrency: int | None, listen: str | None, form: log.LogFormat, level: str, path: Path
+    name: str | None,
+    queues: Sequence[str],
+    concurrency: int | None,
+    listen: str | None,
+    form: log.LogFormat,
+    level: str,
+    path: Path,
 ) -> None:
     """Execute runs until a signal."""
     address = _parse_address(listen) if listen else None
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
-    remote = config.settings.remote
-    if remote is None:
-        raise InputError("the config has no queue for workers; write executor: {kind: procrastinate, dsn: ...}")
+    remote = _remote_queue(config.settings)
     log.set_log_zone(config.settings.zone)
     make_state_folder(config.settings.state.parent)
     limit = concurrency or config.settings.limits.concurrency
     file_limits.raise_file_limit(limit)
-    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", limit, address)
+    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", queues, limit, address)
 
 
-def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrency: int, listen: tuple[str, int] | None) -> None:
+def _remote_queue(settings: Settings) -> RemoteQueue:
+    """Raises InputError if the runs are not executed by workers."""
+    if settings.remote is None:
+        raise InputError("the config has no queue for workers; write executor: {kind: procrastinate, dsn: ...}")
+    return settings.remote
+
+
+def drain_worker(name: str, path: Path) -> None:
+    """Let a worker take no more runs."""
+    running = asyncio.run(_drain(name, _remote_queue(WorkerConfig(path, os.environ).settings)))
+    click.echo(f"{name} takes no more runs, and stops after {format_count(running, 'run')} in progress")
+
+
+async def _drain(name: str, remote: RemoteQueue) -> int:
+    from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
+
+    queue, lease = JobQueue(remote.dsn, remote.name), remote.lease.total_seconds()
+    try:
+        await queue.open(may_create=False)
+        if not (found := await queue.drain(name, lease)):
+            names = list_names([each.name for each in await queue.find_workers(lease)])
+            raise InputError(f"no worker {name!r} is running; " + (f"these are: {names}" if names else "no other is either"))
+        return sum(found)
+    except QueueUnavailable as error:
+        raise InputError(f"the queue cannot be used: {error}") from error
+    finally:
+        with suppress(QueueUnavailable):
+            await queue.close()
+
+
+def _run_worker(
+    config: WorkerConfig,
+    remote: RemoteQueue,
+    name: str,
+    queues: Sequence[str],
+    concurrency: int,
+    listen: tuple[str, int] | None,
+) -> None:
     from scheduler.extras.cluster.job_queue import JobQueue
     from scheduler.extras.cluster.payloads import ClaimCodec
     from scheduler.extras.cluster.remote_worker import RemoteWorker
@@ -136,7 +180,7 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
     traces.prepare(settings)
     loop = WorkerLoop(clock)
     running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
-        JobQueue(remote.dsn, remote.name),
+        JobQueue(remote.dsn, remote.name, serves=queues),
         ClaimCodec(config.entries, config_folder(settings.path), name),
         partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
         attrgetter("run.mark"),
@@ -166,7 +210,14 @@ def _run_worker(config: WorkerConfig, remote: RemoteQueue, name: str, concurrenc
         health = serve_health(*listen, running.find_problem, running.metrics) if listen else None
         url = health.url if health else None
         log_event(
-            logging.INFO, "started", pid=os.getpid(), worker=name, config=settings.path, concurrency=concurrency, listen=url
+            logging.INFO,
+            "started",
+            pid=os.getpid(),
+            worker=name,
+            config=settings.path,
+            concurrency=concurrency,
+            listen=url,
+            queues=",".join(queues),
         )
         for entry, problem in find_unrunnable(config):
             log_event(logging.WARNING, "cannot_run", entry=entry, problem=problem)

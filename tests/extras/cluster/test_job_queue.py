@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -18,8 +18,10 @@ from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
+from scheduler import __version__
 from scheduler.extras.cluster import job_queue
-from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Withdrawal
+from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Renewal, Withdrawal
+from scheduler.model.daemon_health import WorkerState
 from scheduler.system.boot_clock import BootClock
 
 pytestmark = required_programs.needs("initdb")
@@ -38,11 +40,11 @@ class OwnQueue:
         self.lane = f"agent/{self.owner}"
         self.dsn = dsn
 
-    def use(self, act: Callable[[JobQueue], Awaitable[T]], queue: str | None = None) -> T:
+    def use(self, act: Callable[[JobQueue], Awaitable[T]], queue: str | None = None, serves: Sequence[str] = ("default",)) -> T:
         """The result of `act` over new connections."""
 
         async def connect_and_act() -> T:
-            opened = JobQueue(self.dsn, queue or self.owner)
+            opened = JobQueue(self.dsn, queue or self.owner, serves=serves)
             await opened.open()
             try:
                 return await act(opened)
@@ -115,7 +117,10 @@ def test_a_worker_that_renewed_its_lease_too_long_ago_is_not_listed_and_no_comma
             f"delete from {workers}",
         ):
             postgres.query(own.dsn.reveal(), f"{change} where id = {worker}")
-            found += [await queue.find_lane_obstacle(own.lane, "command", LEASE), await queue.find_workers(LEASE)]
+            found += [
+                await queue.find_lane_obstacle(own.lane, "command", LEASE),
+                [each.name for each in await queue.find_workers(LEASE)],
+            ]
         return found
 
     workers = "procrastinate_workers"
@@ -157,7 +162,7 @@ def test_a_job_that_nobody_wants_does_not_keep_its_lane_locked_when_its_worker_i
 def test_only_workers_of_this_queue_with_a_lease_are_listed(own: OwnQueue) -> None:
     async def list_workers(queue: JobQueue) -> list[list[str]]:
         await queue.register("w")
-        return [await queue.find_workers(lease) for lease in (LEASE, OVER)]
+        return [[each.name for each in await queue.find_workers(lease)] for lease in (LEASE, OVER)]
 
     own.use(lambda queue: queue.register("other"), queue=f"{own.owner}-other")
     assert own.use(list_workers) == [["w"], []]
@@ -166,9 +171,9 @@ def test_only_workers_of_this_queue_with_a_lease_are_listed(own: OwnQueue) -> No
 def test_a_run_in_progress_no_longer_waits_for_a_worker(own: OwnQueue) -> None:
     async def ask(queue: JobQueue) -> list[bool]:
         await queue.submit([own.attempt()])
-        waits = [await queue.longest_wait() is not None]
+        waits = [bool(await queue.find_waiting())]
         await queue.fetch(await queue.register("w"), "w", 1)
-        return [*waits, await queue.longest_wait() is not None]
+        return [*waits, bool(await queue.find_waiting())]
 
     assert own.use(ask) == [True, False]
 
@@ -279,3 +284,55 @@ def test_a_burst_after_a_vacuum_of_the_empty_table_does_not_read_the_whole_table
     assert own.use(fetch_all) == burst
     read = "select seq_tup_read from pg_stat_user_tables where relname = 'procrastinate_jobs'"
     assert int(postgres.query(dsn, f"select pg_stat_force_next_flush(); {read}").split()[-1]) < 10 * burst
+
+
+def test_a_worker_fetches_only_runs_of_its_queues(own: OwnQueue) -> None:
+    async def submit(queue: JobQueue) -> None:
+        await queue.submit([replace(own.attempt(run), lock=f"{own.lane}/{run}", queue=name) for run, name in enumerate(queues)])
+
+    async def fetch(queue: JobQueue) -> list[str | None]:
+        worker = await queue.register("w")
+        return sorted(str(job.key).split("/")[1] for job in await queue.fetch(worker, "w", 10))
+
+    queues = ("default", "gpu", "big")
+    own.use(submit)
+    assert own.use(fetch) == ["0"]
+    assert own.use(fetch, serves=["big", "gpu"]) == ["1", "2"]
+
+
+def test_the_runs_that_wait_are_counted_by_queue_and_those_of_another_cluster_are_not(own: OwnQueue) -> None:
+    async def submit(queue: JobQueue) -> dict[str, int]:
+        await queue.submit([replace(own.attempt(run), queue=name) for run, name in enumerate(["gpu", "default", "gpu"])])
+        await other.submit([replace(own.attempt(run + 5), queue="gpu") for run in range(3)])
+        return {name: waiting.count for name, waiting in (await queue.find_waiting()).items()}
+
+    async def with_another(queue: JobQueue) -> dict[str, int]:
+        await other.open()
+        try:
+            return await submit(queue)
+        finally:
+            await other.close()
+
+    other = JobQueue(own.dsn, f"{own.owner}-2")
+    assert own.use(with_another) == {"default": 1, "gpu": 2}
+
+
+def test_a_worker_is_listed_with_its_queues_its_runs_and_whether_it_drains(own: OwnQueue) -> None:
+    async def list_twice(queue: JobQueue) -> list[object]:
+        worker, _ = await own.submit_and_fetch(queue)
+        before = await queue.find_workers(LEASE)
+        return [before, await queue.drain("w", LEASE), await queue.drain("other", LEASE), await queue.renew(worker)]
+
+    (before,), running, nobody, renewal = own.use(list_twice, serves=["default", "gpu"])  # type: ignore[misc, attr-defined]
+    assert before == WorkerState("w", ("default", "gpu"), __version__, running=1)
+    assert (running, nobody, renewal) == ([1], [], Renewal.DRAINS)
+
+
+def test_the_row_of_a_worker_of_an_earlier_version_is_read_and_its_table_gets_the_new_columns(postgres: PostgresServer) -> None:
+    dsn = postgres.database()
+    old = OwnQueue(Secret(dsn))
+    old.use(lambda queue: queue.register("new"))
+    for column in ("serves", "version", "is_draining"):
+        postgres.query(dsn, f"alter table heartbeatd_worker drop column {column}")
+    found = old.use(lambda queue: queue.find_workers(LEASE))
+    assert found == [WorkerState("new", ("default",))]

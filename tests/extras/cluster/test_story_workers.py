@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from test_story_explain import explained_entry, fact_of
 from test_story_silence import status_lines
 from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
@@ -26,6 +27,7 @@ from scheduler.cli.main import commands
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
+from scheduler.insight import explanation
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
@@ -81,6 +83,23 @@ def test_a_run_that_no_worker_takes_ends_as_a_timeout_that_says_so(make_world: M
     world.run(minutes=8)
     assert world.history() == ["03-02 08:00 interval timeout timeout"]
     assert world.records()[0]["error"] == "no worker has taken it"
+
+
+def test_explain_says_for_which_queue_a_run_waits_until_a_worker_has_taken_it(make_world: MakeWorld) -> None:
+    executor = "executor: {kind: procrastinate, dsn: 'postgresql://server/queue'}\n"
+    world = make_world(executor + agent() + "    executor: {queue: gpu}\n")
+    world.scripts["ops"] = lambda call: LONG
+    world.run(seconds=20)
+    assert "run 1 waits for a worker of queue gpu" in now_of(world)
+    (claim,) = world.runs.inflight().values()
+    world.engine.inbox.submit(NoteWorkersOfRuns([(claim, "w1")]))
+    world.run(seconds=5)
+    assert "run 1 on w1" in now_of(world)
+
+
+def now_of(world: World) -> str:
+    """What `explain` says about now."""
+    return str(fact_of(explanation.explain_now(explained_entry(world)).as_data(), "now")["says"])
 
 
 def test_a_restarted_scheduler_repeats_no_run_that_a_worker_executes(make_world: MakeWorld) -> None:

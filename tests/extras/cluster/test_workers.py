@@ -48,6 +48,7 @@ from scheduler.extras.cluster.job_queue import (
 from scheduler.extras.cluster.payloads import AttemptRefused
 from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
 from scheduler.extras.cluster.worker_guard import HEADER
+from scheduler.model.daemon_health import WorkerState
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Done, Interrupted, NeverBegun
@@ -300,7 +301,7 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
     without_tables = postgres.database()
 
     async def try_all() -> None:
-        queue, unopened = JobQueue(bench.dsn, "hanging", 0.2), JobQueue(Secret(without_tables), "hanging", 0.2)
+        queue, unopened = JobQueue(bench.dsn, "hanging", 0.5), JobQueue(Secret(without_tables), "hanging", 0.5)
         await queue.open()
         worker = await queue.register("worker")
         with postgres.locked(without_tables, *locks[1:]), postgres.locked(bench.dsn.reveal(), *locks):
@@ -308,7 +309,7 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
                 unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
                 queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
                 queue.fetch(worker, "worker", 1), queue.finish([(Claimed(1, "a", worker), "{}")]), queue.unregister(worker),
-                queue.find_workers(1.0), queue.longest_wait(), queue.is_in_progress("agent/a", "owner/1"),
+                queue.find_workers(1.0), queue.find_waiting(), queue.is_in_progress("agent/a", "owner/1"),
                 queue.find_in_progress(["owner"], 5.0),
             ):  # fmt: skip
                 with pytest.raises(QueueUnavailable):
@@ -381,7 +382,7 @@ def test_the_doctor_creates_no_tables(tmp_path: Path, postgres: PostgresServer) 
 def test_the_tables_of_an_emptied_queue_are_created_again(postgres: PostgresServer) -> None:
     dsn = postgres.database()
 
-    async def use_queue() -> list[str]:
+    async def use_queue() -> list[WorkerState]:
         queue = JobQueue(Secret(dsn), "emptied")
         await queue.open()
         postgres.query(dsn, "drop schema public cascade; create schema public")
@@ -695,8 +696,8 @@ class LateFetch(JobQueue):
 
     fetched, registered_again = threading.Event(), threading.Event()
 
-    async def register(self, name: str) -> int:
-        worker_id = await super().register(name)
+    async def register(self, name: str, *, is_draining: bool = False) -> int:
+        worker_id = await super().register(name, is_draining=is_draining)
         if self.fetched.is_set():
             self.registered_again.set()
         return worker_id
@@ -753,10 +754,10 @@ class CutOff(JobQueue):
 
     is_cut = False
 
-    async def register(self, name: str) -> int:
+    async def register(self, name: str, *, is_draining: bool = False) -> int:
         if CutOff.is_cut:
             raise QueueUnavailable("the network is down")
-        return await super().register(name)
+        return await super().register(name, is_draining=is_draining)
 
 
 def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
@@ -795,9 +796,9 @@ def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench, c
     frozen = 0.0
 
     class Freezing(JobQueue):
-        async def register(self, name: str) -> int:
+        async def register(self, name: str, *, is_draining: bool = False) -> int:
             nonlocal frozen
-            number = await super().register(name)
+            number = await super().register(name, is_draining=is_draining)
             frozen = 600.0
             return number
 
@@ -1040,6 +1041,38 @@ def test_a_stopped_scheduler_does_not_wait_for_runs_of_workers(cluster: Cluster)
     assert marks(cluster) == 1
 
 
+def test_a_run_goes_to_a_worker_of_its_queue_and_until_then_people_see_what_it_waits_for(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    yaml = AGENT.format(script="echo HEARTBEAT_OK", state="state/h.db") + "    executor: {queue: gpu}\n"
+    unserved = "no worker serves the queue gpu; start `heartbeatd worker --queue gpu`"
+    with Cluster(tmp_path, yaml, postgres.database()) as cluster:
+        cluster.start("worker", "--name", "plain")
+        cluster.start("run")
+        wait_until(lambda: f"warn queue {unserved}" in " ".join(cluster.call("doctor").split()))
+        (warning,) = json.loads(cluster.call("check", "--format", "json"))["warnings"]
+        assert (warning["path"], warning["message"]) == (
+            "agents.ops.executor.queue", "no worker serves this queue now; start `heartbeatd worker --queue gpu`",
+        )  # fmt: skip
+        wait_until(lambda: f"critical: daemon workers: {unserved}" in " ".join(cluster.call("status").split()))
+        assert cluster.outcomes() == []
+        cluster.start("worker", "--name", "fast", "--queue", "gpu,default")
+        wait_until(lambda: cluster.outcomes() == ["ok"])
+        assert re.search(r"^worker +fast$", cluster.call("show", "1"), re.MULTILINE)
+        assert "ok queue 2 workers: fast (queue gpu, default), plain" in " ".join(cluster.call("doctor").split())
+        assert json.loads(cluster.call("check", "--format", "json"))["warnings"] == []
+
+
+def test_a_worker_that_drains_takes_no_more_runs_and_ends_after_those_in_progress(cluster: Cluster) -> None:
+    worker = cluster.start("worker", "--name", "w1")
+    cluster.start("run")
+    wait_until(lambda: marks(cluster) == 1)
+    assert cluster.call("worker", "drain", "w1") == "w1 takes no more runs, and stops after 1 run in progress\n"
+    (cluster.folder / "gate").touch()
+    assert worker.wait(timeout=PATIENCE) == 0
+    wait_until(lambda: cluster.outcomes() == ["ok"])
+
+
 def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster, clock: SimulatedClock) -> None:
     worker = cluster.start("worker", "--name", "w1")
     with crashing_daemon(cluster, clock) as daemon, clock.passing():
@@ -1229,19 +1262,19 @@ def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: P
             clock.passing(),
         ):
             metrics = lambda: get(f"{url}/metrics")  # noqa: E731
-            wait_until(lambda: "heartbeatd_queue_oldest_timestamp_seconds " in metrics())
-            assert "heartbeatd_queue_available 1\nheartbeatd_workers 0" in without_comments(metrics())
+            wait_until(lambda: 'heartbeatd_queue_oldest_timestamp_seconds{queue="default"}' in metrics())
+            assert 'heartbeatd_queue_available 1\nheartbeatd_workers{queue="default"} 0' in without_comments(metrics())
             wait_until(lambda: "critical: daemon workers: no worker is running;" in cluster.call("status"))
             assert get(f"{url}/readyz") == '{"ok":true}'  # the daemon does its own part
             cluster.start("worker", "--name", "b-1")
-            wait_until(lambda: "heartbeatd_workers 1" in metrics())
+            wait_until(lambda: 'heartbeatd_workers{queue="default"} 1' in metrics())
             wait_until(lambda: "daemon workers" not in cluster.call("status"))
             assert re.search(r"ok +queue +1 worker: b-1\n", cluster.call("doctor"))
             server.kill()
             clock.server_hangs = True
             wait_until(lambda: "the queue of the workers cannot be used: " in get(f"{url}/readyz"))
             assert "heartbeatd_queue_available 0" in metrics()
-            assert "heartbeatd_workers " not in without_comments(metrics())
+            assert "heartbeatd_workers{" not in without_comments(metrics())
             wait_until(lambda: "workers: the queue of the workers cannot be used" in cluster.call("status"))
             assert re.search(r"bad +queue +the queue of the workers cannot be used", cluster.call("doctor"))
             server.start()
