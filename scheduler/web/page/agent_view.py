@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from starlette.concurrency import run_in_threadpool
@@ -22,12 +23,11 @@ from scheduler.model.levels import Level
 from scheduler.model.local_days import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import runs, wakes
-from scheduler.web.app_state import open_reader
 from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
 from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.time_axis import Label, TimeAxis
-from scheduler.web.page.views import FormRequest, Handle, PageRequest, Redirect
+from scheduler.web.page.views import FormRequest, Handle, PageRequest, Redirect, read_page
 from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
@@ -142,28 +142,14 @@ def keep_refused(endpoint: Endpoint, send: Handle) -> Handle:
             return await send(form)
         except (HttpError, Refused) as error:
             refused = RefusedAction(endpoint.path.rpartition("/")[2], str(error), form.fields, as_http_error(error).status)
-            return await show_again(form, lambda request: _agent_page(request, refused))
+            show = partial(show_agent, refused=refused)
+            return await run_in_threadpool(read_page, show, form.api, form.session, "")
 
     return handle
 
 
-async def show_again(form: FormRequest, show: Callable[[PageRequest], Page]) -> Page:
-    """The view with a form, as the answer to this form."""
-
-    def read() -> Page:
-        with open_reader(form.api.app_state) as db:
-            state = form.api.app_state
-            return show(PageRequest(form.api, form.session, db, state.settings(), state.clock(), ""))
-
-    return await run_in_threadpool(read)
-
-
-def show_agent(request: PageRequest) -> Page:
-    """The whole agent."""
-    return _agent_page(request, NOTHING_REFUSED)
-
-
-def _agent_page(request: PageRequest, refused: RefusedAction) -> Page:
+def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -> Page:
+    """The whole agent, and the button that did not work."""
     name = request.path["name"]
     explained = find_agent(request)
     status = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT, name)

@@ -56,11 +56,8 @@ class DayRuns:
 class PlanLine:
     """One entry: its marks in the picture, the same as text, and its runs by day for the table."""
 
-    kind: str
-    name: str
+    entry: PlannedEntry
     label: str
-    zone: str
-    total: int
     note: str
     woken: str
     description: str
@@ -84,15 +81,14 @@ def show_plan(request: PageRequest) -> Page:
     data = cut(forecast.forecast_runs(shown, request.now, end), request.caller)
     axis = TimeAxis(begin, begin + SPAN, request.settings.zone)
     changes = [_read_change(each, axis) for each in data.clock_changes]
-    by_key = {(each.kind, each.name): each for each in data.entries}
-    lines = [_make_line(each, by_key[each.course.kind.value, each.course.name], changes, axis, end) for each in shown]
+    lines = [_make_line(each, entry, changes, axis, end) for each, entry in zip(shown, data.entries, strict=True)]
     context = {
         "lines": lines,
         "labels": list(axis.labels(HOURS_PER_LABEL)),
         "changes": changes,
         "begin": begin,
         "end": end,
-        "total_runs": sum(line.total for line in lines),
+        "total_runs": sum(each.total for each in data.entries),
         "matching": len(seen),
         "kind": kind,
         "kinds": KINDS,
@@ -109,11 +105,8 @@ def _make_line(
     woken = data.wakes
     note = "" if data.total else STATE_NOTES.get(data.state, data.state)
     return PlanLine(
-        kind=foreseen.course.kind.word,
-        name=foreseen.course.name,
+        entry=data,
         label=foreseen.course.kind.label_of(foreseen.course.name),
-        zone=zone.key,
-        total=data.total,
         note=note,
         woken=_woken_text(woken) if woken else "",
         description="; ".join(f"{each.day}: {each.times}" for each in days) or note,

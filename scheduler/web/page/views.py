@@ -161,10 +161,13 @@ def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters:
 
 def _render_view(show: Show, concern: Concern, api: ApiRequest, session: Session, url: str) -> Response:
     authorize(api, "read", concern)
+    return render_page(read_page(show, api, session, url), shared_values(api, session, url))
+
+
+def read_page(show: Show, api: ApiRequest, session: Session, url: str) -> Page:
+    """What a view shows now. Blocks."""
     with open_reader(api.app_state) as db:
-        request = PageRequest(api, session, db, api.app_state.settings(), api.app_state.clock(), url)
-        page = show(request)
-    return render_page(page, shared_values(api, session, url))
+        return show(PageRequest(api, session, db, api.app_state.settings(), api.app_state.clock(), url))
 
 
 def form_endpoint(
