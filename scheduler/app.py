@@ -31,6 +31,7 @@ from scheduler.engine import config_reload, daemon_problems, startup
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.daemon_executors import DaemonExecutors
+from scheduler.engine.daemon_problems import FailedWrites
 from scheduler.engine.deadman_switch import Pinger
 from scheduler.engine.delivery import Poller, button_listener
 from scheduler.engine.inbox import Inbox, Refused, Request
@@ -175,6 +176,7 @@ class Daemon:
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
         report = lambda problem: inbox.submit(NoteDeadmanProblem(problem))  # noqa: E731
+        self.engine.failed_writes = after.engine.failed_writes if after else None
         self._pinger = Pinger(self._executors.pings, self.engine.health, report)
         self._buttons: Poller | None = None
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
@@ -321,6 +323,8 @@ class Daemon:
         """End without writing anything, because another daemon leads or may lead. Returns STANDS_BY_AGAIN."""
         problem = self._standby.lost_because or self.engine.health.problem
         log_event(logging.ERROR, "leadership_lost", problem=problem)
+        # The new engine reports how long the database could not be written, unless another daemon leads in the meantime.
+        self.engine.failed_writes = self.engine.failed_writes or FailedWrites(utc_now(), problem or "another daemon leads")
         self._standby.lose(problem or "")
         deadline = time.monotonic() + END_RUNS_TIMEOUT
         while self._executors.remote is None and self.runs.inflight() and time.monotonic() < deadline:
@@ -358,6 +362,9 @@ class Daemon:
         may_lack = boots.may_lack_commits(self.store.connection, self.store.server_identity, self._last_write)
         if may_lack:
             log_event(logging.ERROR, "commits_lost", problem=COMMITS_LOST, since=boots.last_tick_at(self.store.connection))
+        failed, last_tick_at = self.engine.failed_writes, boots.last_tick_at(self.store.connection)
+        if failed is not None and last_tick_at is not None and last_tick_at > failed.since:
+            self.engine.failed_writes = None  # another daemon has led, so it could be written
         if (difference := boots.find_clock_difference(self.store.connection, utc_now())) is not None:
             log_event(logging.WARNING, "clock_differs", problem=difference)
         survivors = startup.end_orphans(self.store, runs_here=self._executors.remote is None)

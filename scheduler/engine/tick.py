@@ -147,7 +147,7 @@ class Engine:
         self._maintenance = MaintenanceState()
         self._grown_histories = GrownHistories()
         self._parts = TickParts(self.health.internal_errors)
-        self._failed_writes: FailedWrites | None = None  # since the last tick that was committed
+        self.failed_writes: FailedWrites | None = None  # since the last tick that was committed, maybe by a former leader
         self._lost_commits: LostCommits | None = None
         self.last_write_at: datetime | None = None  # the time of the last tick that has written something
         self._requests_before_starts = 0  # that are left from an earlier tick; no run starts before they are applied
@@ -172,7 +172,7 @@ class Engine:
         except DatabaseUnavailable as error:
             again_at = reading.now + self._retry_wait(reading.now, error)
         else:
-            self._failed_writes = None
+            self.failed_writes = None
             self._finish_tick(ticked, reading)
             again_at = ticked.again_at
         again_at = min(again_at, self._deadlines.enforce_deadlines(reading) or again_at)
@@ -200,7 +200,7 @@ class Engine:
                 if tick.tx.events:
                     parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
                 is_minute_over = maintained.done_at == tick.now
-                if is_minute_over or tick.broken or self._failed_writes:
+                if is_minute_over or tick.broken or self.failed_writes:
                     follow = partial(self._follow_daemon_problems, tick, is_minute_over=is_minute_over)
                     parts.run(tick, TickPart.DAEMON_PROBLEMS, follow, None)
                 again_at = tick.now if work.is_more_left else self._next_tick_time(tick, work, len(claims), deliveries, late_at)
@@ -214,8 +214,8 @@ class Engine:
         return ticked
 
     def _follow_daemon_problems(self, tick: Tick, *, is_minute_over: bool) -> None:
-        if self._failed_writes is not None:
-            daemon_problems.note_failed_writes(tick, self._failed_writes, self.store.shortage())
+        if self.failed_writes is not None:
+            daemon_problems.note_failed_writes(tick, self.failed_writes, self.store.shortage())
         if tick.broken:
             daemon_problems.note_internal_errors(tick)
         if is_minute_over:
@@ -367,7 +367,7 @@ class Engine:
 
     def _retry_wait(self, now: datetime, error: DatabaseUnavailable) -> timedelta:
         """The wait after a tick that could not be committed: none if the disk reserve makes room."""
-        self._failed_writes = FailedWrites(self._failed_writes.since if self._failed_writes else now, str(error))
+        self.failed_writes = FailedWrites(self.failed_writes.since if self.failed_writes else now, str(error))
         if isinstance(error, DatabaseFull) and self.store.make_room():
             return timedelta()
         self.health.failed_commits += 1

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,9 +31,10 @@ from simulated_clock import SimulatedClock
 from warm_start import Heartbeatd
 from world import MakeWorld, utc
 
-from scheduler.app import Daemon
+from scheduler.app import Daemon, read_clocks
 from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
+from scheduler.engine.daemon_problems import DATABASE
 from scheduler.extras.cluster.command_lanes import try_to_hold_lane
 from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
@@ -715,16 +717,36 @@ class FormerLeader:
         self.config, self.environ = folder / "config.yaml", environ or {}
         self.yaml = FLEET.format(address=address, reload=reload)
         self.config.write_text(self.yaml, "utf-8")
-        self._daemon = self._lead(Daemon(self.config, self.environ, listen=False))
+        self._daemon = Daemon(self.config, self.environ, listen=False)
+        self.lead()
+
+    @property
+    def store(self) -> Store:
+        return self._daemon.store
 
     def return_to_standby(self) -> Daemon:
         self._daemon._close_connections()  # this also releases the lease, so that the test need not wait for its end
         self._daemon = Daemon(self.config, self.environ, listen=False, after=self._daemon)
         return self._daemon
 
+    def lose_lease(self) -> Daemon:
+        """The daemon ends without the lease, which another daemon may take when it has expired. Another one stands by."""
+        self._daemon._yield_leadership()
+        self._daemon = Daemon(self.config, self.environ, listen=False, after=self._daemon)
+        return self._daemon
+
+    def tick_later(self, after: timedelta = timedelta()) -> None:
+        """The daemon that leads ticks, as if so much time had passed."""
+        reading = read_clocks()
+        self._daemon.engine.tick(replace(reading, now=reading.now + after, monotonic=reading.monotonic + after.total_seconds()))
+
+    def lead(self) -> None:
+        assert self._daemon._wait_to_lead(None)
+        self._daemon._start_engine(at_once=False)
+
     def lead_again(self) -> list[str]:
         """The agents of the daemon that leads."""
-        self._lead(self._daemon)
+        self.lead()
         self._daemon._run_tick()
         return sorted(
             row["name"] for row in self._daemon.store.connection.execute("select name from entry where state <> 'removed'")
@@ -733,11 +755,25 @@ class FormerLeader:
     def close(self) -> None:
         self._daemon._close_connections()
 
-    @staticmethod
-    def _lead(daemon: Daemon) -> Daemon:
-        assert daemon._wait_to_lead(None)
-        daemon._start_engine(at_once=False)
-        return daemon
+
+@pytest.mark.parametrize("another_leads", [False, True], ids=["alone", "another daemon leads in the meantime"])
+def test_a_daemon_that_loses_its_lease_because_the_server_is_down_reports_for_how_long(
+    address: str, tmp_path: Path, postgres: PostgresServer, *, another_leads: bool
+) -> None:
+    """Its last ticks could not say so, and the one that leads next has not seen them."""
+    with PostgresProxy(address) as proxy, closing(FormerLeader(tmp_path, proxy.dsn)) as former:
+        former.tick_later()
+        proxy.cut_off()
+        former.tick_later(timedelta(seconds=1))
+        former.lose_lease()
+        postgres.query(address, EXPIRE)
+        proxy.listen()
+        if another_leads:
+            postgres.query(address, "update heartbeatd.boot set last_tick_at = last_tick_at + 60000")
+        former.lead()
+        former.tick_later(timedelta(minutes=5))
+        found = problems.problems_of(former.store.connection, Subject.of_daemon())
+        assert [each.key for each in found if each.over_at] == ([] if another_leads else [DATABASE])
 
 
 def test_a_new_leader_renews_its_lease_while_it_reads_its_tables(address: str, tmp_path: Path, postgres: PostgresServer) -> None:
