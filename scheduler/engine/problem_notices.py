@@ -29,10 +29,7 @@ def send_message(tick: Tick, news: News, about: Origin, text: str, *, title: str
     if text:
         target = notices.target_or_substitute(tick, news.target)
         name = _name_of_notice(tick, news, about)
-        sent = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (target,), title, hold)
-        queued = sent.get(target)
-        if queued is None and news.change is Change.OPENED:
-            return  # the same run has sent it before, and another run will send it again
+        queued = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (target,), title, hold)[target]
     problems.save_notice(tick.tx, news.problem.id, news.target, news.known, queued)
 
 
@@ -58,9 +55,7 @@ def send_ends_together(tick: Tick, about: Origin, ended: Iterable[Problem]) -> f
     for target, text in notices.text_by_target(news, tick.plan.settings.zone).items():
         name = f"over {news[0].problem.number}{f' to {target.recipient}' if target.recipient else ''}"
         sent = notices.target_or_substitute(tick, target)
-        written = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (sent,))
-        if sent in written:
-            queued[target] = written[sent]
+        queued[target] = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (sent,))[sent]
     record_news(tick.tx, news, queued)
     return frozenset(queued)
 

@@ -154,10 +154,12 @@ def queue_notice(
     """Queue a notification about a run; there is one of each kind (`notice`) per run.
 
     The title is the entry's name unless `title` is given. With `hold` it is not sent before that time, unless it is released.
-    Returns the id of the last part for each target, without targets that had it already.
+    Returns the id of the last part for each target, also if it was queued there already: two recipients may have one substitute.
     """
-    written = {target: _queue_parts(tx, channels, about, target, message, notice, title, hold) for target in targets}
-    return {target: row["id"] for target, row in written.items() if row}
+    query = "select max(id) from outbox where run_id = ? and notice = ? and channel = ? and whom = ?"
+    for target in targets:
+        _queue_parts(tx, channels, about, target, message, notice, title, hold)
+    return {each: tx.db.execute(query, (about.run_id, notice, each.channel, each.recipient)).fetchone()[0] for each in targets}
 
 
 def _queue_parts(

@@ -533,6 +533,27 @@ def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -
     assert notices(world) == [("opened p1", "other", "delivered")]
 
 
+def test_recipients_whose_channels_fail_get_the_end_once_in_the_log(make_world: MakeWorld) -> None:
+    """Both had been sent the failure. The message to one of them is given up when the end is in the log already."""
+    jobs = """\
+cron:
+  sick: {schedule: "0 8-16 * * *", command: look, deliver: [hook, other]}
+  ops: {schedule: "30 8 * * *", command: look, deliver: hook}
+  web: {schedule: "30 8 * * *", command: look, deliver: other}
+"""
+    results = iter([1])
+    world = make_world(HOOKS + jobs, scripts={"sick": lambda _: next(results, ""), "ops": lambda _: 1, "web": lambda _: 1})
+    late = DeliveryResult("retry", "busy")
+    world.send = lambda each: TAKEN if each.channel.name == "hook" else late
+    world.run_until("2026-03-02 08:29")
+    world.send = lambda each: late if each.message.name == "sick" else REFUSED
+    world.run_until("2026-03-02 09:30")
+    world.send = lambda _: REFUSED
+    world.run_until("2026-03-02 16:30")
+    sent = [text.split()[0] for text in notice_texts(world) if "cron/sick" in text]
+    assert sent == ["warning", "warning", "over"], notices(world)
+
+
 def test_a_message_to_a_removed_channel_is_reported_on_another_channel(make_world: MakeWorld) -> None:
     world = make_world(HOOKS + agent(deliver="hook"))
     alert_in_every_run(world)
