@@ -82,6 +82,15 @@ class Source:
         return open_for_reading(self.files)
 
 
+def known_subjects(db: sqlite3.Connection, config: Path) -> list[tuple[str, str]]:
+    """The kind and name of each agent and job in the database, and of each channel in the config."""
+    from scheduler.config.file.lenient_reading import read_names
+    from scheduler.model.problem import CHANNEL
+    from scheduler.store.entries import states_and_schedules
+
+    return [*states_and_schedules(db), *((CHANNEL, name) for name in read_names(config)["channels"])]
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonProcess:
     """A running daemon. All values are None until it has written them to its lock file."""

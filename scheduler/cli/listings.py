@@ -20,7 +20,7 @@ from heartbeatd.answers import (
 )
 from heartbeatd.questions import ListRuns
 from scheduler.cli import options
-from scheduler.cli.daemon_files import Source
+from scheduler.cli.daemon_files import Source, known_subjects
 from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
     Column,
@@ -42,7 +42,6 @@ from scheduler.model.budget import describe_unknown
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.store import run_history
-from scheduler.store.entries import states_and_schedules
 from scheduler.store.outbox import hold_text, list_messages
 from scheduler.store.run_history import RunFilter
 
@@ -207,7 +206,7 @@ def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
     now = utc_now()
     with source.open() as db:
-        everything, known = problem_list.list_problems(db, now), states_and_schedules(db)
+        everything, known = problem_list.list_problems(db, now), known_subjects(db, source.config)
     try:
         found = problem_list.choose_problems(everything, name, known, also_over=also_over)
     except LookupError as error:

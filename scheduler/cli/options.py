@@ -258,10 +258,10 @@ def complete_names(*words: str) -> Completion:
     """
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-        from scheduler.config.file.lenient_reading import read_entry_names
+        from scheduler.config.file.lenient_reading import read_names
         from scheduler.model.outcome import Kind
 
-        found = read_entry_names(ctx.params.get("path") or Path("config.yaml"))
+        found = read_names(ctx.params.get("path") or Path("config.yaml"))
         kinds = [kind for kind in Kind if not words or kind.word in words]
         labels = {kind.label_of(name): name for kind in kinds for name in found[kind.section]}
         times = Counter(labels.values())

@@ -30,7 +30,6 @@ from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.store import run_history, wakes
 from scheduler.store.database import parse_row_id
-from scheduler.store.entries import states_and_schedules
 from scheduler.store.outbox import MOVABLE, list_messages
 from scheduler.system import log
 
@@ -197,7 +196,7 @@ def send_for_problem(make: Make, problem: str, key: str | None, path: Path) -> N
 def _number_of_problem(name: str, key: str, path: Path) -> str:
     """The number of the problem of an entry with this key, which is not over. Case and blanks in the key are ignored."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-        everything, known = problem_list.list_problems(db, utc_now()), states_and_schedules(db)
+        everything, known = problem_list.list_problems(db, utc_now()), daemon_files.known_subjects(db, path)
     try:
         own = problem_list.choose_problems(everything, name, known, also_over=False)
     except LookupError as error:

@@ -10,9 +10,8 @@ from datetime import datetime
 from heartbeat.findings import Severity, comparable_key
 from heartbeatd import answers
 from heartbeatd.answers import EntryName, ProblemNotice
-from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
-from scheduler.model.problem import Problem, Told
+from scheduler.model.problem import Problem, Subject, Told
 from scheduler.store import problems
 
 NUMBER = re.compile("p[0-9]+")
@@ -30,15 +29,17 @@ def list_problems(db: sqlite3.Connection, now: datetime, *, also_over: bool = Tr
 
 
 def choose_problems(
-    found: Collection[answers.Problem], named: str | None, known: Collection[Key], *, also_over: bool
+    found: Collection[answers.Problem], named: str | None, known: Iterable[tuple[str, str]], *, also_over: bool
 ) -> list[answers.Problem]:
     """Those that have a number (in any state), or are those of a subject, or all. Others are left out if they were not reported.
 
-    Raises LookupError with a noun for an unknown number, or for a name that neither a problem nor one of the `known` entries has.
+    `known` are the kinds and names of agents, jobs and channels. The daemon is always known. Raises LookupError with a noun for
+    an unknown number, or for an unknown name that has no problem either.
     """
     named_ones = [each for each in found if named is None or named in _names_of(each)]
-    if named and not named_ones and not any(named in (name, kind.label_of(name)) for kind, name in known):
-        raise LookupError(f"problem {named}" if NUMBER.fullmatch(named) else f"agent, job or problem {named!r}")
+    names = {name for subject in (*known, Subject.of_daemon()[:2]) for name in (subject[1], Subject(*subject).label)}
+    if named and not named_ones and named not in names:
+        raise LookupError(f"problem {named}" if NUMBER.fullmatch(named) else f"agent, job, channel or problem {named!r}")
     return [each for each in named_ones if also_over or each.number == named or each.state in LISTED]
 
 

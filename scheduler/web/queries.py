@@ -34,6 +34,7 @@ from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
+from scheduler.model.problem import CHANNEL
 from scheduler.store import agent_memory, disk_reserve, entries, outbox, run_history
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
@@ -157,7 +158,8 @@ def list_problems(request: ApiRequest, question: ListProblems) -> answers.Proble
     also_over = question.state == "all"
     with open_reader(request.app_state) as db:
         found = problem_list.list_problems(db, request.app_state.clock(), also_over=also_over or question.name is not None)
-        known = [key for key in entries.states_and_schedules(db) if request.caller.may_access(*key)]
+        subjects = [*entries.states_and_schedules(db), *((CHANNEL, name) for name in request.app_state.settings().channels)]
+        known = [subject for subject in subjects if request.caller.may_access(*subject)]
     seen = cut(answers.ProblemList(problems=found), request.caller).problems
     try:
         return answers.ProblemList(problems=problem_list.choose_problems(seen, question.name, known, also_over=also_over))

@@ -86,6 +86,15 @@ def test_one_command_lists_everything_that_is_wrong_the_most_severe_first(comman
         assert subjects(command, name) == [("p2", "cron/backup", "open")]
 
 
+def test_a_channel_or_a_daemon_that_works_has_no_problems(command: Command) -> None:
+    for name in ("phone", "channel/phone", "daemon"):
+        assert command(name) == ["there are no open problems"]
+        assert command(name, "--all") == ["there are no problems"]
+    assert command("phones", code=2) == [
+        "heartbeatd: no agent, job, channel or problem 'phones'; `heartbeatd problems --all` lists all problems"
+    ]
+
+
 def test_a_problem_that_is_over_is_only_listed_with_all_or_by_its_number(world: World, command: Command) -> None:
     world.scripts["backup"] = lambda _: "well"
     world.run(minutes=30)
@@ -119,7 +128,7 @@ def test_a_problem_that_cannot_be_found_is_named_in_one_line(command: Command) -
         ("7",): "give the number of a problem, such as p12, or a name and a key; `heartbeatd problems` lists them",
         ("ops", "disk:/vra"): "ops has no open problem 'disk:/vra'; did you mean disk:/var?",
         ("backup", "mail"): "backup has no open problem 'mail'; `heartbeatd problems` lists them",
-        ("opps", "mail"): "no agent, job or problem 'opps'; `heartbeatd problems` lists them",
+        ("opps", "mail"): "no agent, job, channel or problem 'opps'; `heartbeatd problems` lists them",
     }.items():
         assert command("problems", "close", *words, code=2, verb=True) == [f"heartbeatd: {said}"]
     assert command("problems", "close", "p99", code=2, verb=True) == [
@@ -185,5 +194,5 @@ def test_a_failure_that_is_not_reported_yet_is_only_listed_with_all(world: World
 
 
 def test_an_unknown_number_or_name_is_answered_in_one_line(command: Command) -> None:
-    for named, what in {"p99": "problem p99", "opps": "agent, job or problem 'opps'"}.items():
+    for named, what in {"p99": "problem p99", "opps": "agent, job, channel or problem 'opps'"}.items():
         assert command(named, code=2) == [f"heartbeatd: no {what}; `heartbeatd problems --all` lists all problems"]

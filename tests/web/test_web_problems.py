@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from test_story_notices import process_result
-from web_daemon import TOKENS, WebDaemon
+from web_daemon import CONFIG, TOKENS, WebDaemon
 
 CHIEF, READER, OPSMAN, WAKER = (TOKENS[name] for name in ("chief", "reader", "opsman", "waker"))
 
@@ -77,12 +77,20 @@ def test_what_is_unknown_or_of_another_agent_is_answered_alike(daemon: WebDaemon
         (READER, "p99", "problem p99"),
         (OPSMAN, "p99", "problem p99"),
         (OPSMAN, "p7", "problem p7"),
-        (OPSMAN, "web", "agent, job or problem 'web'"),
-        (OPSMAN, "nobody", "agent, job or problem 'nobody'"),
+        (OPSMAN, "web", "agent, job, channel or problem 'web'"),
+        (OPSMAN, "nobody", "agent, job, channel or problem 'nobody'"),
     ):
         answer = daemon.get(f"/api/v1/problems?name={named}", token)
         assert (answer.status, answer.data["error"]["message"]) == (404, f"there is no {what}")
     assert listed(daemon, READER, "?name=web&state=open") != []
+
+
+def test_a_channel_without_a_problem_is_known_to_those_who_see_all_agents(tmp_path: Path) -> None:
+    channels = 'channels: {phone: {kind: webhook, url: "https://example.org"}}\n'
+    with WebDaemon(tmp_path, CONFIG + channels) as daemon:
+        assert [listed(daemon, READER, f"?name={name}") for name in ("phone", "channel/phone", "daemon")] == [[], [], []]
+        assert listed(daemon, OPSMAN, "?name=daemon") == []
+        assert daemon.get("/api/v1/problems?name=phone", OPSMAN).status == 404
 
 
 def test_a_problem_of_any_subject_is_acknowledged_and_closed(daemon: WebDaemon) -> None:

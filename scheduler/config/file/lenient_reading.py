@@ -19,8 +19,8 @@ def read_timezone_name(path: Path, environ: Mapping[str, str] | None = None) -> 
     return read_override(environ, TIMEZONE_OVERRIDE) or find_line_value(text, "timezone") or DEFAULT_TIMEZONE
 
 
-def read_entry_names(path: Path) -> dict[str, list[str]]:
-    """The names in the sections `agents` and `cron` of the config at `path`. A section that cannot be read has none."""
+def read_names(path: Path) -> dict[str, list[str]]:
+    """The names in the sections `agents`, `cron` and `channels` of a config. A section that cannot be read has none."""
     from scheduler.config.file import marked_yaml
     from scheduler.config.file.diagnostics import Diagnostics  # `status` does not parse the config, and does not need these
 
@@ -28,5 +28,5 @@ def read_entry_names(path: Path) -> dict[str, list[str]]:
         root = marked_yaml.parse_yaml(read_config_text(path) or "", Diagnostics(str(path)))
     except marked_yaml.UnreadableYaml:
         root = None
-    sections = {key: root.get(key) if isinstance(root, dict) else None for key in ("agents", "cron")}
+    sections = {key: root.get(key) if isinstance(root, dict) else None for key in ("agents", "cron", "channels")}
     return {key: [str(name) for name in found] if isinstance(found, dict) else [] for key, found in sections.items()}
