@@ -1,4 +1,7 @@
-"""Writes the man page from the help texts of all commands: `python packaging/manual.py > packaging/heartbeatd.1`."""
+"""Writes the man page from the help texts of all commands: `python packaging/manual.py > packaging/heartbeatd.1`.
+
+click-man would write a page for each command. One page with all commands can be searched.
+"""
 
 from __future__ import annotations
 

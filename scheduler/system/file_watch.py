@@ -1,4 +1,7 @@
-"""Watches config.yaml for changes, by checking it every two seconds."""
+"""Watches config.yaml for changes, by checking it every two seconds.
+
+One `stat` sees a write, a moved file and a changed link, on network folders too, where inotify reports nothing.
+"""
 
 from __future__ import annotations
 

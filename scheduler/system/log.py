@@ -131,6 +131,8 @@ def _shorten_value(text: str) -> str:
     return text[:MAX_VALUE_LENGTH] + f"...({over} more)"
 
 
+# structlog's logfmt leaves carriage returns, ANSI codes, U+2028, direction marks and lone surrogates as they are, so an answer
+# could forge a line or control a terminal. It would also double the backslashes of values that are escaped before it gets them.
 def _escape_text(text: str) -> str:
     if text.isprintable() and "\\" not in text:
         return text

@@ -1,4 +1,7 @@
-"""Reports readiness, watchdog pings, reloads and the stop to systemd, if the service has `Type=notify`."""
+"""Reports readiness, watchdog pings, reloads and the stop to systemd, if the service has `Type=notify`.
+
+The package sdnotify blocks while systemd hangs, and reports no error.
+"""
 
 from __future__ import annotations
 
