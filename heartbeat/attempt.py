@@ -23,7 +23,17 @@ from heartbeat.checks import (
 from heartbeat.decision import decision_prompt
 from heartbeat.evidence import Answers, Look, read_lines
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_question, compose_task, prompt_meta, task_meta
+from heartbeat.prompt import (
+    NO_MEMORY,
+    Memory,
+    Prompt,
+    PromptFacts,
+    compose_prompt,
+    compose_question,
+    compose_task,
+    prompt_meta,
+    task_meta,
+)
 from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, SentPrompt
 from heartbeat.runners import Action, AgentRequest, Answer, Call, Decision, Failure, Resources, TurnLimits
 from heartbeat.runners import dispatch as runners
@@ -56,21 +66,15 @@ class Given:
     """What is known before an attempt begins.
 
     `facts` are those of the prompt, without what the attempt itself reads. `blocked` has the reasons not to call the agent, each
-    with its details. `last_prompted` holds when each checklist item was last in a prompt. `last_precheck` is the digest of the
-    precheck's output at the last complete answer, at the time `looked_at`, and `left_out` has the digests of the lines that the
-    agent has left out on purpose. `messages` are those of the session, as (role, text). `meta` describes the run for the runner.
-    `turns` is what a budget has reserved for all calls; `has_budget`: further calls must fit into it.
+    with its details. `meta` describes the run for the runner. `turns` is what a budget has reserved for all calls; `has_budget`:
+    further calls must fit into it.
     """
 
     facts: PromptFacts
     woken: bool = False
     blocked: Mapping[Skip, str | None] = field(default_factory=dict)
     slot: datetime | None = None
-    last_prompted: Mapping[str, datetime] = field(default_factory=dict)
-    last_precheck: str | None = None
-    looked_at: datetime | None = None
-    left_out: frozenset[str] = frozenset()
-    messages: tuple[tuple[str, str], ...] = ()
+    memory: Memory = NO_MEMORY
     meta: Mapping[str, object] = field(default_factory=dict)
     turns: TurnLimits | None = None
     has_budget: bool = False
@@ -122,9 +126,9 @@ class _Attempt:
         await _make_workspace(self.resources, self.agent.workspace, check or self.agent.runner)
         if check is None:
             return await self.compose_and_call(None)
-        now, looked_at = self.given.facts.now, self.given.looked_at
+        now, looked_at = self.given.facts.now, self.given.memory.looked_at
         is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
-        last = None if is_old else self.given.last_precheck
+        last = None if is_old else self.given.memory.last_precheck
         checked = await precheck.run_precheck(self.agent, check, last, self.resources.start)
         if checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.timeout:
             return replace(INTERRUPTED_PRECHECK, precheck=checked)
@@ -143,7 +147,7 @@ class _Attempt:
 
     def texts(self, prompt: Prompt) -> tuple[str, ...]:
         """The prompt, and the messages before it."""
-        return prompt.text, *(text for _, text in self.given.messages)
+        return prompt.text, *(text for _, text in self.given.memory.messages)
 
     async def why_too_large(self, request: AgentRequest, prompt: Prompt, *, may_count: bool = True) -> str | None:
         """The size of a prompt that is too large for its limit; None if it is not. `may_count`: its provider may count it.
@@ -218,7 +222,7 @@ class _TaskAttempt(_Attempt):
         prompt = compose_task(self.task.text, agent, facts.now, files, checked)
 
         def meta() -> dict[str, object]:
-            return {**task_meta(name, agent, facts.now, facts.activity), **self.given.meta}
+            return {**task_meta(name, agent, facts.now, facts.past.activity), **self.given.meta}
 
         time_left = self.time_left() if checked else self.timeout
         request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, time_left, meta, limits=self.turn_limits())
@@ -318,7 +322,7 @@ class _HeartbeatAttempt(_Attempt):
         result = first = await self.call(request, prompt, classify)
         if not self.spec.ask_again or first.outcome not in ANSWERED or first.truncated:
             return first
-        answers = Answers(_look_of_run(facts, self.given.left_out))
+        answers = Answers(_look_of_run(facts, self.given.memory.left_out))
         if first.report is None and first.message and not answers.look.problems and answers.look.lines is None:
             return first  # a text of an agent that has no problems is a note
         answers.add(first.report, first.message or "")
@@ -370,7 +374,7 @@ class _HeartbeatAttempt(_Attempt):
             spec.workspace,
             time_left,
             meta,
-            self.given.messages,
+            self.given.memory.messages,
             form="findings" if spec.answer == "structured" else "text",
             limits=self.turn_limits(),
         )
@@ -393,7 +397,7 @@ def read_situation(spec: Heartbeat, given: Given) -> Situation:
         checklist=load_checklist(spec),
         blocked=given.blocked,
         slot=given.slot,
-        last_prompted=given.last_prompted,
+        last_prompted=given.memory.last_checked,
     )
 
 

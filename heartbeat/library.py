@@ -16,7 +16,7 @@ from heartbeat.decision import InvalidDecision, parse_decision
 from heartbeat.evidence import OpenProblem
 from heartbeat.findings import Finding, merge_by_key
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
-from heartbeat.prompt import PromptFacts, PromptWake
+from heartbeat.prompt import Memory, Past, PromptFacts, PromptWake
 from heartbeat.result import AttemptResult, Outcome
 from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources
 from heartbeat.runners.agent_json import parse_answer
@@ -124,13 +124,12 @@ def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str |
     given = Given(
         PromptFacts(
             now,
-            before.asked_at,
-            before.failures,
+            Past(before.asked_at, before.failures),
             (PromptWake("manual", "caller", 1, woken_by),) if woken_by is not None else (),
             problems=_known_problems(before),
         ),
         woken=woken_by is not None,
-        last_prompted=dict(before.checked),
+        memory=Memory(last_checked=dict(before.checked)),
     )
     resources = Resources(_NO_RESOURCE, _NO_RESOURCE, own_agent=_CallersAgent(spec))
     run = _settle(settings, before, now, _finish(attempt(settings, given, resources, lambda: _NO_TIME)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -90,20 +90,45 @@ class AgentActivity:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of the runs before this one, and of the agent since."""
+
+    last_beat: datetime | None = None
+    failures: int = 0  # in a row
+    last_success: datetime | None = None
+    last_error: str | None = None  # of the previous run, if it failed
+    up_since: datetime | None = None  # when the daemon started, or its machine last woke up
+    activity: AgentActivity | None = None  # what a gateway last reported about the agent
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the agent and its precheck have said before."""
+
+    messages: tuple[tuple[str, str], ...] = ()  # of the agent's session, as (role, text)
+    last_checked: Mapping[str, datetime] = field(default_factory=dict)  # by the hash of a checklist item
+    last_precheck: str | None = None  # the digest of the output of the last precheck
+    looked_at: datetime | None = None  # the time of the agent's last complete answer
+    left_out: frozenset[str] = frozenset()  # the digests of lines that it has left out on purpose
+    problems: tuple[OpenProblem, ...] = ()  # that it has reported and that are open
+
+
+NO_PAST, NO_MEMORY = Past(), Memory()
+
+
+@dataclass(frozen=True, slots=True)
 class PromptFacts:
     """Everything that a prompt is made of, except the heartbeat's own words.
 
-    `now` and `last_beat` are aware, UTC. `failures` is the number of failures in a row until now. `checklist` is the text as it
-    was read, `context` and `memory` are (file name, text). `tasks` are those that a decision has chosen, in place of the
-    checklist. `precheck` is its result. `progress` counts the boxes of the checklist and the memory. `up_since` is when the
-    daemon was started, or when its machine last woke from sleep. `wakes` are in the order in which their texts are shown, as
-    long as there is room: `limit` is that of the whole prompt, None for the heartbeat's own. `messages` are sent together with
-    the prompt. `run` is the ID of the run. `problems` are the open ones, the most important first.
+    `checklist` is the text as it was read, `context` and `memory` are (file name, text). `tasks` are those that a decision has
+    chosen, in place of the checklist. `precheck` is its result. `progress` counts the boxes of the checklist and the memory.
+    `wakes` are in the order in which their texts are shown, as long as there is room: `limit` is that of the whole prompt, None
+    for the heartbeat's own. `messages` are sent together with the prompt. `run` is the ID of the run. `problems` are the open
+    ones, the most important first.
     """
 
     now: datetime
-    last_beat: datetime | None = None
-    failures: int = 0
+    past: Past = NO_PAST
     wakes: tuple[PromptWake, ...] = ()
     checklist: str = ""
     context: tuple[tuple[str, str | FileProblem], ...] = ()
@@ -111,10 +136,6 @@ class PromptFacts:
     precheck: PrecheckResult | None = None
     memory: tuple[tuple[str, str | FileProblem], ...] = ()
     progress: Progress = NO_PROGRESS
-    last_success: datetime | None = None
-    last_error: str | None = None
-    up_since: datetime | None = None
-    activity: AgentActivity | None = None
     limit: PromptLimit | None = None
     messages: tuple[str, ...] = ()
     run: int | None = None
@@ -177,20 +198,21 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
     """The same facts as data for the runner, without the texts of files, and with the last MAX_META_TEXT characters of a wake's
     text.
     """
+    past = facts.past
     return {
         "agent": heartbeat.name,
         **time_meta(facts.now, heartbeat.zone),
-        "last_beat": _format_utc(facts.last_beat) if facts.last_beat else None,
-        "seconds_since_last_beat": int(_time_since(facts.last_beat, facts.now).total_seconds()) if facts.last_beat else None,
-        "failures": facts.failures,
-        "last_success": _format_utc(facts.last_success) if facts.last_success else None,
-        "last_error": squeeze(facts.last_error, MAX_META_TEXT) if facts.last_error else None,
+        "last_beat": _format_utc(past.last_beat) if past.last_beat else None,
+        "seconds_since_last_beat": int(_time_since(past.last_beat, facts.now).total_seconds()) if past.last_beat else None,
+        "failures": past.failures,
+        "last_success": _format_utc(past.last_success) if past.last_success else None,
+        "last_error": squeeze(past.last_error, MAX_META_TEXT) if past.last_error else None,
         "interval_seconds": int(heartbeat.interval.total_seconds()) if heartbeat.interval else None,
         "schedule": heartbeat.schedule,
         "deliver": list(heartbeat.deliver),
         "session": "main" if heartbeat.session_keep else "isolated",
-        "uptime_seconds": int(_time_since(facts.up_since, facts.now).total_seconds()) if facts.up_since else None,
-        **activity_meta(facts.activity),
+        "uptime_seconds": int(_time_since(past.up_since, facts.now).total_seconds()) if past.up_since else None,
+        **activity_meta(past.activity),
         "light_context": heartbeat.light_context,
         "tasks": facts.tasks,
         "precheck": _precheck_meta(facts.precheck) if facts.precheck else None,
@@ -265,13 +287,15 @@ PARTS_BEFORE_WAKES = frozenset({"contract", "time", "last_beat", "failures", "ac
 
 
 def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[PromptPart]:
+    past = facts.past
     yield PromptPart("contract", f"{(heartbeat.prompt or _TASK).strip()}\n{_RULES}\n{_answer_rules(heartbeat)}")
     yield time_part(facts.now, heartbeat.zone)
-    yield PromptPart("last_beat", _last_beat_text(facts))
-    if facts.failures:
-        yield PromptPart("failures", f"Failed runs in a row before this one: {facts.failures}.")
-    if facts.activity and (waiting := _waiting_text(facts.activity)):
-        yield PromptPart("activity", f"Reported {abbreviate_duration(facts.now - facts.activity.at)} ago: {waiting}.")
+    since = past.last_beat and f"Time since the last run: {abbreviate_duration(facts.now - past.last_beat)}."
+    yield PromptPart("last_beat", since or "This is the first run.")
+    if past.failures:
+        yield PromptPart("failures", f"Failed runs in a row before this one: {past.failures}.")
+    if past.activity and (waiting := _waiting_text(past.activity)):
+        yield PromptPart("activity", f"Reported {abbreviate_duration(facts.now - past.activity.at)} ago: {waiting}.")
     if facts.problems:
         yield _problems_part(facts, heartbeat.zone)
     if facts.precheck:
@@ -308,12 +332,6 @@ def _problem_line(known: OpenProblem, zone: ZoneInfo) -> str:
     reported = f", reported {known.reported_at.astimezone(zone):%Y-%m-%d %H:%M}" if known.reported_at else ""
     since = f"{known.since.astimezone(zone):%Y-%m-%d %H:%M}"
     return f"[{known.label}] {known.severity.value}, since {since}{reported}: {squeeze(known.text, MAX_CONDITION_TEXT)}"
-
-
-def _last_beat_text(facts: PromptFacts) -> str:
-    if facts.last_beat is None:
-        return "This is the first run."
-    return f"Time since the last run: {abbreviate_duration(facts.now - facts.last_beat)}."
 
 
 def _waiting_text(activity: AgentActivity) -> str:

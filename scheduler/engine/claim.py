@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from heartbeat.prompt import AgentActivity
+from heartbeat.prompt import AgentActivity, Memory, Past
 from scheduler.engine import budget_reservations, planning, recovery, settle
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
 from scheduler.model import entry_schedule
-from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun, Past
+from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
 from scheduler.model.outcome import WOKEN, Kind, Skip, Trigger

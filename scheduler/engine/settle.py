@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+from heartbeat.prompt import Memory
 from heartbeat.result import AttemptResult
 from heartbeat.runners import Call, Tokens
 from heartbeat.verdict import with_cut_note
@@ -32,7 +33,7 @@ from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import Price, call_cost
 from scheduler.model.circuit import is_answered
-from scheduler.model.entry import Claim, Entry, Facts, Memory, OpenRun
+from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import (
     CallCharged,

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from heartbeat.evidence import OpenProblem
-from heartbeat.prompt import AgentActivity
+from heartbeat.prompt import NO_MEMORY, NO_PAST, Memory, Past
 from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
@@ -73,30 +72,6 @@ class OpenRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What is known of the runs before this one, and of the agent since."""
-
-    last_beat: datetime | None = None
-    failures: int = 0  # in a row
-    last_success: datetime | None = None
-    last_error: str | None = None  # of the previous run, if it failed
-    up_since: datetime | None = None  # when the daemon started, or its machine last woke up
-    activity: AgentActivity | None = None  # what a gateway last reported about the agent
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What the agent and its precheck have said before."""
-
-    messages: tuple[tuple[str, str], ...] = ()  # of the agent's session, as (role, text)
-    last_checked: Mapping[str, datetime] = field(default_factory=dict)  # by the hash of a checklist item
-    last_precheck: str | None = None  # the digest of the output of the last precheck
-    looked_at: datetime | None = None  # the time of the agent's last complete answer
-    left_out: frozenset[str] = frozenset()  # the digests of lines that it has left out on purpose
-    problems: tuple[OpenProblem, ...] = ()  # that it has reported and that are open
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What the engine knows when it claims an attempt, by its owner.
 
@@ -108,8 +83,8 @@ class Facts:
     reserved: Reservation | None = None  # what it may use of its budgets, None without one
     probes: tuple[Circuit, ...] = ()  # the open circuit breakers that it may probe
     wakes: tuple[Wake, ...] = ()
-    past: Past = Past()
-    memory: Memory = Memory()
+    past: Past = NO_PAST
+    memory: Memory = NO_MEMORY
     traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
 
 

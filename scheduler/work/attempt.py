@@ -70,20 +70,15 @@ def classify_answer(entry: Entry, answer: Answer) -> AttemptResult:
 
 def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
     """What the attempt knows of a claim."""
-    run, past, memory, reserved = claim.run, claim.facts.past, claim.facts.memory, claim.facts.reserved
+    run, memory, reserved = claim.run, claim.facts.memory, claim.facts.reserved
     limit = replace(agent.prompt_limit, reserved=reserved.input_tokens if reserved else None)
     facts = PromptFacts(
         now=run.started_at,
-        last_beat=past.last_beat,
-        failures=past.failures,
+        past=claim.facts.past,
         wakes=tuple(
             PromptWake(wake.source, wake.sender, wake.count, wake.text, wake.outcome)
             for wake in interleave_senders(claim.facts.wakes)
         ),
-        last_success=past.last_success,
-        last_error=past.last_error,
-        up_since=past.up_since,
-        activity=past.activity,
         limit=limit,
         messages=tuple(text for _, text in memory.messages),
         run=run.id,
@@ -96,11 +91,7 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
         woken=run.trigger in WOKEN or bool(claim.facts.wakes),
         blocked=claim.facts.blocked,
         slot=run.slot,
-        last_prompted=memory.last_checked,
-        last_precheck=memory.last_precheck,
-        looked_at=memory.looked_at,
-        left_out=memory.left_out,
-        messages=memory.messages,
+        memory=memory,
         meta={
             "run": run.id,
             "trigger": run.trigger.value,

@@ -10,7 +10,7 @@ from loops import loop_over
 from test_prompt import OPS as BEAT
 
 from heartbeat.decision import TOOL_SCHEMA, InvalidDecision, decision_prompt, parse_decision
-from heartbeat.prompt import PromptFacts, PromptWake, compose_prompt
+from heartbeat.prompt import Past, PromptFacts, PromptWake, compose_prompt
 from heartbeat.runners import MAX_ANSWER, Action, Decision
 
 NOW = datetime(2026, 11, 20, 16, 30, tzinfo=UTC)
@@ -69,7 +69,7 @@ def test_the_schema_knows_the_same_actions() -> None:
 def test_the_decision_prompt_has_only_the_facts_and_the_checklist() -> None:
     facts = PromptFacts(
         now=NOW,
-        failures=2,
+        past=Past(failures=2),
         wakes=(PromptWake("cron", "backup", 1, "it failed"),),
         checklist="- look at the disk",
         context=(("SOUL.md", "I am a soul."),),

@@ -16,6 +16,7 @@ from heartbeat.prompt import (
     MAX_META_TEXT,
     MAX_WAKE_TEXT,
     AgentActivity,
+    Past,
     Prompt,
     PromptFacts,
     PromptWake,
@@ -29,8 +30,7 @@ OPS = replace(AGENT, zone=ZoneInfo("Asia/Ho_Chi_Minh"), context=("SOUL.md",))
 WAKE = PromptWake("cron", "nightly-backup", 1, "disk full", "failed")
 FULL = PromptFacts(
     NOW,
-    last_beat=NOW - timedelta(days=1, hours=2, minutes=5),
-    failures=3,
+    Past(last_beat=NOW - timedelta(days=1, hours=2, minutes=5), failures=3),
     wakes=(WAKE,),
     checklist="# List\n- look\n## Completed\n- old",
     context=(("SOUL.md", "be kind"),),
@@ -77,7 +77,8 @@ def test_the_time_is_local_with_weekday_and_zone() -> None:
 def test_the_prompt_has_the_time_since_the_last_run() -> None:
     for ago, words in ((timedelta(days=1, hours=2, minutes=5), "1d2h"), (timedelta(hours=-1), "0s")):
         assert (
-            part(compose_prompt(PromptFacts(NOW, last_beat=NOW - ago), OPS), "last_beat") == f"Time since the last run: {words}."
+            part(compose_prompt(PromptFacts(NOW, Past(last_beat=NOW - ago)), OPS), "last_beat")
+            == f"Time since the last run: {words}."
         )
 
 
@@ -134,13 +135,14 @@ def test_a_senders_name_stays_on_its_line() -> None:
 
 
 def test_meta_holds_the_same_facts_as_plain_data() -> None:
-    facts = replace(
-        FULL,
+    past = replace(
+        FULL.past,
         last_success=datetime(2026, 11, 19, 1, tzinfo=UTC),
         last_error="exit code 1:\nno mailbox",
         up_since=NOW - timedelta(hours=1),
         activity=AgentActivity(NOW - timedelta(minutes=30), queue=2),
     )
+    facts = replace(FULL, past=past)
     assert json.loads(json.dumps(prompt_meta(facts, OPS))) == {
         "agent": "ops",
         "now": "2026-11-20T09:30:00Z",
