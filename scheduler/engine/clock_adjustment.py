@@ -79,7 +79,11 @@ class ClockWatch:
 
     def see(self, reading: ClockReading) -> bool:
         """A tick starts. Returns whether the system clock has changed since the last one: it differs from the monotonic clock."""
-        has_changed = self._detect_change(reading)
+        last, self._last = self._last or reading, reading
+        change = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
+        has_changed = abs(change) >= CLOCK_CHANGE_THRESHOLD
+        if has_changed:
+            self._note_change(change, timedelta(seconds=max(0.0, reading.slept - last.slept)))
         # By the monotonic clock, which stands still while the machine is suspended.
         late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
         if late >= STALL_THRESHOLD:
@@ -87,20 +91,14 @@ class ClockWatch:
             self._stall += late
         return has_changed
 
-    def _detect_change(self, reading: ClockReading) -> bool:
-        last, self._last = self._last or reading, reading
-        change = (reading.now - last.now) - timedelta(seconds=reading.monotonic - last.monotonic)
-        if abs(change) < CLOCK_CHANGE_THRESHOLD:
-            return False
+    def _note_change(self, change: timedelta, slept: timedelta) -> None:
         direction = "forward" if change > timedelta() else "backward"
-        slept = timedelta(seconds=max(0.0, reading.slept - last.slept))
         self._health.clock_changes[direction] += 1
         log_event(logging.WARNING, "clock_jumped", direction=direction, by=change, slept=slept or None)
         self._change += change
         self._slept += slept
-        if change > timedelta():
-            self.awake_since = reading.now
-        return True
+        if change > timedelta() and self._last is not None:
+            self.awake_since = self._last.now
 
     def expect_tick(self, reading: ClockReading, at: datetime) -> None:
         """The next tick is due at `at`. If that is in the past, it waits for the concurrency limit, and is not late."""

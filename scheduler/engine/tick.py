@@ -331,8 +331,9 @@ class Engine:
         for _, run in work.runs:
             if runs_in_progress.is_unexpected(run.exception):
                 log_event(logging.ERROR, "runner_broken", error=run.exception)
-        self._deadlines.forget_runs(number for number, _ in work.runs)
-        self._runs.ack([number for number, _ in work.runs])
+        ended = [number for number, _ in work.runs]
+        self._deadlines.forget_runs(ended)
+        self._runs.ack(ended)
         self._deliveries.ack([number for number, _ in work.deliveries])
         self._publish_events(tick.tx.events)
         self.inbox.reply_to(work.requests)

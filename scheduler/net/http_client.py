@@ -285,9 +285,27 @@ class _ConnectionPool:
                 self.trust.load_verify_locations(self.network.ca_file)
 
     def get_session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
-        if (kept, guarded) not in self._sessions:
-            self._sessions[kept, guarded] = self._open_session(kept, guarded)
-        return self._sessions[kept, guarded]
+        """The session that keeps its connections, or not, and whose addresses are checked, or not. Opened at its first use."""
+        if (opened := self._sessions.get((kept, guarded))) is not None:
+            return opened
+        connector = _Connector(
+            resolver=self._resolver,
+            use_dns_cache=False,
+            limit=0,  # `limits.concurrency` is the limit
+            force_close=not kept,
+            socket_factory=_guarded_socket if guarded else None,
+            happy_eyeballs_delay=None,
+        )
+        self._sessions[kept, guarded] = session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT, sock_connect=CONNECT_TIMEOUT),
+            trace_configs=[_trace_requests()],
+            skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
+        )
+        return session
 
     def proxy_for(self, target: RequestUrl) -> URL | None:
         found = proxies.proxy_for(target.scheme, target.host, target.url.port or 0, self.network)
@@ -315,25 +333,6 @@ class _ConnectionPool:
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
-
-    def _open_session(self, kept: bool, guarded: bool) -> aiohttp.ClientSession:
-        connector = _Connector(
-            resolver=self._resolver,
-            use_dns_cache=False,
-            limit=0,  # `limits.concurrency` is the limit
-            force_close=not kept,
-            socket_factory=_guarded_socket if guarded else None,
-            happy_eyeballs_delay=None,
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT, sock_connect=CONNECT_TIMEOUT),
-            trace_configs=[_trace_requests()],
-            skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
-        )
 
 
 class _Connector(aiohttp.TCPConnector):

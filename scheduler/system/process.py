@@ -131,7 +131,20 @@ class Children:
         def open_process() -> _Spawned:
             if confirm is not None:
                 confirm()
-            return None if self._end_reason else _open_process(argv, self._environment(env), cwd, inherited)
+            if self._end_reason:
+                return None
+            return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
+                list(argv),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                close_fds=True,
+                pass_fds=inherited,
+                cwd=cwd,
+                env=self._environment(env),
+                start_new_session=True,
+            )
 
         if self._end_reason:
             raise _Unstarted(ENDED, self._end_reason)
@@ -342,8 +355,19 @@ class _ChildProcess:
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe
             pipe.close()
-        if not self.ended.done():
-            self.ended.set_result(self._make_result())
+        if self.ended.done():
+            return
+        result = ProcessResult(
+            exit_code=self._process.returncode,
+            output=bytes(self._output),
+            errors=bytes(self._errors),
+            truncated=self._output.truncated or self._flooded,
+            timed_out=self._end_reason == "timeout",
+            problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended" if self._flooded else None,
+            ended_by=self._end_reason,
+            size=self._output.total,
+        )
+        self.ended.set_result(result)
 
     def _write_stdin(self) -> None:
         try:
@@ -378,18 +402,6 @@ class _ChildProcess:
             return
         self._loop.remove_reader(fd)
         self._sources.pop(fd).close()
-
-    def _make_result(self) -> ProcessResult:
-        return ProcessResult(
-            exit_code=self._process.returncode,
-            output=bytes(self._output),
-            errors=bytes(self._errors),
-            truncated=self._output.truncated or self._flooded,
-            timed_out=self._end_reason == "timeout",
-            problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended" if self._flooded else None,
-            ended_by=self._end_reason,
-            size=self._output.total,
-        )
 
 
 class Conversation(_ChildProcess):
@@ -483,21 +495,6 @@ class _SpawnThreads:
 
 
 _spawn_threads = _SpawnThreads()
-
-
-def _open_process(argv: Sequence[str], env: Mapping[str, str], cwd: Path, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
-        list(argv),
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        close_fds=True,
-        pass_fds=inherited,
-        cwd=cwd,
-        env=env,
-        start_new_session=True,
-    )
 
 
 def _signal_group(group: int, number: int) -> bool:
