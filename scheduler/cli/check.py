@@ -82,7 +82,7 @@ def _show_diff(source: Source, loaded: LoadedConfig) -> int:
         print_warnings(loaded.warnings)
     else:
         preview.data["warnings"] = [each.as_json() for each in loaded.warnings]
-    config_preview.print_preview(preview, source.form)
+    print_answer(preview.data, source.form, preview.lines)
     return 0
 
 

@@ -15,7 +15,7 @@ from heartbeat.words import format_duration, list_names
 from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import format_table, format_time, print_answer, round_up_usd, utc_now, wrap_text, zone_name
+from scheduler.cli.output import format_table, format_time, round_up_usd, utc_now, wrap_text, zone_name
 from scheduler.config.settings.config_diff import ConfigComparison, compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import store_config, stored_overrides
 from scheduler.config.settings.file_checks import prompt_warnings
@@ -96,11 +96,6 @@ def preview_files(source: Source, other: Path, name: str | None, span: timedelta
     against = {"path": str(path), "hash": first.settings.hash}
     with daemon_files.open_for_reading(files) as db:
         return _preview(db, found, f"{other} compared with {path}", against, only, span or A_WEEK)
-
-
-def print_preview(preview: Preview, form: str) -> None:
-    """Print it as text or as JSON."""
-    print_answer(preview.data, form, preview.lines)
 
 
 def print_schedules(preview: Preview, span: timedelta | None) -> None:

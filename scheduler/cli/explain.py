@@ -26,6 +26,7 @@ from scheduler.cli.output import (
     Column,
     display_zone,
     entry_label,
+    format_clock,
     format_fact,
     format_list,
     host_zone,
@@ -188,12 +189,7 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     yield f"{when}, {length}{format_count(data.slots, 'slot')}"
-    is_clock_changed = any(fact.code == "clock_change" for fact in data.facts)
-
-    def clock(instant: datetime) -> str:
-        local = instant.astimezone(zone)
-        return f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if is_clock_changed else "")
-
+    clock = partial(format_clock, zone=zone, with_zone=any(fact.code == "clock_change" for fact in data.facts))
     if data.stretches:
         columns: list[Column[SlotStretch]] = [
             Column("FROM", lambda each: clock(each.from_)),

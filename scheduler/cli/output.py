@@ -264,6 +264,12 @@ def format_short_time(instant: str | datetime | None, now: datetime) -> str:
     return clock + (f" {offset_text(moment)}" if is_repeated(moment) else "")
 
 
+def format_clock(instant: datetime, zone: ZoneInfo, *, with_zone: bool) -> str:
+    """The time of day in a zone, without seconds if there are none. `with_zone`: the abbreviation of the zone follows."""
+    local = instant.astimezone(zone)
+    return f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if with_zone else "")
+
+
 def display_zone() -> ZoneInfo | None:
     """The zone in which times are printed, and times without an offset are read.
 

@@ -13,7 +13,7 @@ from heartbeatd.verbs import Reload
 from scheduler.cli import config_preview, daemon_files
 from scheduler.cli.daemon_client import HttpDaemonClient, connect_to_daemon
 from scheduler.cli.daemon_files import DaemonFiles, Source
-from scheduler.cli.output import print_config_errors, print_warnings
+from scheduler.cli.output import print_answer, print_config_errors, print_warnings
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history
@@ -59,7 +59,7 @@ def _show_changes(source: Source) -> int:
         print_warnings(running.reload_config(Reload(dry_run=True), path).warnings if running else ())
     except ConfigError as error:
         return print_config_errors(error, "text")
-    config_preview.print_preview(preview, source.form)
+    print_answer(preview.data, source.form, preview.lines)
     return 0
 
 

@@ -20,6 +20,7 @@ from scheduler.cli.output import (
     LINE_WIDTH,
     Column,
     entry_label,
+    format_clock,
     format_list,
     format_table,
     paint,
@@ -56,7 +57,7 @@ def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path |
         from scheduler.cli import config_preview
 
         preview = config_preview.preview_files(source, other, name, asked.for_)
-        config_preview.print_preview(preview, source.form)
+        print_answer(preview.data, source.form, preview.lines)
         if source.form == "text":
             config_preview.print_schedules(preview, asked.for_)
         return
@@ -99,7 +100,7 @@ def _entry_rows(entry: PlannedEntry, changes: list[ClockChange]) -> Iterator[Tim
         ambiguous = day.day in changing
         for first, last, count in _group_firings(day):
             local = (
-                _format_clock(first, zone, ambiguous)
+                format_clock(first, zone, with_zone=ambiguous)
                 if count == 1
                 else f"{first.astimezone(zone):%H:%M}-{last.astimezone(zone):%H:%M}"
             )
@@ -183,11 +184,6 @@ def _format_names(words: str, found: list[str], then: str = ": ") -> Iterator[st
     fits = len(f"{words}{then}{', '.join(found)}") <= LINE_WIDTH
     names = list_names(found, width=None if fits else NAMES_WIDTH - len(words))
     yield from wrap_text(f"{words}{then}{names}", 2) if found else ()
-
-
-def _format_clock(instant: datetime, zone: ZoneInfo, ambiguous: bool) -> str:
-    local = instant.astimezone(zone)
-    return f"{local:%H:%M:%S}".removesuffix(":00") + (f" {local:%Z}" if ambiguous else "")
 
 
 def _format_day(day: date) -> str:

@@ -165,16 +165,12 @@ class _EntryDay(ExplainedEntry):
         if self.key not in self.records.unaddressed:
             return None
         number, run_id = self.records.unaddressed[self.key]
-        alerts = f"{format_count(number, 'alert')} sent to no one"
+        code, why = "no_target", "no target was known"
         if self.entry and not self.entry.deliver:
-            says, code = f"{alerts}: it has no `deliver`, or `deliver: none`", "deliver_none"
+            code, why = "deliver_none", "it has no `deliver`, or `deliver: none`"
         elif self.entry and LAST_TARGET in self.entry.deliver:
-            says, code = (
-                f"{alerts}: no target is known for `deliver: last`, because no conversation was reported yet",
-                "no_target",
-            )
-        else:
-            says, code = f"{alerts}: no target was known", "no_target"
+            why = "no target is known for `deliver: last`, because no conversation was reported yet"
+        says = f"{format_count(number, 'alert')} sent to no one: {why}"
         return self._overview("undelivered", code, says, f"heartbeatd show {run_id}", run_id)
 
     # --- state --------------------------------------------------------------------------------------------------------

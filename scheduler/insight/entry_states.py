@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from heartbeatd.answers import ActiveMute, EntryState
+from scheduler.insight.reason_texts import REASON_TEXTS
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.mute import parse_mute
@@ -13,7 +14,7 @@ from scheduler.model.mute import parse_mute
 def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryState:
     """Whether an entry may run; `is_open`: it has a run that has not ended."""
     is_paused, done = row.present_state == "paused", row.done_at(is_open=is_open)
-    says = {"disabled": "disabled in the config", "removed": "not in the config"}.get(row.state, "active")
+    says = REASON_TEXTS.get(row.state, "active")
     if is_paused:
         begin = f" since {times.at(row.paused_at)}" if row.paused_at else ""
         by = f" by {row.paused_by}" if row.paused_by else ""

@@ -191,31 +191,21 @@ def check_disk(database: Path) -> Finding:
 def check_records(
     db: sqlite3.Connection, now: datetime, format_time: Callable[[datetime | None], str], zone: str
 ) -> Iterator[Finding]:
-    """What the database says of messages and downtimes, and the clock and the replication of a server.
+    """Messages that were given up, the last time in which no daemon ran, and the clock and the replication of a server.
 
     `zone` is the name of the zone in which `format_time` shows times.
     """
-    yield from _check_outbox(db)
-    yield from _check_downtime(db, format_time, zone)
-    if not is_file(db):
-        yield _check_clock(boots.find_clock_difference(db, now))
-        yield check_replication(boots.read_replication(db))
-
-
-def _check_outbox(db: sqlite3.Connection) -> Iterator[Finding]:
-    """The channels with messages that were given up."""
     for channel in outbox.unfinished_by_channel(db):
         if channel.dead:
             text = f"{channel.channel}: {format_count(channel.dead, 'message')} given up; `heartbeatd outbox` lists them"
             yield Finding("warn", "outbox", text)
-
-
-def _check_downtime(db: sqlite3.Connection, format_time: Callable[[datetime | None], str], zone: str) -> Iterator[Finding]:
-    """The last time in which no daemon ran."""
     for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
         how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"
         yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone}, {how}")
+    if not is_file(db):
+        yield _check_clock(boots.find_clock_difference(db, now))
+        yield check_replication(boots.read_replication(db))
 
 
 def _format_version(parts: tuple[int, ...]) -> str:
