@@ -12,9 +12,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -84,16 +83,6 @@ def read_clocks() -> ClockReading:
     return ClockReading(utc_now(), monotonic, max(0.0, time.clock_gettime(boot_time) - monotonic) if boot_time else 0.0)
 
 
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Of what a start or a reload builds, nothing is garbage yet. Looking for some would take a quarter of its time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 class _StoppedAtStart(Exception):
     """A signal has stopped the daemon while it waited for PostgreSQL."""
 
@@ -112,7 +101,7 @@ class Daemon:
     _standby: Standby
     _signals: Signals
 
-    @without_garbage_collection()
+    @load.pause_garbage_collection()
     def __init__(
         self,
         path: Path,
@@ -203,6 +192,8 @@ class Daemon:
                 self._end_runs_at_once,
             )
         )
+        if after is None:
+            gc.freeze()  # otherwise the first collection walks through the whole config
 
     def _make_server(self) -> HttpServer:
         connections = connections_that_fit(file_limits.spare_files(self.settings.limits.concurrency))
@@ -500,7 +491,6 @@ class Daemon:
             except (ConfigError, Refused):
                 return  # the log, /metrics and status report it
 
-    @without_garbage_collection()
     def _load_config(self, path: Path, environ: Mapping[str, str], *, content: bytes | None = None) -> LoadedConfig:
         today = TimeCheck(utc_now(), entries.has_seen_one_time_job)
         loaded = load.load_config(path, environ, content=content, time_check=today)

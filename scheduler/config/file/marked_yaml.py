@@ -179,6 +179,8 @@ class _YamlReader:
         if kind is AliasEvent:
             return self._resolve_alias(event)
         self._nodes += 1
+        if kind is ScalarEvent and event.tag is None and event.anchor is None:  # as nearly all events
+            return self._read_scalar(event)
         before = self._nodes
         if event.tag is not None:
             self._add_error(event.start_mark, "YAML tags are not supported; remove the word that begins with !")

@@ -121,8 +121,9 @@ def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta
 
 def _check_unused_keys(agent: models.Agent, node: ConfigNode) -> None:
     """Report keys of the agent itself that have no effect. Inherited keys may be meant for other agents."""
+    own = node.own_keys
     for key, message in _find_unused_keys(agent):
-        if node.has_own_key(key):
+        if key in own:
             node.add_error(message, key)
 
 

@@ -128,8 +128,9 @@ def rename_former_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
             return node
         if not path:
             return _with_present_names(node, steps, found, diagnostics)
-        names = [name for name in node if path[0] in ("*", name)]
-        return MarkedMap({**node, **{name: at_path(node[name], path[1:], (*steps, name)) for name in names}}, node.marks)
+        names = node if path[0] == "*" else [name for name in path[:1] if name in node]
+        renamed = {name: new for name in names if (new := at_path(node[name], path[1:], (*steps, name))) is not node[name]}
+        return MarkedMap({**node, **renamed}, node.marks) if renamed else node
 
     for path in HEARTBEATS_AND_JOBS:
         root = at_path(root, path, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -64,7 +64,7 @@ class ConfigContext:
         """An absolute path from a path in the config: relative to its folder, or to the home folder with ~/."""
         return resolve_path(self.folder, text)
 
-    @cached_property
+    @property  # not cached: a node refers to its context, and a circle would keep the config of each reload in memory
     def top(self) -> ConfigNode:
         """The file as a whole."""
         return ConfigNode((), self.source.root, NO_POSITION, self)
@@ -95,12 +95,12 @@ class ConfigNode:
 
     def below(self, *inside: str) -> ConfigNode:
         """The node of a part of this one."""
-        return replace(self, inside=(*self.inside, *inside))
+        return ConfigNode(self.steps, self.merged, self.position, self.context, self.own, (*self.inside, *inside))
 
-    def has_own_key(self, *inside: str) -> bool:
-        """Whether the entry sets this key itself, and does not inherit it."""
-        *above, key = (*self.inside, *inside)
-        return key in map_at(self.own, *above)
+    @property
+    def own_keys(self) -> MarkedMap:
+        """The keys that the entry sets itself here, and does not inherit."""
+        return map_at(self.own, *self.inside)
 
     def add_error(self, message: str, *inside: str | int, missing: str = "") -> None:
         """Add an error; `missing` is the key that is missing there, if the error is about one."""

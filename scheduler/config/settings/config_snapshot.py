@@ -166,8 +166,8 @@ class SecretMasker:
         """
         place = (id(node), len(path) == 1, path[-1] if path else "")
         if place not in self._done:
-            kept = {key: value for key, value in node.items() if path or not key.startswith("x-")}
-            self._done[place] = MarkedMap({key: self._mask_value(value, (*path, key)) for key, value in kept.items()}, node.marks)
+            kept = node.items() if path else [(key, value) for key, value in node.items() if not key.startswith("x-")]
+            self._done[place] = MarkedMap({key: self._mask_value(value, (*path, key)) for key, value in kept}, node.marks)
         found: MarkedMap = self._done[place]
         return found
 

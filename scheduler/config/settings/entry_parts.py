@@ -21,7 +21,7 @@ from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, ProblemRule
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 
 NO_TIME = timedelta(0)
 A_DAY = timedelta(days=1)
@@ -49,7 +49,6 @@ def build_shared_fields(
     `period` is the shortest time between two runs, None if there is none. `share` is how much of it the stagger may be.
     `speaks`: the entry has an agent, so `last` may be a recipient.
     """
-    rule = _build_problem_rule(part.problems, deliver, node, speaks=speaks)
     grace = part.misfire.grace
     return {
         "name": name,
@@ -58,9 +57,9 @@ def build_shared_fields(
         "grace": grace if grace is not None else min(period / 2, longest_grace) if period else longest_grace,
         "calendars": _build_days(part, zone, node),
         "deliver": deliver,
-        "problems_after": rule.after,
-        "problems_remind": rule.remind,
-        "problems_deliver": rule.deliver,
+        "problems_after": part.problems.after,
+        "problems_remind": part.problems.remind,
+        "problems_deliver": _choose_problem_channels(part.problems, deliver, node, speaks=speaks),
     }
 
 
@@ -92,7 +91,7 @@ def check_min_interval(interval: timedelta, node: ConfigNode, key: str) -> None:
 
 def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNode) -> None:
     """Warn of an interval that does not fit the active hours, with the number of runs a week that are left."""
-    runs = _runs_per_week(interval, hours)
+    runs = None if hours.always else _runs_per_week(interval, hours)
     if runs is None:
         return
     least, most = runs
@@ -108,7 +107,7 @@ def check_interval_fits_hours(interval: timedelta, hours: Hours, node: ConfigNod
 @lru_cache(maxsize=1024)  # many agents share their interval and their hours
 def _runs_per_week(interval: timedelta, hours: Hours) -> tuple[int, int] | None:
     """The fewest and the most runs a week, depending on when the interval starts; None if interval and hours fit."""
-    openings = [] if hours.always else list(hours.openings(*SOME_WEEKS))
+    openings = list(hours.openings(*SOME_WEEKS))
     if not openings or interval > SOME_WEEKS[1] - SOME_WEEKS[0]:
         return None
     shortest = min(closes - opens for opens, closes in openings)
@@ -186,11 +185,12 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
 
 def _check_unused_keys(unchanged: models.Unchanged, node: ConfigNode) -> None:
     """Report keys of the entry's own precheck that have no effect, because an unchanged output does not skip the run."""
-    is_inherited = node.has_own_key("unchanged", "skip") and not node.has_own_key("unchanged", "max_age")
+    own = node.below("unchanged").own_keys
+    is_inherited = "skip" in own and "max_age" not in own
     if unchanged.max_age is not None and not is_inherited:
         problem = "runs are not skipped here; remove max_age, or write skip: true"
         node.add_error(problem, "unchanged", "max_age")
-    if node.has_own_key("confirm"):
+    if "confirm" in node.own_keys:
         problem = "only runs that an unchanged output would skip are confirmed"
         node.add_error(f"{problem}; remove confirm, or write unchanged: skip too", "confirm")
 
@@ -227,15 +227,13 @@ def _deliver_problem(name: str, node: ConfigNode, *, speaks: bool) -> str | None
     return None
 
 
-def _build_problem_rule(part: models.JobProblems, deliver: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> ProblemRule:
-    """When and where the failures of an entry are sent; without channels of their own they are sent to its `deliver`."""
+def _choose_problem_channels(
+    part: models.JobProblems, deliver: tuple[str, ...], node: ConfigNode, *, speaks: bool
+) -> tuple[str, ...]:
+    """Where the failures of an entry are sent; without channels of their own they are sent to its `deliver`."""
     if part.deliver == ():
         node.add_error("failures would not be sent to anyone; write after: none if that is intended", "problems", "deliver")
-    check_deliver(part.deliver or (), node.below("problems"), speaks=speaks)
-    is_sent = part.after and not (part.deliver or deliver)
-    return _shared_problem_rule(part, part.deliver or (default_channel(node, speaks=speaks) if is_sent else ()))
-
-
-@lru_cache(maxsize=1024)
-def _shared_problem_rule(part: models.JobProblems, deliver: tuple[str, ...]) -> ProblemRule:
-    return ProblemRule(part.after, part.remind, deliver)
+    if part.deliver:
+        check_deliver(part.deliver, node.below("problems"), speaks=speaks)
+        return part.deliver
+    return default_channel(node, speaks=speaks) if part.after and not deliver else ()

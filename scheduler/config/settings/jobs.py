@@ -125,11 +125,12 @@ COMPUTED_KEYS = ("schedule", "at", "stagger", "misfire", "env", "workdir", "deli
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     """Report keys of the job itself that have no effect. Inherited keys may be meant for other jobs."""
-    if node.has_own_key("stagger") and job.stagger:
+    own = node.own_keys
+    if "stagger" in own and job.stagger:
         _check_stagger(job, node)
     for key, form in models.definition("Job")["properties"].items():
         needed = form.get("x-applies-to")
-        if not needed or getattr(job, needed) is not None or not node.has_own_key(key):
+        if not needed or getattr(job, needed) is not None or key not in own:
             continue
         advice = ", or write prompt: TEXT" if needed == "prompt" else ""
         if advice or job.prompt is not None:
