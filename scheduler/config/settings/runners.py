@@ -1,22 +1,38 @@
-"""Builds the runners of agents: how each agent is called."""
+"""Builds the runners of agents: how each agent is called, and with which tools."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from datetime import timedelta
 from typing import TypeVar
 
-from heartbeat.spec import CommandRunner, Decide, Heartbeat, HttpRunner, ModelRunner, Provider, PythonRunner, Runner, Tools
+from heartbeat.spec import (
+    CommandRunner,
+    Decide,
+    Heartbeat,
+    HttpRunner,
+    McpServer,
+    ModelRunner,
+    Provider,
+    PythonRunner,
+    Runner,
+    Tools,
+    offered_name,
+)
 from heartbeatd.secret import Secret
 from scheduler.config.file.message_parts import as_yaml
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, carried_keys
 from scheduler.config.settings.providers import Prices, Providers
-from scheduler.config.settings.tools import build_tools, check_headers
+from scheduler.system import extras
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none
 NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
 NO_TIME = timedelta(0)
+MAX_TOOL_NAME = 64  # characters, for a model
+TOOLS = ("runner", "tools")
+SERVER_KEYS = ("url", "headers", "env")
+NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
 
 Shared = TypeVar("Shared")
 
@@ -110,7 +126,7 @@ class Runners:
             problem = f"the provider {own.name} is of kind {own.kind}"
             node.add_error(f"{problem}; write runner: {as_yaml(right)}", "runner")
             return NO_RUNNER
-        tools = build_tools(part.tools, node, used=is_enabled(agent)) if part.tools else None
+        tools = _build_tools(part.tools, node, used=is_enabled(agent)) if part.tools else None
         return self._limited_runner(provider, agent, tools) if provider else NO_RUNNER
 
     def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
@@ -124,8 +140,7 @@ class Runners:
     def _build_http_runner(self, part: models.HttpRunner, node: ConfigNode, *, used: bool) -> Runner:
         url = node.resolve_address(part.url, "runner", "url", used=used)
         headers = node.build_environment(part.headers, "runner", "headers", used=used)
-        if not node.context.secrets.is_disabled:
-            check_headers(headers, node, "runner", "headers")
+        _check_headers(headers, node, "runner", "headers")
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
     def _check_price(self, model: str, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
@@ -172,3 +187,72 @@ def _hashable_tools(tools: Tools | None) -> tuple[Hashable, ...]:
         for each in tools.servers
     )
     return (tools.max_turns, *servers, *((each.read_only, each.timeout, each.max_result) for each in tools.servers))
+
+
+def _check_headers(headers: Mapping[str, object], node: ConfigNode, *inside: str | int) -> None:
+    """Add an error for each header with a value that cannot be sent. Values that are not resolved are not checked."""
+    for name, value in headers.items() if not node.context.secrets.is_disabled else ():
+        text = value.reveal() if isinstance(value, Secret) else ""
+        if not all(" " <= character <= "~" or character == "\t" for character in text):
+            node.add_error("a header can contain only ASCII letters, digits and punctuation, on one line", *inside, name)
+
+
+def _build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | None:
+    """The tools of an agent's runner; None after an error, and if there is no server."""
+    if not part.mcp:
+        node.add_error(NO_SERVER, *TOOLS, missing="mcp")
+        return None
+    if (missing := extras.describe_missing("executors", "tools")) is not None:
+        node.add_error(missing, *TOOLS)
+        return None
+    _check_names(part.mcp, node)
+    servers = tuple(_build_server(server, index, node, used=used) for index, server in enumerate(part.mcp))
+    return Tools(servers, part.max_turns)
+
+
+def _build_server(part: models.McpServer, index: int, node: ConfigNode, *, used: bool) -> McpServer:
+    at = (*TOOLS, "mcp", index)
+    url = node.resolve_address(part.url, *at, "url", used=used) if part.url else None
+    headers = node.build_environment(part.headers, *at, "headers", used=used)
+    _check_headers(headers, node, *at, "headers")
+    _check_kind(part, at, node)
+    return McpServer(
+        **carried_keys(part, McpServer, SERVER_KEYS),
+        url=(url or Secret("")) if part.url else None,
+        headers=headers,
+        env=node.build_variables(part.env, *at, "env", used=used),
+    )
+
+
+def _check_kind(part: models.McpServer, at: tuple[str | int, ...], node: ConfigNode) -> None:
+    """Check that a server is either at a URL or a program, and has only the keys of this kind."""
+    if part.url and part.command:
+        node.add_error("a server has a url or a command, but not both; remove one of them", *at, "command")
+    elif not part.url and not part.command:
+        problem = "the server has neither a url nor a command"
+        node.add_error(f'{problem}; write url: "https://...", or command: [program, argument]', *at)
+    elif part.headers and part.command:
+        node.add_error("a program gets no headers; write env instead, or remove headers", *at, "headers")
+    elif part.env and part.url:
+        node.add_error("a server at a url gets no variables; write headers instead, or remove env", *at, "env")
+
+
+def _check_names(servers: list[models.McpServer], node: ConfigNode) -> None:
+    """Check that the model can tell all tools apart by their names."""
+    seen: set[str] = set()
+    names: set[str] = set()
+    for index, server in enumerate(servers):
+        if server.name in names:
+            node.add_error(f"another server is named {server.name} too; write a different name", *TOOLS, "mcp", index, "name")
+            continue
+        names.add(server.name)
+        for number, tool in enumerate(server.allow):
+            offered = offered_name(server.name, tool)
+            at = (*TOOLS, "mcp", index, "allow", number)
+            if len(offered) > MAX_TOOL_NAME:
+                problem = f"the model sees this tool as {offered}, and a name can have {MAX_TOOL_NAME} characters"
+                node.add_error(f"{problem}; write a shorter name of the server", *at)
+            elif offered in seen:
+                problem = f"the model sees this tool as {offered}, and another tool too"
+                node.add_error(f"{problem}; write a different name of the server", *at)
+            seen.add(offered)
