@@ -66,7 +66,7 @@ def ours(port: int, beats: int, report: Callable[[], None]) -> None:
     """The daemon: queue, calls and booking."""
     from scheduler import app
     from scheduler.store import boots
-    from scheduler.work.model_tools import import_runner_libraries
+    from scheduler.work.run_extras import import_runner_libraries
 
     with tempfile.TemporaryDirectory() as folder:
         daemon = app.Daemon(config(Path(folder), port, beats), dict(os.environ), listen=False)

@@ -36,7 +36,7 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.store import entries
-from scheduler.work.remote import remote_executors
+from scheduler.work.run_extras import remote_executors
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60
@@ -155,7 +155,7 @@ async def _find_tools(settings: Settings) -> dict[str, Sequence[OfferedTool] | s
     """The tools of each agent that has any, or the error."""
     from scheduler.net.http_client import HttpClient
     from scheduler.system.process import Children
-    from scheduler.work.model_tools import ModelTools
+    from scheduler.work.run_extras import ModelTools
 
     found: dict[str, Sequence[OfferedTool] | str] = {}
     async with HttpClient(lambda: settings.network) as http:

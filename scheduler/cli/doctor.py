@@ -30,7 +30,7 @@ from scheduler.model.expected_error import ExpectedError
 from scheduler.model.levels import level_of
 from scheduler.store import boots, database
 from scheduler.system.process import Children
-from scheduler.work.remote import remote_executors
+from scheduler.work.run_extras import remote_executors
 
 CRONTAB_TIMEOUT = timedelta(seconds=5)
 MAX_CRONTAB_BYTES = 1024 * 1024  # the rest of a longer crontab is not read

@@ -25,10 +25,8 @@ from scheduler.system import lanes
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
-from scheduler.work.model_tools import ModelTools, import_runner_libraries
 from scheduler.work.plan import Plan
-from scheduler.work.remote import DaemonLinks, RemoteExecutor, remote_executors
-from scheduler.work.tracing import Tracing
+from scheduler.work.run_extras import DaemonLinks, ModelTools, RemoteExecutor, Tracing, import_runner_libraries, remote_executors
 
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
 

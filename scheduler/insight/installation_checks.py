@@ -31,7 +31,7 @@ from scheduler.store import boots, disk_reserve, entries, outbox
 from scheduler.store.transaction import is_file
 from scheduler.system import state_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
-from scheduler.work import tracing
+from scheduler.work import run_extras
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -99,7 +99,7 @@ def check_config(
     authority = f"; also trusts {loaded.settings.network.ca_file}" if loaded.settings.network.ca_file else ""
     yield Finding("ok", "network", proxies.describe_proxies(loaded.settings.network) + authority)
     if loaded.settings.traces:
-        level, text = tracing.describe(environ)
+        level, text = run_extras.describe_traces(environ)
         yield Finding("ok" if level == "ok" else "warn", "traces", text)
     yield Finding("ok", "config", f"{path} is valid, mode {stat.S_IMODE(path.stat().st_mode):04o}")
 

@@ -17,7 +17,7 @@ from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel, Network
 from scheduler.net.http_client import HttpClient, ResolveName
 from scheduler.system.process import Children
-from scheduler.work.model_tools import ModelTools
+from scheduler.work.run_extras import ModelTools
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -48,7 +48,7 @@ from scheduler.system.process import Children
 from scheduler.work import plan
 from scheduler.work.attempt import attempt
 from scheduler.work.executor import Done
-from scheduler.work.model_tools import ModelTools
+from scheduler.work.run_extras import ModelTools
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()

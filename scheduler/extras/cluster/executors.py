@@ -1,4 +1,4 @@
-"""What the core calls for runs on workers: `RemoteExecutors` in scheduler/work/remote.py."""
+"""What the core calls for runs on workers: `RemoteExecutors` in scheduler/work/run_extras.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import Settings
 from scheduler.work.plan import make_plan
-from scheduler.work.remote import DaemonLinks
+from scheduler.work.run_extras import DaemonLinks
 
 __all__ = ["ask_state", "make_executor", "make_lane"]
 
@@ -32,7 +32,7 @@ class ClaimExecutor(RemoteExecutor[Claim, AttemptResult]):
     def adopt_runs(
         self, running: Collection[tuple[str, int, int]], past_instances: Collection[str], is_over: Callable[[], bool]
     ) -> bool:
-        """See `scheduler.work.remote.RemoteExecutor`."""
+        """See `scheduler.work.run_extras.RemoteExecutor`."""
         numbers = {attempt_key(instance, run_id, fence): run_id for instance, run_id, fence in running}
         return self.adopt(numbers, past_instances, self._codec.claim_of_leftover, is_over)
 

@@ -39,9 +39,8 @@ from scheduler.system.log import log_event
 from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
 from scheduler.work.executor import WorkerLoop
-from scheduler.work.model_tools import ModelTools
 from scheduler.work.plan import Plan, make_plan
-from scheduler.work.tracing import Tracing
+from scheduler.work.run_extras import ModelTools, Tracing
 
 
 class WorkerConfig:

@@ -39,7 +39,7 @@ from heartbeat.spec import McpServer, Tools, offered_name
 from heartbeat.threads import finish_despite_cancellation
 from scheduler import __version__
 from scheduler.system.process import Conversation, NotStarted
-from scheduler.work.model_tools import ModelTools, ToolHttp
+from scheduler.work.run_extras import ModelTools, ToolHttp
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 

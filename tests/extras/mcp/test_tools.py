@@ -27,7 +27,7 @@ from heartbeat.spec import McpServer, ModelRunner, PromptLimit, Provider, Provid
 from heartbeatd.secret import Secret
 from scheduler.net.http_client import HttpClient
 from scheduler.system.process import Children
-from scheduler.work.model_tools import ModelTools
+from scheduler.work.run_extras import ModelTools
 
 KEY = "sk-canary-0123456789"
 SECRET = "s3cret-of-the-env"
