@@ -187,7 +187,6 @@ class Engine:
                 tick = self._new_tick(db, reading.now)
                 self._record_work(tick, work, clock)
                 late_at = parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
-                boots.refresh_last_tick(tick.tx)
                 maintain = partial(self._maintain_database, tick)
                 maintained = parts.run(tick, TickPart.MAINTENANCE, maintain, self._maintenance)
                 claims, is_full = list[Claim](), self._places.full_since is not None
@@ -204,10 +203,8 @@ class Engine:
                     follow = partial(self._follow_daemon_problems, tick, is_minute_over=is_minute_over)
                     parts.run(tick, TickPart.DAEMON_PROBLEMS, follow, None)
                 again_at = tick.now if work.is_more_left else self._next_tick_time(tick, work, len(claims), deliveries, late_at)
-                has_written = db.has_written
-                if has_written:
-                    boots.record_last_tick(tick.tx)
-                ticked = Ticked(tick, work, clock, maintained, claims, deliveries, is_full, has_written, again_at)
+                boots.record_last_tick(tick.tx)
+                ticked = Ticked(tick, work, clock, maintained, claims, deliveries, is_full, db.has_written, again_at)
         except CommitUnknown:
             self._unknown_commit = ticked
             raise
@@ -293,7 +290,8 @@ class Engine:
         claims: list[Claim] = []
         examined = 0
         while room > len(claims) and examined < MAX_ENTRIES_PER_TICK:
-            due = entries.due_entries(tick.tx.db, tick.now, room - len(claims), MAX_ENTRIES_PER_TICK - examined)
+            free, most = room - len(claims), MAX_ENTRIES_PER_TICK - examined
+            due = entries.due_entries(tick.tx.db, tick.now, free, most)
             if not due:
                 break
             open_runs = runs.open_runs_of(tick.tx.db, due)
@@ -303,6 +301,8 @@ class Engine:
                 if (claim := run_for_entry(tick, each.kind, each.name, start)) is not None:
                     claims.append(claim)
             examined += len(due)
+            if len(due) < min(free, most):
+                break  # no other entry was due
         self._lacks_capacity = len(claims) >= room and room < wanted
         return claims, places <= len(claims)
 

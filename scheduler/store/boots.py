@@ -86,19 +86,16 @@ def latest_instances(db: sqlite3.Connection, limit: int) -> list[str]:
     return [row["instance"] for row in db.execute("select instance from boot order by id desc limit ?", (limit,))]
 
 
-def refresh_last_tick(tx: Transaction) -> None:
-    """Record that the daemon is alive, at most once per TICK_EVERY: this alone would make a tick write."""
-    tx.db.execute(
-        "update boot set last_tick_at = ? where instance = ? and last_tick_at not between ? and ?",
-        (to_millis(tx.now), tx.owner, to_millis(tx.now - TICK_EVERY), to_millis(tx.now)),
-    )
-
-
 def record_last_tick(tx: Transaction) -> None:
-    """Record the exact time of this tick. Ticks that write call this, so that no row is later than the last recorded tick."""
+    """Record the time of this tick, as its last statement.
+
+    If the tick has written anything, no row is later than the last recorded tick. Otherwise this alone would make it write, so it
+    is recorded once per TICK_EVERY.
+    """
+    since = tx.now if tx.db.has_written else tx.now - TICK_EVERY
     tx.db.execute(
-        "update boot set last_tick_at = :now where instance = :instance and last_tick_at <> :now",
-        {"now": to_millis(tx.now), "instance": tx.owner},
+        "update boot set last_tick_at = :now where instance = :instance and last_tick_at not between :since and :now",
+        {"now": to_millis(tx.now), "since": to_millis(since), "instance": tx.owner},
     )
 
 
