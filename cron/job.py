@@ -61,7 +61,7 @@ class _Action:
     agent: str | None = None
     model: str | None = None  # None: that of `agent`
     timeout: timedelta = timedelta(minutes=10)
-    async_timeout: timedelta = timedelta(hours=1)
+    async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
     strip_reasoning: bool = True
     retries: int = 0
     rerun_after_crash: bool = False

@@ -209,7 +209,7 @@ class _Calls:
     model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
     retries: int
     timeout: timedelta
-    async_timeout: timedelta = timedelta(hours=1)
+    async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
     answer: AnswerForm = "text"
     ask_again: int = 0  # further calls of a run at most, if its answer is incomplete
     strip_reasoning: bool = True

@@ -88,7 +88,7 @@ def _expected_reports(tick: Tick, woken: Woken) -> dict[str, datetime]:
             continue
         start = wakes.start_of_wake(tick.tx.db, wake_id) or planning.next_due_after(entry_row, tick.now)
         if start is not None and start - tick.now <= tick.limits.wake_keep:
-            until[agent] = max(start, tick.now) + 2 * (entry.retries + 1) * entry.timeout + REPORT_GRACE
+            until[agent] = max(start, tick.now) + 2 * (entry.spec.retries + 1) * entry.spec.timeout + REPORT_GRACE
     return until
 
 
@@ -138,7 +138,7 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     failed = jobs & {each.name for each in held}
     for each in held:
         if result.outcome is Outcome.ASYNC and each.name in jobs:
-            until = max(each.hold.until, tx.now + claim.entry.async_timeout + REPORT_GRACE)
+            until = max(each.hold.until, tx.now + claim.entry.spec.async_timeout + REPORT_GRACE)
             outbox.change_hold(tx, each, replace(each.hold, until=until), each.note)
         elif result.outcome in ANSWERED and _has_reported(known, result, each, failed, text_targets):
             outbox.drop_notice(tx, each, f"agent {agent} has reported it (run {claim.run.id})")

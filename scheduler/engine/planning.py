@@ -83,7 +83,7 @@ def _latest_if_startable(tick: Tick, entry: Entry, entry_row: EntryRow, passed: 
 def _may_start_late(tick: Tick, entry: Entry, due_at: datetime) -> bool:
     """Whether a late slot may start: within its grace, not counting the time in which the concurrency limit was reached."""
     waits_since = tick.now if tick.no_capacity_since is None else tick.no_capacity_since
-    if waits_since - due_at > entry.grace or not entry.is_open_at(tick.now):
+    if waits_since - due_at > entry.spec.grace or not entry.is_open_at(tick.now):
         return False
     return entry.catch_up or due_at >= tick.awake_since
 

@@ -42,7 +42,7 @@ class Deadlines:
 
     def start_deadline(self, claim: Claim, monotonic: float) -> None:
         """Register an attempt that starts now."""
-        over_at = monotonic + claim.entry.timeout.total_seconds()
+        over_at = monotonic + claim.entry.spec.timeout.total_seconds()
         self._timeout_at[claim.run.id] = over_at
         self._first_deadline = min(self._first_deadline, over_at)
 

@@ -330,7 +330,7 @@ class _EntryDay(ExplainedEntry):
         """The class and the text of a run's error, and the model if the error may concern only that."""
         reason, error, model = data.reason, data.error, data.model_requested
         if reason == Reason.NO_TIME_LEFT:
-            following = f"attempt {data.attempt + 1} of {self.entry.retries + 1}" if self.entry else "another attempt"
+            following = f"attempt {data.attempt + 1} of {self.entry.spec.retries + 1}" if self.entry else "another attempt"
             return f": no time was left for {following}: {squeeze(error or 'it was interrupted', MAX_ERROR)}"
         named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
         if model and reason in MODEL_FAILURES and model not in (error or ""):

@@ -104,8 +104,8 @@ class Claim:
 class Entry(ABC):
     """An agent's heartbeat or a cron job: its slots, its recipients, and the agents that it wakes.
 
-    `grace` is how late the latest slot may start. `catch_up` False: slots that passed while the daemon was down or the machine
-    asleep do not start at all. `schedule_text` is canonical: equal texts mean equal slots.
+    `catch_up` False: slots that passed while the daemon was down or the machine asleep do not start at all. `schedule_text` is
+    canonical: equal texts mean equal slots.
     """
 
     __slots__ = ()
@@ -123,18 +123,6 @@ class Entry(ABC):
     def zone(self) -> ZoneInfo:
         """The time zone of its days."""
         return self.spec.zone
-
-    @property
-    def grace(self) -> timedelta:
-        return self.spec.grace
-
-    @property
-    def retries(self) -> int:
-        return self.spec.retries
-
-    @property
-    def timeout(self) -> timedelta:
-        return self.spec.timeout
 
     @property
     def queue(self) -> str:
@@ -222,11 +210,6 @@ class Entry(ABC):
     @abstractmethod
     def message_digest(self, message: str) -> str:
         """The hash by which equal messages are recognized as duplicates."""
-
-    @property
-    def async_timeout(self) -> timedelta:
-        """How long the result of a run that answers later is awaited."""
-        return self.spec.async_timeout
 
     def answer_text(self, result: AttemptResult) -> str:
         """The answer of a run as it is delivered: without reasoning, and with a note if it was cut."""

@@ -201,7 +201,7 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
     """
     common = (result.outcome, result.reason, result.suppression, result.model_used, result.exit_code, result.text, result.error)
     checked = _precheck_columns(result)
-    result_due_at = tx.now + claim.entry.async_timeout if result.outcome is Outcome.ASYNC else None
+    result_due_at = tx.now + claim.entry.spec.async_timeout if result.outcome is Outcome.ASYNC else None
     closed = tx.db.execute(
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"

@@ -191,7 +191,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         return task.entry.queue
 
     def seconds(self, task: Claim) -> float:
-        return task.entry.timeout.total_seconds()
+        return task.entry.spec.timeout.total_seconds()
 
     def task_to_json(self, task: Claim) -> Mapping[str, object]:
         entry = task.entry
