@@ -498,5 +498,5 @@ class Daemon:
         return loaded
 
     def _count_failed_run(self, happened: Event) -> None:
-        self._closed_runs += isinstance(happened, RunClosed) and happened.reason is not Skip.REMOVED
-        self._failed_runs += isinstance(happened, RunClosed) and happened.outcome in FAILURES
+        self._closed_runs += isinstance(happened, RunClosed) and happened.result.reason is not Skip.REMOVED
+        self._failed_runs += isinstance(happened, RunClosed) and happened.result.outcome in FAILURES

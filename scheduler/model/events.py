@@ -8,38 +8,25 @@ from typing import Literal
 
 from heartbeat.runners import Tokens
 from scheduler.model.circuit import Circuit
-from scheduler.model.outcome import DeliveryState, Kind, Outcome, Trigger, WakeResult
+from scheduler.model.outcome import AttemptResult, DeliveryState, Kind, Outcome, Trigger, WakeResult
 from scheduler.model.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class RunClosed:
-    """A run has ended, or `slots` slots were skipped. `started_at` is None if nothing ran. `log` is the agent's text for the log.
-
-    `truncated`: the answer was cut at a token limit. `precheck_problem` is why the precheck failed. `left_out` is what was to be
-    in the prompt and was left out. `effects` is what happened to each finding of the answer, and of problems that it does not
-    mention. `worker` is the worker that executed the last attempt; None: the daemon itself.
-    """
+    """A run has ended with this result, or `slots` slots were skipped together."""
 
     run_id: int
     kind: Kind
     name: str
     slot: datetime
-    slots: int
     trigger: Trigger
-    outcome: Outcome
-    reason: str | None
-    suppression: str | None
-    attempt: int
-    started_at: datetime | None
+    result: AttemptResult
     finished_at: datetime
-    error: str | None = None
-    log: str | None = None
-    truncated: bool = False
-    precheck_problem: str | None = None
-    left_out: tuple[str, ...] = ()
-    effects: tuple[str, ...] = ()
-    worker: str | None = None
+    slots: int = 1
+    attempt: int = 0  # the number of its last attempt; 0: none has begun
+    started_at: datetime | None = None  # of its last attempt; None: none has begun
+    worker: str | None = None  # that executed its last attempt; None: the daemon itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
-from scheduler.model.entry import Claim, Key, OpenRun
+from scheduler.model.entry import Claim, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
@@ -219,13 +219,14 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
     ).fetchone()  # fmt: skip
     if closed is None:
         return False
-    ran = Ran(
-        claim.run.attempt,
-        min(claim.run.started_at, tx.now),  # the clock may have been set back since the run began
-        from_millis(closed["finished_at"]),
-        closed["worker"],
-    )
-    report_closed(tx, claim.run.id, claim.entry.key, claim.run.slot, claim.run.trigger, result, ran=ran)
+    run, (kind, name) = claim.run, claim.entry.key
+    finished_at, started_at = from_millis(closed["finished_at"]), min(run.started_at, tx.now)  # the clock may have been set back
+    tx.report(
+        RunClosed(
+            run.id, kind, name, run.slot, run.trigger, result, finished_at,
+            attempt=run.attempt, started_at=started_at, worker=closed["worker"],
+        )
+    )  # fmt: skip
     return True
 
 
@@ -303,56 +304,13 @@ def close_undeclared_run(tx: Transaction, kind: Kind, name: str, run: OpenRun, r
         " fence = fence + 1 where id = ? returning finished_at",
         (result.outcome, result.reason, result.error, to_millis(tx.now), run.id),
     ).fetchone()
-    ran = Ran(run.attempt, run.started_at, from_millis(row["finished_at"]))
-    report_closed(tx, run.id, (kind, name), run.slot, run.trigger, result, ran=ran)
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """How a run went that has begun: the number of its last attempt, its times, and the worker of this attempt."""
-
-    attempt: int
-    started_at: datetime
-    finished_at: datetime
-    worker: str | None = None
-
-
-def report_closed(
-    tx: Transaction,
-    run_id: int,
-    key: Key,
-    slot: datetime,
-    trigger: Trigger,
-    result: AttemptResult,
-    *,
-    slots: int = 1,
-    ran: Ran | None = None,
-) -> None:
-    """Report the end of a run, or of `slots` slots that were skipped together. `ran` None: it never began."""
-    kind, name = key
+    finished_at = from_millis(row["finished_at"])
     tx.report(
         RunClosed(
-            run_id=run_id,
-            kind=kind,
-            name=name,
-            slot=slot,
-            slots=slots,
-            trigger=trigger,
-            outcome=result.outcome,
-            reason=result.reason,
-            suppression=result.suppression,
-            attempt=ran.attempt if ran else 0,
-            started_at=ran.started_at if ran else None,
-            finished_at=ran.finished_at if ran else tx.now,
-            error=result.error,
-            log=result.log,
-            truncated=result.truncated,
-            precheck_problem=result.precheck_problem,
-            left_out=result.prompt.left_out,
-            effects=tuple(str(found["effect"]) for found in result.findings),
-            worker=ran.worker if ran else None,
+            run.id, kind, name, run.slot, run.trigger, result, finished_at,
+            attempt=run.attempt, started_at=run.started_at,
         )
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from datetime import datetime
 
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import EntrySchedule
-from scheduler.model.events import SkipsRevoked
+from scheduler.model.events import RunClosed, SkipsRevoked
 from scheduler.model.outcome import WORRYING_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
-from scheduler.store import clock_changes, runs
+from scheduler.store import clock_changes
 from scheduler.store.transaction import Transaction
 
 
@@ -40,7 +40,7 @@ def record_skip(
         lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
         tx.db.count_slots(entry_row.id, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
-    runs.report_closed(tx, row["id"], (entry_row.kind, entry_row.name), first, trigger, result, slots=count)
+    tx.report(RunClosed(row["id"], entry_row.kind, entry_row.name, first, trigger, result, tx.now, slots=count))
     return int(row["id"])
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from scheduler.model.events import AttemptStarted, Event, MessageMoved, RunClosed, SettingsApplied
-from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome
+from scheduler.model.outcome import ANSWERED, AttemptResult, DeliveryState, Kind, Outcome
 from scheduler.model.timestamps import iso_utc
 
 KEPT_EVENTS = 1000  # for readers that resume, or that are slow
@@ -134,20 +134,20 @@ def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | No
     match happened:
         case AttemptStarted():
             yield "started", (happened.kind, happened.name), _run_data(happened)
-        case RunClosed(outcome=Outcome.SKIPPED):
-            skipped = {"slots": happened.slots, "reason": happened.reason}
+        case RunClosed(result=AttemptResult(outcome=Outcome.SKIPPED) as result):
+            skipped = {"slots": happened.slots, "reason": result.reason}
             yield "skipped", (happened.kind, happened.name), _run_data(happened) | skipped
-        case RunClosed():
+        case RunClosed(result=result):
             key = happened.kind, happened.name
             ended = {
-                "outcome": happened.outcome.value,
-                "reason": happened.reason,
-                "suppression": happened.suppression,
+                "outcome": result.outcome.value,
+                "reason": result.reason,
+                "suppression": result.suppression,
                 "started_at": iso_utc(happened.started_at),
                 "finished_at": iso_utc(happened.finished_at),
             }
             yield "ended", key, _run_data(happened) | ended
-            if happened.kind is Kind.HEARTBEAT and happened.outcome in ANSWERED and happened.suppression is None:
+            if happened.kind is Kind.HEARTBEAT and result.outcome in ANSWERED and result.suppression is None:
                 yield "said", key, {"run": happened.run_id, "kind": happened.kind.value, "name": happened.name}
         case MessageMoved(state=DeliveryState.DELIVERED):
             message = {"message": happened.outbox_id, "run": happened.run_id, "channel": happened.channel}

@@ -98,28 +98,30 @@ class EventLog:
 
 
 def _log_run(closed: events.RunClosed) -> None:
+    result = closed.result
+    effects = Counter(str(found["effect"]) for found in result.findings)
     duration = None if closed.started_at is None else round((closed.finished_at - closed.started_at).total_seconds(), 3)
     log_event(
-        logging.WARNING if closed.outcome in FAILURES or closed.precheck_problem else logging.INFO,
-        "skip" if closed.outcome is Outcome.SKIPPED else "run",
+        logging.WARNING if result.outcome in FAILURES or result.precheck_problem else logging.INFO,
+        "skip" if result.outcome is Outcome.SKIPPED else "run",
         id=closed.run_id,
         kind=closed.kind,
         name=closed.name,
         slot=closed.slot,
         slots=closed.slots if closed.slots > 1 else None,
         trigger=closed.trigger,
-        outcome=closed.outcome,
-        reason=closed.reason,
-        suppression=closed.suppression,
+        outcome=result.outcome,
+        reason=result.reason,
+        suppression=result.suppression,
         attempt=closed.attempt if closed.attempt > 1 else None,
         duration=duration,
         worker=closed.worker,
-        problem=closed.error,
-        truncated=closed.truncated or None,
-        precheck_problem=closed.precheck_problem,
-        left_out="; ".join(closed.left_out) or None,
-        findings=", ".join(f"{count} {effect}" for effect, count in Counter(closed.effects).most_common()) or None,
-        log=closed.log,
+        problem=result.error,
+        truncated=result.truncated or None,
+        precheck_problem=result.precheck_problem,
+        left_out="; ".join(result.prompt.left_out) or None,
+        findings=", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or None,
+        log=result.log,
     )
 
 

@@ -228,26 +228,27 @@ class Metrics:
             gauges.read_files(reading, self._settings.state)
 
     def _count_closed_run(self, closed: events.RunClosed) -> None:
+        result = closed.result
         duration = None if closed.started_at is None else max(0.0, (closed.finished_at - closed.started_at).total_seconds())
-        if duration is not None and closed.outcome is not Outcome.SKIPPED:
+        if duration is not None and result.outcome is not Outcome.SKIPPED:
             self._histograms[DURATION].labels(closed.kind.value).observe(duration, {"run_id": str(closed.run_id)})
         key = (closed.kind.value, closed.name)
-        if closed.reason == Skip.BUDGET:
+        if result.reason == Skip.BUDGET:
             self._budget_skips[key] = closed.finished_at
         if key not in self._entries_with_series:
             return
-        if closed.precheck_problem and closed.trigger is not Trigger.RESULT:
+        if result.precheck_problem and closed.trigger is not Trigger.RESULT:
             self._increase("heartbeatd_precheck_failures_total", closed.name)
-        if closed.truncated:
+        if result.truncated:
             self._increase("heartbeatd_truncated_total", *key)
-        if closed.outcome is Outcome.SKIPPED:
-            self._increase("heartbeatd_skips_total", *key, str(closed.reason), by=closed.slots)
+        if result.outcome is Outcome.SKIPPED:
+            self._increase("heartbeatd_skips_total", *key, str(result.reason), by=closed.slots)
             return
         last = Exemplar(closed.run_id, 1, closed.finished_at.timestamp())
-        self._increase("heartbeatd_runs_total", *key, closed.trigger.value, closed.outcome.value, exemplar=last)
+        self._increase("heartbeatd_runs_total", *key, closed.trigger.value, result.outcome.value, exemplar=last)
         self._increase("heartbeatd_run_seconds_total", *key, by=duration or 0)
-        if closed.suppression is not None:
-            self._increase("heartbeatd_suppressions_total", *key, str(closed.suppression))
+        if result.suppression is not None:
+            self._increase("heartbeatd_suppressions_total", *key, str(result.suppression))
 
     def _count_lateness(self, kind: Kind, late: float, exemplar: dict[str, str] | None = None) -> None:
         self._histograms[LATENESS].labels(kind.value).observe(max(0.0, late), exemplar)

@@ -333,7 +333,7 @@ def test_picoclaw_the_texts_for_the_user_and_for_the_log_can_differ(make_world: 
     world.run(minutes=1)
     assert [text for _, _, text in world.delivered] == ["Disk full"]
     assert (world.records()[0]["log"], world.records()[0]["text"]) == ("looked at 3 hosts", "Disk full")
-    assert [event.log for event in world.events if isinstance(event, RunClosed)] == ["looked at 3 hosts"]
+    assert [event.result.log for event in world.events if isinstance(event, RunClosed)] == ["looked at 3 hosts"]
 
 
 @row("PicoClaw", 9)
