@@ -256,6 +256,19 @@ class DaemonBoot(SharedBody):
     ended_at: Time | None
 
 
+class Leader(SharedBody):
+    """The daemon that leads, if the database is on a server.
+
+    `lag` is for how many seconds its lease has not been renewed. `former_host` is the host from which it has taken over.
+    """
+
+    host: str
+    epoch: int
+    since: Time | None
+    lag: float
+    former_host: str | None
+
+
 class Downtime(SharedBody):
     since: Time
     until: Time | None
@@ -438,6 +451,7 @@ class Status(ResponseBody):
     """The whole status. `daemon` is the latest boot. `problems` are those that `GET /api/v1/problems` lists."""
 
     daemon: Shared[DaemonBoot | None]
+    leader: Shared[Leader | None]
     problems: Shared[list[Problem]]
     downs: Shared[list[Downtime]]
     frozen: Shared[list[FrozenTime]]

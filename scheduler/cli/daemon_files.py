@@ -18,6 +18,7 @@ from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
 from scheduler.model.expected_error import InputError
 from scheduler.model.state_address import address_problem, describe_server, server_of_path
 from scheduler.store import config_history
+from scheduler.store.boots import Leader
 from scheduler.store.database import StoreError, check_file, check_links, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
 from scheduler.system import state_lock
@@ -140,13 +141,13 @@ def find_running_daemon(files: DaemonFiles) -> DaemonProcess | None:
     return DaemonProcess(holder.pid, holder.started_at, holder.instance) if holder else DaemonProcess(None, None)
 
 
-def describe_standby(files: DaemonFiles, up: DaemonProcess, leader: tuple[str, str] | None) -> str | None:
-    """Which daemon leads instead of this one; None if it leads itself. `leader` has the instance id and the host."""
+def describe_standby(files: DaemonFiles, up: DaemonProcess, leader: Leader | None) -> str | None:
+    """Which daemon leads instead of this one; None if it leads itself."""
     if files.server is None or up.instance is None:
         return None
     if leader is None:
         return "no daemon leads"
-    return None if leader[0] == up.instance else f"{leader[1] or 'another daemon'} leads"
+    return None if leader.holder == up.instance else f"{leader.host or 'another daemon'} leads"
 
 
 def read_state(db: sqlite3.Connection, files: DaemonFiles, now: datetime) -> DaemonState:

@@ -29,6 +29,7 @@ from scheduler.insight.installation_checks import Finding
 from scheduler.model.expected_error import ExpectedError
 from scheduler.model.levels import level_of
 from scheduler.store import boots, database
+from scheduler.store.boots import Leader
 from scheduler.system.process import Children
 from scheduler.work.run_extras import remote_executors
 
@@ -98,7 +99,7 @@ def _check_database(files: DaemonFiles) -> Iterator[Finding]:
     yield _check_daemon(files, leader)
 
 
-def _check_daemon(files: DaemonFiles, leader: tuple[str, str] | None) -> Finding:
+def _check_daemon(files: DaemonFiles, leader: Leader | None) -> Finding:
     up = daemon_files.find_running_daemon(files)
     if up is None:
         return Finding("warn", "daemon", "not running; `heartbeatd run` starts it")

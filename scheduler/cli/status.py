@@ -86,11 +86,12 @@ def _status_lines(source: Source) -> Iterator[str]:
         problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
     standby = daemon_files.describe_standby(files, up, leader) if up else None
     if source.form == "json":
-        as_json = _status_data(data, up, standby, leader[1] if leader else None) | {"refused_starts": _refused_starts(files)}
+        as_json = _status_data(data, up, standby, leader.host if leader else None) | {"refused_starts": _refused_starts(files)}
         yield json.dumps(as_json, indent=2)
         return
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
+        *([f"leader: {leader.describe(format_time)}"] if leader else []),
         *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
         *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),

@@ -20,6 +20,7 @@ from heartbeat.checklist import parse_checklist
 from heartbeat.checks import Skip, load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, list_names
+from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
@@ -114,8 +115,15 @@ def check_queue(state: QueueState) -> Finding:
 
 
 def _describe_worker(worker: WorkerState) -> str:
-    queues = "" if worker.queues == (DEFAULT_QUEUE,) else f" (queue {', '.join(worker.queues)})"
-    return worker.name + queues + (" takes no more runs" if worker.is_draining else "")
+    """Its name, and what is not usual: other queues, another version, runs in progress, and that it takes no more runs."""
+    unusual = (
+        worker.queues != (DEFAULT_QUEUE,) and f"queue {'+'.join(worker.queues)}",
+        worker.version != __version__ and f"version {worker.version or 'unknown'}",
+        worker.running and format_count(worker.running, "run"),
+        worker.is_draining and "takes no more runs",
+    )
+    found = ", ".join(each for each in unusual if each)
+    return f"{worker.name} ({found})" if found else worker.name
 
 
 def check_replication(found: boots.Replication) -> Finding:
@@ -204,6 +212,8 @@ def check_records(
         how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"
         yield Finding(level, "down", f"last from {format_time(down.since)} to {format_time(down.until)} {zone}, {how}")
     if not is_file(db):
+        leader = boots.find_leader(db)
+        yield Finding("ok" if leader else "warn", "leader", leader.describe(format_time) if leader else "no daemon leads")
         yield _check_clock(boots.find_clock_difference(db, now))
         yield check_replication(boots.read_replication(db))
 

@@ -26,6 +26,7 @@ from heartbeatd.answers import (
     Failing,
     FrozenTime,
     LastRun,
+    Leader,
     ProblemCounts,
     QueueCounts,
     SpendToday,
@@ -72,9 +73,11 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started.
     """
+    leader = boots.find_leader(db)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
     return Status(
         daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
+        leader=Leader.model_validate(leader, from_attributes=True) if leader else None,
         problems=problem_list.list_open_problems(db, now),
         downs=[Downtime.model_validate(down, from_attributes=True) for down in boots.latest_downtimes(db)],
         frozen=_frozen_times(db, now),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -12,6 +13,7 @@ from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction, is_file
 
 TICK_EVERY = timedelta(seconds=5)
+LEASE = timedelta(seconds=6)  # of the daemon that leads, without a renewal
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between the clocks of this host and of the server
 
 
@@ -36,6 +38,27 @@ class Downtime:
     since: datetime
     until: datetime | None
     clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The daemon that leads: its instance id, its host, and the number and beginning of its leadership.
+
+    `lag` is for how many seconds it has not renewed its lease. `former_host` is that of the daemon which led before.
+    """
+
+    holder: str
+    host: str
+    epoch: int
+    lag: float
+    since: datetime | None
+    former_host: str | None
+
+    def describe(self, at: Callable[[datetime], str]) -> str:
+        """Where it is, since when it leads and after which one, and when it renewed its lease."""
+        since = f" since {at(self.since)}" if self.since else ""
+        former = f", took over from {self.former_host}" if self.former_host and self.former_host != self.host else ""
+        return f"{self.host or 'a daemon'} leads{since} (epoch {self.epoch}){former}; its lease was renewed {self.lag:.1f} s ago"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +176,19 @@ def latest_boot(db: sqlite3.Connection) -> BootRecord | None:
     return read_row(BootRecord, row) if row else None
 
 
-def find_leader(db: sqlite3.Connection) -> tuple[str, str] | None:
-    """The instance id and the host of the daemon that leads on a server; None if none leads, or the database is a file."""
+def find_leader(db: sqlite3.Connection) -> Leader | None:
+    """The daemon that leads on a server; None if none leads, or the database is a file."""
     if is_file(db):
         return None
-    row = db.execute("select holder, coalesce(host, '') from _leader where until_at > clock_timestamp()").fetchone()
-    return (row[0], row[1]) if row else None
+    row = db.execute(
+        # Without a daemon of this version since the upgrade, the last two columns do not exist yet.
+        "select holder, coalesce(host, '') as host, epoch,"
+        " greatest(0, ? - extract(epoch from until_at - clock_timestamp()))::float8 as lag,"
+        " (extract(epoch from (to_jsonb(_leader) ->> 'since_at')::timestamptz) * 1000)::bigint as since,"
+        " to_jsonb(_leader) ->> 'former_host' as former_host from _leader where until_at > clock_timestamp()",
+        (int(LEASE.total_seconds()),),
+    ).fetchone()
+    return read_row(Leader, row) if row else None
 
 
 def is_leader_running(db: sqlite3.Connection) -> bool:
@@ -167,7 +197,7 @@ def is_leader_running(db: sqlite3.Connection) -> bool:
     The clock of the server and the lease of the daemon decide, because the clocks of the hosts may differ.
     """
     boot, leader = latest_boot(db), find_leader(db)
-    return boot is not None and leader is not None and not boot.clean and boot.instance == leader[0]
+    return boot is not None and leader is not None and not boot.clean and boot.instance == leader.holder
 
 
 def find_clock_difference(db: sqlite3.Connection, now: datetime) -> str | None:

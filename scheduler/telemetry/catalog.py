@@ -115,6 +115,9 @@ READ: Mapping[str, Metric] = {
         "Unexpected exceptions in the main loop, by the part of its work that was left out.", "part"
     ),
     "heartbeatd_standby": Metric("1 while another daemon leads, and this one is on standby."),
+    "heartbeatd_leader_epoch": Metric("How many times a daemon has begun to lead."),
+    "heartbeatd_leader_since_timestamp_seconds": Metric("Since when this daemon leads."),
+    "heartbeatd_leader_lag_seconds": Metric("For how long this daemon has not renewed its lease."),
     "heartbeatd_queue_available": Metric("1 while the queue of the workers can be used."),
     "heartbeatd_workers": Metric("Workers that take runs of a queue; absent while the queues cannot be used.", "queue"),
     "heartbeatd_queue_waiting": Metric("Runs that wait for a worker of a queue.", "queue"),

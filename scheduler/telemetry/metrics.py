@@ -25,6 +25,7 @@ from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.outcome import WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
+from scheduler.store import boots
 from scheduler.telemetry import gauges
 from scheduler.telemetry.catalog import (
     COUNTERS,
@@ -226,6 +227,10 @@ class Metrics:
         gauges.read_budgets(reading, db, self._settings, wanted, skipped_at, self._day_plans, at)
         if self._settings.postgresql is None:
             gauges.read_files(reading, self._settings.state)
+        elif leader := boots.find_leader(db):
+            reading.show("heartbeatd_leader_epoch", leader.epoch)
+            reading.show("heartbeatd_leader_since_timestamp_seconds", leader.since)
+            reading.show("heartbeatd_leader_lag_seconds", leader.lag)
 
     def _count_closed_run(self, closed: events.RunClosed) -> None:
         result = closed.result

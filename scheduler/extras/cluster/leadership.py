@@ -16,10 +16,11 @@ from scheduler.extras.cluster.postgresql import (
     read_server_identity,
 )
 from scheduler.model.state_address import describe_server
+from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.system.boot_clock import BootClock
 
-LEASE = 6.0  # seconds after its last renewal; another daemon may lead from then on
+LEASE = boots.LEASE.total_seconds()  # after its last renewal; another daemon may lead from then on
 RENEW_EVERY = 1.0
 GIVE_UP_AFTER = 4.0  # seconds without a renewal: the leader then ends its runs, before another daemon starts them
 WATCH_EVERY = 0.2
@@ -44,7 +45,8 @@ SEEN = (
     " until_at = '-infinity' as is_free from _leader"
 )
 TAKE = (
-    "update _leader set epoch = epoch + 1, holder = ?, host = ?, until_at = clock_timestamp() + make_interval(secs => ?)"
+    "update _leader set epoch = epoch + 1, holder = ?, host = ?, until_at = clock_timestamp() + make_interval(secs => ?),"
+    " since_at = clock_timestamp(), former_host = host"
     " where epoch = ? and until_at <= clock_timestamp() returning epoch"
 )
 RENEW = (

@@ -21,6 +21,9 @@ APPLIED = "select name from _migration order by name"
 UPGRADE_LOCK = 0x48425444  # of all heartbeatds that create or upgrade tables
 # ServerStore.transaction relies on it: only a change of a column with a unique index conflicts with `for key share`.
 LEADER_EPOCH = "create unique index if not exists leader_epoch on _leader (epoch)"
+# A database of an earlier version does not have these columns.
+LEADER_COLUMNS = "alter table _leader add column since_at timestamptz, add column former_host text"
+HAS_LEADER_COLUMNS = "select 1 from pg_attribute where attrelid = to_regclass('_leader') and attname = 'since_at'"
 
 # Functions of SQLite that PostgreSQL does not have, or has with another meaning.
 FUNCTIONS = """
@@ -150,7 +153,7 @@ def index_creation(schema: Schema, before: Schema | None = None) -> list[str]:
 def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations) -> None:
     """Create the tables, or apply missing migrations, in one transaction. Raises StoreError if a newer version has been there."""
     unknown, missing = unknown_migrations(db, schema, server, steps)
-    if not missing:
+    if not missing and db.execute(HAS_LEADER_COLUMNS).fetchone():
         return
     db.execute("begin")
     try:
@@ -166,6 +169,8 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
                     f"an older heartbeatd leads on {leader['host']}; stop it, so that this one can upgrade the tables"
                 )
             _migrate(db, missing, steps)
+        if not db.execute(HAS_LEADER_COLUMNS).fetchone():
+            db.execute(LEADER_COLUMNS)
         db.execute("commit")
         if unknown is not None and missing:
             log_event(logging.INFO, "migrated", database=server, migrations=",".join(missing))

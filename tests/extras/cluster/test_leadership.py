@@ -39,6 +39,7 @@ from scheduler.extras.cluster.command_lanes import try_to_hold_lane
 from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
 from scheduler.insight.installation_checks import check_records, check_replication
+from scheduler.insight.status_data import read_status
 from scheduler.model.problem import Subject
 from scheduler.model.timestamps import to_millis
 from scheduler.store import boots, clock_changes, lane_holds, problems
@@ -58,7 +59,9 @@ LEASED_UNTIL = "select until_at from heartbeatd._leader where until_at > clock_t
 def address(empty_databases: EmptyDatabases, tmp_path: Path, postgres: PostgresServer) -> Iterator[str]:
     found = empty_databases.borrow(tmp_path)
     yield found
-    postgres.query(found, "update heartbeatd._leader set epoch = 0, until_at = '-infinity', holder = null, host = null")
+    postgres.query(
+        found, "update heartbeatd._leader set epoch = 0, until_at = '-infinity', holder = null, host = null, former_host = null"
+    )
     empty_databases.take_back()
 
 
@@ -637,6 +640,44 @@ class RealDaemon:
         self.log.close()
 
 
+def test_everyone_sees_who_leads_since_when_and_from_whom_it_took_over(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    (one, _), (two, store) = hosts.add("one"), hosts.add("two")
+    assert boots.find_leader(store.connection) is None
+    one.try_to_lead()
+    postgres.query(address, EXPIRE)
+    two.try_to_lead()
+    hosts.clock.now += PATIENCE
+    assert two.try_to_lead() is None
+    leader = boots.find_leader(store.connection)
+    assert leader is not None
+    assert leader.since is not None
+    assert (leader.host, leader.epoch, leader.former_host, leader.lag < LEASE) == ("two", 2, "one", True)
+    assert abs(leader.since - datetime.now(UTC)) < timedelta(minutes=5)
+    said = replace(leader, lag=0.4).describe(lambda since: "08:00")
+    assert said == "two leads since 08:00 (epoch 2), took over from one; its lease was renewed 0.4 s ago"
+    read = read_status(store.connection, datetime.now(UTC)).leader
+    assert read is not None
+    assert (read.host, read.epoch, read.since) == ("two", 2, leader.since)
+
+
+def test_the_lease_of_an_earlier_version_is_read_and_gets_the_new_columns(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    one, store = hosts.add("one")
+    one.try_to_lead()
+    postgres.query(address, "alter table heartbeatd._leader drop column since_at, drop column former_host")
+    leader = boots.find_leader(store.connection)
+    assert leader is not None
+    assert (leader.host, leader.since, leader.former_host) == ("one", None, None)
+    open_for_writing(address).close()
+    postgres.query(address, EXPIRE)
+    assert one.try_to_lead() is not None
+    hosts.clock.now += PATIENCE
+    assert one.try_to_lead() is None
+
+
 @pytest.mark.process
 def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(
     address: str, tmp_path: Path, postgres: PostgresServer
@@ -654,6 +695,7 @@ def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(
         standby.wait_until("ok")
         leader.process.send_signal(signal.SIGCONT)
         leader.wait_until(f"standby: {standby.folder.name} leads")
+        assert "heartbeatd_leader_epoch 2\n" in standby.metrics()
         assert "leadership_lost" in (leader.folder / "log").read_text("utf-8")
         for each in (leader, standby):
             each.process.send_signal(signal.SIGTERM)
