@@ -56,7 +56,9 @@ class Pinger:
         The first ping of a switch is `start`. Later ones are `success` if a tick was committed since the last ping, and
         `fail` if not.
         """
-        self._collect_results()
+        for number, done in self._executor.results():
+            self._executor.ack([number])
+            self._record_result(done)
         self._has_committed = self._has_committed or self._health.why_not_working is None
         if switch != self._switch:
             self._switch, self._next_ping_at = switch, monotonic + SHORTEST_WAIT
@@ -72,11 +74,6 @@ class Pinger:
             self._number += 1
             problem = self._health.why_not_working if beat == "fail" else None
             self._executor.submit(self._number, Ping(beat, problem, self._switch))
-
-    def _collect_results(self) -> None:
-        for number, done in self._executor.results():
-            self._executor.ack([number])
-            self._record_result(done)
 
     def _record_result(self, done: Done[Ping, DeliveryResult]) -> None:
         """Count a ping. Log the first one that fails and the first one that arrives again."""

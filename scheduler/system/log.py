@@ -53,7 +53,8 @@ def log_event(level: int, word: str, /, *, error: BaseException | None = None, *
 
 def quote_value(value: object) -> str:
     """A value as one safe word: escaped (control, ANSI and bidi characters), quoted if it has blanks, cut at 2,000 characters."""
-    text = _escape_text(_as_text(value))
+    known = _format_time(value, _zone) if isinstance(value, datetime) else _as_json(value)
+    text = _escape_text(known if isinstance(known, str) else json.dumps(known))
     if text and not _NEEDS_QUOTES.search(text):
         return text
     return '"' + text.replace('"', '\\"') + '"'
@@ -103,11 +104,6 @@ def _record_time(record: logging.LogRecord, zone: tzinfo) -> str:
 def _format_time(moment: datetime, zone: tzinfo) -> str:
     """The time with its offset, so that it can be read in any zone. An offset of zero is Z."""
     return moment.astimezone(zone).isoformat().replace("+00:00", "Z")
-
-
-def _as_text(value: object) -> str:
-    known = _format_time(value, _zone) if isinstance(value, datetime) else _as_json(value)
-    return known if isinstance(known, str) else json.dumps(known)
 
 
 def _as_json(value: object) -> str | int | float | bool:
