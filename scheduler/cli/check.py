@@ -36,7 +36,6 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.store import entries
-from scheduler.work.run_extras import remote_executors
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60
@@ -66,6 +65,8 @@ def _find_unserved_queues(settings: Settings) -> Iterator[Fault]:
     named = [spec for spec in specs if spec.enabled and spec.queue is not None]
     if settings.remote is None or not named:
         return
+    from scheduler.work.run_extras import remote_executors  # it imports asyncio
+
     unserved = remote_executors().ask_state(settings).unserved
     for spec in named:
         if spec.queue in unserved:

@@ -25,8 +25,7 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.model.daemon_health import QueueState, WorkerState
-from scheduler.model.settings import DEFAULT_QUEUE
+from scheduler.model.daemon_health import DEFAULT_QUEUE, QueueState, WorkerState
 from scheduler.net import proxies
 from scheduler.store import boots, disk_reserve, entries, outbox
 from scheduler.store.transaction import is_file

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+DEFAULT_QUEUE = "default"  # of the workers that were given no queue, and of the agents and jobs that name none
+
 
 class TickPart(StrEnum):
     """The parts of a tick. The last three are about one entry, request or message."""

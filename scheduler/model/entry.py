@@ -14,8 +14,9 @@ from heartbeat.spec import Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
+from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.settings import DEFAULT_QUEUE, ProblemRule
+from scheduler.model.settings import ProblemRule
 from scheduler.model.wake import Wake
 
 Key = tuple[Kind, str]

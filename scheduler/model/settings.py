@@ -25,7 +25,6 @@ ExecutorKind = Literal["local", "procrastinate"]
 
 Proxy = Literal["environment", "none"] | Secret
 
-DEFAULT_QUEUE = "default"  # of the workers that were given no queue, and of the agents and jobs that name none
 LOG_CHANNEL = "log"  # the built-in channel
 LAST_TARGET = "last"  # in `deliver`: where the agent's user wrote from most recently
 

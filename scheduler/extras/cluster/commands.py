@@ -6,7 +6,7 @@ import click
 
 from scheduler.cli import options
 from scheduler.cli.commands import command, log_options
-from scheduler.model.settings import DEFAULT_QUEUE
+from scheduler.model.daemon_health import DEFAULT_QUEUE
 
 
 class QueueNames(click.ParamType[tuple[str, ...]]):

@@ -27,8 +27,7 @@ from procrastinate.schema import SchemaManager
 from heartbeatd.secret import Secret
 from scheduler import __version__
 from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS, IDENTITY
-from scheduler.model.daemon_health import WaitingRuns, WorkerState
-from scheduler.model.settings import DEFAULT_QUEUE
+from scheduler.model.daemon_health import DEFAULT_QUEUE, WaitingRuns, WorkerState
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"

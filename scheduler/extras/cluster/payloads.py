@@ -24,9 +24,9 @@ from pydantic import TypeAdapter, ValidationError
 from cron.job_schedules import CronSchedule
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
+from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
-from scheduler.model.settings import DEFAULT_QUEUE
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
