@@ -304,6 +304,20 @@ def test_the_problem_of_untracked_findings_ends_while_the_lines_that_came_with_i
     assert last.startswith("[heartbeatd:too-many-findings] over after 30m")
 
 
+def test_too_many_findings_open_a_problem_again_after_it_was_over(make_world: MakeWorld) -> None:
+    many, few = (json.dumps({"findings": [{"key": f"k-{each}", "text": "x"} for each in range(most)]}) for most in (60, 5))
+    limits = "limits: {new_problems: 1000}\n"
+    world = make_world(limits + config(problems="{clear_after: 1}"), scripts=answers(many, few, many, many))
+    world.run(minutes=50)
+    key = "heartbeatd:too-many-findings"
+    assert [[each for each in run if key in each] for run in effects(world)] == [
+        [f"{key} opened"],
+        [f"{key} cleared"],
+        [f"{key} opened"],
+        [f"{key} known"],
+    ]
+
+
 # --- what an answer has seen --------------------------------------------------------------------------------------------
 
 
