@@ -61,16 +61,26 @@ def as_answers(wanted: Iterable[Problem], found: Iterable[Problem], now: datetim
     """These problems as the API shows them. `found` are those among which their causes and consequences are looked for."""
     numbers: dict[int | None, str] = {}
     affected: dict[int | None, list[EntryName]] = {}
+    unreported = {
+        each.id for each in found if each.over_at is None and not each.is_open
+    }  # and not listed
     for each in found:
-        numbers[each.id] = each.number
+        if each.id not in unreported:
+            numbers[each.id] = each.number
         if each.found.cause_id and each.subject.kind in tuple(Kind):
             name = EntryName(kind=Kind(each.subject.kind).value, name=each.subject.name)
             affected.setdefault(each.found.cause_id, []).append(name)
-    return [_as_answer(each, numbers.get(each.found.cause_id), affected.get(each.id, []), now) for each in wanted]
+    covered = {each.id for each in found if each.found.cause_id and each.found.cause_id not in unreported}
+    return [
+        _as_answer(each, numbers.get(each.found.cause_id), affected.get(each.id, []), now, is_covered=each.id in covered)
+        for each in wanted
+    ]
 
 
-def _as_answer(problem: Problem, cause: str | None, affects: list[EntryName], now: datetime) -> answers.Problem:
-    subject, cause_id = problem.subject, problem.found.cause_id
+def _as_answer(
+    problem: Problem, cause: str | None, affects: list[EntryName], now: datetime, *, is_covered: bool
+) -> answers.Problem:
+    subject = problem.subject
     kind = Kind(subject.kind) if subject.kind in tuple(Kind) else None
     acknowledged = problem.acknowledgement if problem.is_acknowledged else None
     return answers.Problem(
@@ -82,7 +92,7 @@ def _as_answer(problem: Problem, cause: str | None, affects: list[EntryName], no
         reported=problem.is_reported,
         severity=problem.found.severity.value,
         text=problem.found.text,
-        state="over" if problem.over_at else "covered" if cause_id else "open" if problem.is_open else "seen",
+        state="over" if problem.over_at else "covered" if is_covered else "open" if problem.is_open else "seen",
         since=problem.since,
         last_seen=problem.last_seen_at,
         over=problem.over_at,

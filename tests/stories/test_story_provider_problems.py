@@ -77,6 +77,18 @@ def test_the_notification_of_a_problem_has_status_error_affected_agents_and_advi
     ]
 
 
+def test_a_failure_is_covered_only_by_a_problem_that_is_listed(make_world: MakeWorld) -> None:
+    def listed(world: World) -> list[tuple[str, str, str | None]]:
+        return [(each.subject, each.state, each.cause) for each in list_problems(world.store.connection, world.clock.now)]
+
+    with Models(lambda request: BUSY) as server:
+        world = make_world(fleet(server.url, "ops"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        assert listed(world) == [("agent/ops", "seen", None), ("provider/anthropic", "seen", None)]
+        world.run(minutes=30)
+        assert listed(world) == [("agent/ops", "covered", "p1"), ("provider/anthropic", "open", None)]
+
+
 @pytest.mark.simulation
 @pytest.mark.parametrize(
     ("act", "begins"),
