@@ -36,10 +36,10 @@ def send_message(tick: Tick, news: News, about: Origin, text: str, *, title: str
 def _name_of_notice(tick: Tick, news: News, about: Origin) -> str:
     """The kind of the message, which a run has once.
 
-    A message that waits for a day may cause several reminders, and one that a user retries may make its channel fail again.
+    A message that waits for a day may cause several reminders, and its channel may fail, work and fail again.
     """
-    opens_again = news.problem.subject.kind == CHANNEL and len(news.problem.openings) > 1
-    is_repeated = opens_again or news.change is Change.REMINDER or about.run_id == NO_RUN
+    is_known_channel = news.problem.subject.kind == CHANNEL and bool(news.problem.notices)
+    is_repeated = is_known_channel or news.change is Change.REMINDER or about.run_id == NO_RUN
     when = f" of {tick.now:%Y-%m-%d %H:%M:%S}" if is_repeated else ""
     recipient = f" to {news.target.recipient}" if news.target.recipient else ""
     return f"{news.change} {news.problem.number}{when}{recipient}"

@@ -61,9 +61,7 @@ def as_answers(wanted: Iterable[Problem], found: Iterable[Problem], now: datetim
     """These problems as the API shows them. `found` are those among which their causes and consequences are looked for."""
     numbers: dict[int | None, str] = {}
     affected: dict[int | None, list[EntryName]] = {}
-    unreported = {
-        each.id for each in found if each.over_at is None and not each.is_open
-    }  # and not listed
+    unreported = {each.id for each in found if each.over_at is None and not each.is_open}  # and not listed
     for each in found:
         if each.id not in unreported:
             numbers[each.id] = each.number

@@ -533,6 +533,38 @@ def test_a_dead_channel_is_reported_once_over_a_restart(make_world: MakeWorld) -
     assert notices(world) == [("opened p1", "other", "delivered")]
 
 
+def test_a_channel_that_works_for_a_while_and_refuses_a_message_of_the_same_run_again_is_reported_again(
+    make_world: MakeWorld,
+) -> None:
+    hooks = HOOKS + '  third: {kind: webhook, url: "http://127.0.0.1:1/z", allow_private: true}\n'
+    jobs = """\
+agents:
+  ops: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: hook, problems: {deliver: other}}}
+  web: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: hook, problems: {deliver: third}}}
+"""
+    texts = iter(["disk full", "disk worn out"])
+    world = make_world(hooks + jobs, scripts={"ops": lambda _: next(texts), "web": lambda _: "site down"})
+    answers, sent = {"hook": REFUSED}, list[tuple[str, str]]()
+    world.send = channels_answering(answers, sent)
+    world.wake("ops")
+    world.run(hours=48)
+    answers["hook"] = DeliveryResult("retry", "busy")
+    world.wake("web")
+    world.run(hours=3)
+    del answers["hook"]
+    world.wake("ops")
+    world.run(minutes=1)
+    answers["hook"] = REFUSED
+    world.run(hours=4)
+    assert [(channel, text.split()[0]) for channel, text in sent if "channel hook" in text] == [
+        ("other", "CRITICAL"),
+        ("third", "CRITICAL"),
+        ("other", "over"),
+        ("third", "over"),
+        ("third", "CRITICAL"),
+    ]
+
+
 def test_recipients_whose_channels_fail_get_the_end_once_in_the_log(make_world: MakeWorld) -> None:
     """Both had been sent the failure. The message to one of them is given up when the end is in the log already."""
     jobs = """\
