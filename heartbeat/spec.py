@@ -216,6 +216,12 @@ class _Calls:
     precheck: Precheck | None = None
     decide: Decide | None = None
 
+    @property
+    def called(self) -> tuple[tuple[Runner, str | None], ...]:
+        """What a run calls, each with its model: the runner that decides, if there is one, and then the agent's."""
+        agent = (self.runner, self.model)
+        return ((self.decide.runner, self.decide.model), agent) if self.decide else (agent,)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Inputs:
@@ -294,3 +300,8 @@ class Agent:
     ack_max_chars: int = 0
     precheck: Precheck | None = None
     queue: str | None = None  # of the workers that execute its runs; None: the default one
+
+    @property
+    def called(self) -> tuple[tuple[Runner, str | None], ...]:
+        """What a run calls, with its model."""
+        return ((self.runner, self.model),)

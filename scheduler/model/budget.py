@@ -251,8 +251,7 @@ def attempt_usage(
 ) -> AttemptUsage:
     """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, and of the model that decides."""
     is_program = not isinstance(agent.runner, ModelRunner)
-    calls = [(agent.decide.model, agent.decide.runner)] if isinstance(agent, Heartbeat) and agent.decide else []
-    calls += [(agent.model or "", agent.runner)] if isinstance(agent.runner, ModelRunner) else []
+    calls = [(model or "", runner) for runner, model in agent.called if isinstance(runner, ModelRunner)]
     questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
     return AttemptUsage(questions, is_program, agent.prompt_limit.own, usd_per_run, tokens_per_run)
 

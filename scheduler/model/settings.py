@@ -227,6 +227,12 @@ class Settings:
     postgresql: str | None = None  # the address of a server with the database; None: it is a file
 
     @property
+    def enabled_agents(self) -> list[Heartbeat | Agent]:
+        """The enabled heartbeats, and the agents that enabled jobs call."""
+        of_jobs = [agent for name, agent in self.job_agents.items() if self.jobs[name].enabled]
+        return [*(beat for beat in self.heartbeats.values() if beat.enabled), *of_jobs]
+
+    @property
     def database(self) -> Path | str:
         """The database: a file, or the address of a server."""
         return self.postgresql or self.state

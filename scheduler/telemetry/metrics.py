@@ -19,7 +19,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 
 from cron.job import Job
-from heartbeat.spec import Agent, Heartbeat, Runner
+from heartbeat.spec import Agent, Heartbeat
 from scheduler.model import events
 from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
@@ -366,7 +366,7 @@ def _heartbeat_labels(beat: Heartbeat) -> PossibleLabels:
     if not beat.enabled:
         return PossibleLabels(None)
     trigger = Trigger.INTERVAL if beat.interval else Trigger.SCHEDULE if beat.schedule else None
-    return PossibleLabels(trigger, _models_of_heartbeat(beat))
+    return PossibleLabels(trigger, tuple(dict.fromkeys(model or "" for _, model in beat.called)))
 
 
 def _job_labels(job: Job, agent: Agent | None) -> PossibleLabels:
@@ -385,28 +385,10 @@ def _trigger_of_job(job: Job) -> Trigger | None:
 
 
 def _called_models(settings: Settings) -> list[str]:
-    """Every model that an enabled agent or job may call."""
-    of_beats = {model for beat in settings.heartbeats.values() if beat.enabled for model in _models_of_heartbeat(beat)}
-    return sorted(of_beats | {agent.model or "" for agent in _called_by_jobs(settings)})
+    """Every model that an enabled agent or job may call. A command can report its usage too, under the empty name."""
+    return sorted({model or "" for agent in settings.enabled_agents for _, model in agent.called})
 
 
 def _called_circuits(settings: Settings) -> list[Circuit]:
     """Every pair of provider and model that an enabled agent or job may call."""
-    of_beats = (pair for beat in settings.heartbeats.values() if beat.enabled for pair in _called_by_heartbeat(beat))
-    of_jobs = ((agent.runner, agent.model) for agent in _called_by_jobs(settings))
-    return sorted(circuits_of(*of_beats, *of_jobs))
-
-
-def _called_by_heartbeat(beat: Heartbeat) -> Iterator[tuple[Runner, str | None]]:
-    yield beat.runner, beat.model
-    if beat.decide:
-        yield beat.decide.runner, beat.decide.model
-
-
-def _called_by_jobs(settings: Settings) -> Iterator[Agent]:
-    return (agent for name, agent in settings.job_agents.items() if settings.jobs[name].enabled)
-
-
-def _models_of_heartbeat(beat: Heartbeat) -> tuple[str, ...]:
-    """The models that it may call. A command can report its usage too, under the empty name."""
-    return tuple(dict.fromkeys(model or "" for _, model in _called_by_heartbeat(beat)))
+    return sorted(circuits_of(*(called for agent in settings.enabled_agents for called in agent.called)))

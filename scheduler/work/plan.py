@@ -57,9 +57,7 @@ class HeartbeatEntry(Entry):
 
     @property
     def models(self) -> tuple[Circuit, ...]:
-        decide = self.spec.decide
-        first = ((decide.runner, decide.model),) if decide else ()
-        return circuits_of(*first, (self.spec.runner, self.spec.model))
+        return circuits_of(*self.spec.called)
 
     @property
     def lane(self) -> str:
@@ -131,7 +129,7 @@ class JobEntry(Entry):
 
     @property
     def models(self) -> tuple[Circuit, ...]:
-        return circuits_of((self.agent.runner, self.agent.model)) if self.agent else ()
+        return circuits_of(*self.agent.called) if self.agent else ()
 
     @property
     def lane(self) -> str | None:

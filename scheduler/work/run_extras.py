@@ -186,9 +186,7 @@ def load_tools() -> Callable[[ModelTools], OpenTools]:
 
 def import_runner_libraries(settings: Settings) -> None:
     """Import what the runners of these settings need, so that it does not count as a run's time."""
-    enabled = [beat.runner for beat in settings.heartbeats.values() if beat.enabled]
-    deciding = [beat.decide.runner for beat in settings.heartbeats.values() if beat.enabled and beat.decide]
-    used = [*enabled, *deciding, *(agent.runner for agent in settings.job_agents.values())]
+    used = [runner for agent in settings.enabled_agents for runner, _ in agent.called]
     runners.import_libraries(used)
     if any(isinstance(runner, ModelRunner) and runner.tools for runner in used):
         load_tools()
