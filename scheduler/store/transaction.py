@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from itertools import compress, islice
-from operator import is_not
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.model.budget import Amount
@@ -176,12 +175,11 @@ class UnitOfWork(Connection):
         self._begin_savepoints()
         alike: dict[tuple[str, ...], list[list[Any]]] = {}
         for key, (before, after) in self._changed.items():
-            # Most of the fields are the same objects, which `compress` passes over without running any code of ours.
-            others = compress(range(len(COLUMNS)), map(is_not, before, after))
-            changed = [place for place in others if before[place] != after[place]]
-            fields = (after[place] for place in changed)
-            values = [to_millis(value) if isinstance(value, datetime) else value for value in fields]
-            columns = tuple(COLUMNS[place] for place in changed)
+            changed = {
+                column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now is not was and now != was
+            }
+            values = [to_millis(value) if isinstance(value, datetime) else value for value in changed.values()]
+            columns = tuple(changed)
             if counts := self._slot_counts.pop(before.id, None):
                 columns, values = columns + SLOT_COUNTS, [*values, *counts]
             if columns:
