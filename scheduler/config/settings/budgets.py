@@ -61,8 +61,8 @@ class Budgets:
 
 def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
     """The limits of a day in `zone`; None if the part sets none."""
-    budget = Budget(zone, part.usd_per_day, part.tokens_per_day, part.runs_per_day)
-    return None if budget == Budget(zone) else budget
+    limits = part.usd_per_day, part.tokens_per_day, part.runs_per_day
+    return None if limits == (None, None, None) else Budget(zone, *limits)
 
 
 def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:

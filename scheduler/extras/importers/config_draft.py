@@ -1,7 +1,7 @@
 """Collects the config that an import makes, together with the receipt of the values it was made from.
 
 The module of a system says which value goes where. This module puts it there, and has the parts that all systems share: names,
-secrets, agents, active hours, channels and checklists. `job_conversion` has those of jobs.
+secrets, agents, active hours and channels. `job_conversion` has those of jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from scheduler.config.file.marked_yaml import value_at
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.extras.importers.source_files import LONGEST_LINE, MISSING, Files, Node, PathStep, SourceFile
+from scheduler.extras.importers.source_files import MISSING, Files, Node, PathStep
 from scheduler.extras.importers.value_converters import Converter, NotUsable
 
 SECTIONS = ("providers", "channels", "agents", "cron")
@@ -29,7 +29,6 @@ _RESERVED = frozenset(("log", "last", "none"))
 _NOWHERE = ("none", "local", "off", "cli", "internal")
 _LAST = ("last", "origin", "owner", "")
 _TARGET = re.compile(r"@?[A-Za-z0-9_-]{1,60}(?::\d{1,20})?", re.ASCII)
-_MARKS = re.compile(r"^(?:\s*(?:#{1,6}|[-*+]|\d+[.)])\s+|\s*\[[ xX]?\]\s+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,37 +472,6 @@ class Draft:
         """Record that a node is the recipient in the URL of a channel."""
         channel = self.part(f"channels.{name}")
         (channel.keep if to.text in channel.get("url") else channel.change)(to, "url")
-
-    # Checklists
-
-    def put_checklist(self, source: SourceFile, agent: Part, *, is_in_workspace: bool) -> None:
-        """A HEARTBEAT.md: a `tasks:` block becomes items with `[every ...]` in the config; any other file is left where it is."""
-        tasks = source.root.get("tasks")
-        if not tasks:
-            why = "heartbeatd reads the file itself" if is_in_workspace else "copy the file into the workspace of the agent"
-            agent.keep(source.root, "workspace", why)
-            return
-        items = [self._convert_task(task, agent) for task in tasks.children.values()]
-        for line in source.root.get("lines").children.values():
-            items.append(_MARKS.sub("", line.text) if len(line.text) <= LONGEST_LINE else line.text)
-            if items[-1] == line.text:
-                agent.keep(line, "heartbeat.checklist")
-            else:
-                why = "plain text outside the items, so that it makes no item due"
-                self.receipt.change(line, f"{agent.path}.heartbeat.checklist", items[-1], why)
-        self.set_value(f"{agent.path}.heartbeat.checklist", "\n".join(items) + "\n")
-
-    def _convert_task(self, task: Node, agent: Part) -> str:
-        every, label, prompt = task.get("interval"), task.get("name"), task.get("prompt")
-        mark = ""
-        try:
-            mark = f"[every {value_converters.positive_duration('m')(every)}] " if every else ""
-            self.receipt.change(every, f"{agent.path}.heartbeat.checklist", mark.strip())
-        except NotUsable as error:
-            self.receipt.drop(every, f"{error}; the item is due at every run")
-        for node in (label, prompt):
-            agent.keep(node, "heartbeat.checklist")
-        return f"- {mark}{': '.join(node.text for node in (label, prompt) if node.text)}"
 
 
 def replace_text(data: Any, old: str, new: str) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
 
+from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import Draft, Part
 from scheduler.extras.importers.import_receipt import NO_VALUE, Receipt
-from scheduler.extras.importers.source_files import Node, PathStep, SourceFile, fold_key, sort_files
+from scheduler.extras.importers.source_files import LONGEST_LINE, Node, PathStep, SourceFile, fold_key, sort_files
 
 # In the order of the help text. Each name is a module in this folder with a constant SYSTEM.
 SYSTEM_NAMES = ("openclaw", "goclaw", "picoclaw", "mistermorph", "nanobot", "claw0", "zeroclaw", "hermes")
@@ -22,6 +24,8 @@ OWN_LIMITS = "heartbeatd has its own store, history, retries and limits"
 NAMES_A_THING = "an identifier of the other system; heartbeatd uses names"
 RUNS_ONCE = "a single run stays in the config after it has run"
 CALLED = "the agent is called by its command line"
+CHECKLIST = "heartbeat.checklist"
+_MARKS = re.compile(r"^(?:\s*(?:#{1,6}|[-*+]|\d+[.)])\s+|\s*\[[ xX]?\]\s+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +135,41 @@ def _read_shared_settings(draft: Draft, system: ForeignSystem) -> None:
 
 
 def _put_checklist(draft: Draft, checklist: SourceFile) -> None:
-    """A checklist belongs to the agent whose workspace is its folder, else to the default agent."""
+    """A HEARTBEAT.md belongs to the agent whose workspace is its folder, else to the default agent.
+
+    A `tasks:` block becomes items with `[every ...]` in the config. Any other file is left where it is.
+    """
     folder = PurePath(checklist.name).parent.name
     workspaces = {PurePath(str(agent.get("workspace", ""))).name: name for name, agent in reversed(draft.data["agents"].items())}
     owner = workspaces.get(folder) if folder else None
     agent = draft.part(f"agents.{owner}") if owner else draft.find_agent("")
-    draft.put_checklist(checklist, agent, is_in_workspace=owner is not None)
+    tasks = checklist.root.get("tasks")
+    if not tasks:
+        why = "heartbeatd reads the file itself" if owner else "copy the file into the workspace of the agent"
+        agent.keep(checklist.root, "workspace", why)
+        return
+    items = [_convert_task(task, agent) for task in tasks.children.values()]
+    for line in checklist.root.get("lines").children.values():
+        items.append(_MARKS.sub("", line.text) if len(line.text) <= LONGEST_LINE else line.text)
+        if items[-1] == line.text:
+            agent.keep(line, CHECKLIST)
+        else:
+            why = "plain text outside the items, so that it makes no item due"
+            draft.receipt.change(line, f"{agent.path}.{CHECKLIST}", items[-1], why)
+    draft.set_value(f"{agent.path}.{CHECKLIST}", "\n".join(items) + "\n")
+
+
+def _convert_task(task: Node, agent: Part) -> str:
+    every, label, prompt = task.get("interval"), task.get("name"), task.get("prompt")
+    receipt, mark = agent.draft.receipt, ""
+    try:
+        mark = f"[every {value_converters.positive_duration('m')(every)}] " if every else ""
+        receipt.change(every, f"{agent.path}.{CHECKLIST}", mark.strip())
+    except value_converters.NotUsable as error:
+        receipt.drop(every, f"{error}; the item is due at every run")
+    for node in (label, prompt):
+        agent.keep(node, CHECKLIST)
+    return f"- {mark}{': '.join(node.text for node in (label, prompt) if node.text)}"
 
 
 def _drop(draft: Draft, leaf: Node, drops: Sequence[Drop]) -> None:

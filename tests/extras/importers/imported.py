@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def convert(system: str, sources: Sequence[SourceFile]) -> Imported:
     return Imported(text, parse_yaml(text, Diagnostics("")), draft)
 
 
+@cache
 def import_example(system: str) -> Imported:
     names = example_files(system)
     return convert(system, [read_source(str(path.relative_to(EXAMPLES / system)), path.read_bytes()) for path in names])
