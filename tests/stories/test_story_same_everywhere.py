@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -87,10 +89,17 @@ def shown_problem(page: Answer, number: str) -> str:
     return " ".join(re.sub("<[^>]*>", "", found[0]).split())
 
 
-def test_all_places_agree_on_what_was_sent(tmp_path: Path) -> None:
+@contextmanager
+def played_daemon(folder: Path) -> Iterator[WebDaemon]:
+    """A daemon after all cases."""
     yaml = "\n".join([CONFIG.rstrip(), *CHANNELS, "agents:", *AGENTS, ""])
-    with Models(lambda _: NO_KEY) as server, WebDaemon(tmp_path, yaml.replace("URL", server.url)) as daemon:
+    with Models(lambda _: NO_KEY) as server, WebDaemon(folder, yaml.replace("URL", server.url)) as daemon:
         daemon.do(lambda: play(daemon))
+        yield daemon
+
+
+def test_all_places_agree_on_what_was_sent(tmp_path: Path) -> None:
+    with played_daemon(tmp_path) as daemon:
         user = PageUser(daemon)
         user.log_in(daemon.token)
 

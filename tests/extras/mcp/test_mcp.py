@@ -17,6 +17,7 @@ from daemon_process import Daemon
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from test_story_same_everywhere import CASES, played_daemon
 from web_daemon import WebDaemon
 
 from scheduler.extras.mcp.mcp_server import TOOLS, tool_of
@@ -256,3 +257,20 @@ def test_the_tool_of_a_request_about_a_run_takes_its_number() -> None:
     )
     asyncio.run(tool.run(api, {"run": "7"}))
     assert asked == [("cancel_run", "7")]
+
+
+def test_the_tools_say_the_same_as_the_api_about_each_problem(tmp_path: Path) -> None:
+    """Whatever was sent, muted, acknowledged, covered, unstable or not delivered."""
+    with played_daemon(tmp_path) as daemon:
+
+        def tool(which: str, **arguments: str) -> Any:
+            return call(daemon, daemon.token, which, **arguments).structured_content
+
+        def read(path: str) -> Any:
+            return daemon.get(f"/api/v1/{path}", daemon.token).data
+
+        assert tool("problems") == read("problems")
+        assert tool("status")["agents"] == read("status")["entries"]
+        for name in map("-".join, CASES):
+            assert tool("problems", name=name) == read(f"problems?name={name}") != {"problems": []}
+            assert tool("explain", agent=name) == read(f"explain/{name}")
