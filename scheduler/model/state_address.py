@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from heartbeatd.state_folder import SCHEMES
 
 SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `options=-csearch_path=NAME`
+LOCAL_HOSTS = ("localhost", "::1")
+ENCRYPTED = ("require", "verify-ca", "verify-full")  # values of `sslmode` with which a connection is never in clear text
 SECRET_PARAMETERS = ("password", "sslpassword")
 INSTEAD_OF_SHARDS = "several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
 
@@ -32,6 +34,25 @@ def address_problem(url: str) -> str | None:
             " file that ?passfile=PATH names"
         )
     return None
+
+
+def clear_text_host(url: str) -> str | None:
+    """The host of another machine to which this address may connect without encryption; None if there is none.
+
+    https://www.postgresql.org/docs/current/libpq-ssl.html: without `sslmode`, the server decides whether there is encryption.
+    """
+    parts = urlsplit(url)
+    parameters = parse_qs(parts.query)
+    if parameters.get("sslmode", [""])[-1] in ENCRYPTED:
+        return None
+    named = ",".join([parts.netloc.rpartition("@")[2], *parameters.get("host", []), *parameters.get("hostaddr", [])])
+    hosts = [re.sub(r"^\[|\]?(:\d+)?$", "", each) for each in unquote(named).split(",")]
+    return next((each for each in hosts if each and each not in LOCAL_HOSTS and not each.startswith(("/", "127."))), None)
+
+
+def clear_text_warning(host: str) -> str:
+    """What is wrong with an address with this `clear_text_host`, and what to do."""
+    return f"the connection to {host} may be unencrypted; append ?sslmode=verify-full to the address (docs/scaling.md#tls)"
 
 
 def describe_server(url: str) -> str:

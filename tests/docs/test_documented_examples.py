@@ -4,6 +4,7 @@
   programs (Alertmanager, Kubernetes, GitHub Actions) are checked by these programs, or their commands are executed.
 - `sh`: the block runs in a scratch folder with a real daemon. A program that would change the machine has a stand-in.
 - `crontab`: our reader must read all lines, except for those that the page shows as errors.
+- `sql` is executed by tests/extras/cluster/test_job_queue.py.
 - `text` is output, which other tests compare. Any other word after the backticks needs a check of its own in `CHECKED`.
 """
 
@@ -50,7 +51,7 @@ PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), HOME / "graf
 NOT_EXECUTED = {
     "make run     # the daemon": "would start the daemon of this checkout, or its tests within its tests. `make -n` accepts the commands",
 }
-CHECKED = {"yaml", "sh", "crontab", "ini", "python", "markdown", "json", "json5", "promql", "text"}
+CHECKED = {"yaml", "sh", "crontab", "ini", "python", "markdown", "json", "json5", "promql", "sql", "text"}
 
 # Values of the environment variables that the examples use. All others get OTHER_VALUE.
 ENVIRONMENT = {
@@ -135,7 +136,7 @@ def dump(data: object) -> str:
 def test_every_block_names_its_language_and_is_checked() -> None:
     assert len(BLOCKS) > 50
     assert [f"{block}: {block.language or 'no language'}" for block in BLOCKS if block.language not in CHECKED] == []
-    assert sum(text.count("\n```") for text in (page.read_text("utf-8") for page in PAGES)) == 2 * len(BLOCKS)
+    assert sum(len(re.findall(r"^ *```", page.read_text("utf-8"), re.MULTILINE)) for page in PAGES) == 2 * len(BLOCKS)
 
 
 def test_every_exclusion_is_of_an_existing_block() -> None:

@@ -14,6 +14,7 @@ from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
 from scheduler.model.settings import Deadman, Network, Proxy, RemoteQueue, Server, Token
+from scheduler.model.state_address import clear_text_host, clear_text_warning
 from scheduler.system import extras
 
 LEAST_BYTES = 16  # 128 bit
@@ -152,8 +153,11 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     dsn = node.resolve_secret(part.dsn, "dsn", used=True)
     if dsn is None:
         return None
-    if not node.context.secrets.is_disabled and not _is_dsn(dsn.reveal()):
-        node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
+    if not node.context.secrets.is_disabled:
+        if not _is_dsn(dsn.reveal()):
+            node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
+        elif host := clear_text_host(dsn.reveal()):
+            node.add_warning(clear_text_warning(host), "dsn")
     return RemoteQueue(dsn, part.queue, part.lease)
 
 

@@ -36,6 +36,7 @@ from scheduler.config.settings.secrets import SecretResolver, read_env_file
 from scheduler.config.settings.time_checks import TimeCheck, find_time_errors
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import LAST_TARGET, History, Limits, Settings, WakeRate
+from scheduler.model.state_address import clear_text_host, clear_text_warning
 from scheduler.system import extras
 
 __all__ = ["LoadedConfig", "config_schema", "load_config", "read_state_path"]
@@ -154,6 +155,8 @@ def _build_settings(
     )
     if settings.postgresql and (missing := extras.describe_missing("stores", "postgresql")):
         context.top.add_error(missing, "state")
+    if settings.postgresql and (remote := clear_text_host(settings.postgresql)):
+        context.top.add_warning(clear_text_warning(remote), "state")
     if settings.traces and (missing := extras.describe_missing("listeners", "otel")):
         context.top.add_warning(missing, "telemetry", "traces")
     return context, settings

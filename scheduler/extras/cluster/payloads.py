@@ -10,7 +10,7 @@ import json
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import date, timedelta
 from enum import Enum
 from functools import cache
@@ -77,7 +77,9 @@ class _ClaimValues:
 
 
 class Codec(ABC, Generic[T, R]):
-    """Reads and writes the tasks of one kind of executor, and their results."""
+    """Reads and writes the tasks of one kind of executor, and their results. `schema` is that of its payloads."""
+
+    schema = SCHEMA
 
     @abstractmethod
     def key(self, number: int, task: T) -> str:
@@ -122,11 +124,11 @@ class Codec(ABC, Generic[T, R]):
 
     def write_task(self, task: T) -> str:
         """The payload of a task."""
-        return _dump({"schema": SCHEMA, "version": __version__, **self.task_to_json(task)})
+        return _dump({"schema": self.schema, "version": __version__, **self.task_to_json(task)})
 
     def read_task(self, payload: str) -> T:
         """The task in a payload. Raises AttemptRefused, or InvalidPayload if its schema differs by more than one."""
-        return self.task_from_json(_load(payload, "scheduler"))
+        return self.task_from_json(_load(payload, "scheduler", self.schema))
 
     def write_done(self, done: Done[T | None, R]) -> str:
         """The payload of a task that has ended."""
@@ -140,12 +142,12 @@ class Codec(ABC, Generic[T, R]):
         else:
             text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
             ended = _write(_End(error=text, errno=number if isinstance(number, int) else None))
-        return _dump({"schema": SCHEMA, "version": __version__, **ended})
+        return _dump({"schema": self.schema, "version": __version__, **ended})
 
     def read_done(self, task: T, payload: str) -> Done[T, R]:
         """How a task has ended. A payload that cannot be read is its error."""
         try:
-            data = _load(payload, "worker")
+            data = _load(payload, "worker", self.schema)
             end = _read(_End, data)
             if end.interrupted is not None:
                 return Done(task, None, Interrupted(end.interrupted, was_stopped=end.in_order))
@@ -221,7 +223,7 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
     def claim_of_leftover(self, payload: str) -> Claim | None:
         """The claim that an earlier process submitted, with the entry as it is now. None if it cannot be made any more."""
         try:
-            data = _load(payload, "scheduler")
+            data = _load(payload, "scheduler", self.schema)
             entry = self._entries().get((Kind(str(data["kind"])), str(data["name"])))
             return None if entry is None else _claim_from_json(data, entry)
         except UNREADABLE:
@@ -318,25 +320,34 @@ def _canonical(value: object, folder: Path) -> object:
             return [_canonical(each, folder) for each in value]
     if is_dataclass(value):
         shown = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
-        return {name: _canonical(each, folder) for name, each in shown.items()}
+        defaults = _defaults_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
+        # A default is left out: another version may not have the key yet.
+        return {name: _canonical(each, folder) for name, each in shown.items() if name not in defaults or each != defaults[name]}
     raise TypeError(f"settings of type {type(value).__name__} have no canonical form")
+
+
+@cache
+def _defaults_of(kind: Any) -> dict[str, object]:
+    """The fields of a dataclass that have a default, with that."""
+    plain = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+    return plain | {each.name: each.default_factory() for each in fields(kind) if each.default_factory is not MISSING}
 
 
 def _dump(data: Mapping[str, object]) -> str:
     return json.dumps(data, separators=(",", ":"))  # ASCII only: PostgreSQL stores neither NUL nor lone surrogates
 
 
-def _load(payload: str, other: str) -> Mapping[str, object]:
+def _load(payload: str, other: str, own: int) -> Mapping[str, object]:
     try:
         read_float = _read_number(float)
         data = json.loads(payload, parse_int=_read_number(int), parse_float=read_float, parse_constant=read_float)
         schema = int(data["schema"])
     except UNREADABLE:
         raise InvalidPayload(f"it is not a payload of a {other} of heartbeatd") from None
-    if abs(schema - SCHEMA) > 1:
+    if abs(schema - own) > 1:
         version = data.get("version", "?")
-        older = f"heartbeatd {__version__}" if schema > SCHEMA else f"the {other}, heartbeatd {version},"
-        raise InvalidPayload(f"the {other} writes schema {schema}, and this is schema {SCHEMA}; update {older} first")
+        older = f"heartbeatd {__version__}" if schema > own else f"the {other}, heartbeatd {version},"
+        raise InvalidPayload(f"the {other} writes schema {schema}, and this is schema {own}; update {older} first")
     return typing.cast("Mapping[str, object]", data)
 
 

@@ -14,13 +14,14 @@ from typing import TypeVar
 
 import pytest
 import required_programs
+from checkout import HOME
 from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
 from scheduler import __version__
 from scheduler.extras.cluster import job_queue
-from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, Renewal, Withdrawal
+from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, QueueUnavailable, Renewal, Withdrawal
 from scheduler.model.daemon_health import WorkerState
 from scheduler.system.boot_clock import BootClock
 
@@ -336,3 +337,34 @@ def test_the_row_of_a_worker_of_an_earlier_version_is_read_and_its_table_gets_th
         postgres.query(dsn, f"alter table heartbeatd_worker drop column {column}")
     found = old.use(lambda queue: queue.find_workers(LEASE))
     assert found == [WorkerState("new", ("default",))]
+
+
+def test_a_worker_works_with_the_rights_that_the_documentation_gives_to_it(postgres: PostgresServer) -> None:
+    page = (HOME / "docs" / "scaling.md").read_text("utf-8")
+    create_users, grant_rights = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    dsn = postgres.database()
+    as_user = lambda name: OwnQueue(Secret(dsn.replace("heartbeatd@", f"heartbeatd_{name}@")))  # noqa: E731
+    postgres.query(dsn, "revoke create on schema public from public")
+    postgres.query(dsn, create_users)
+    scheduler, worker = as_user("scheduler"), as_user("worker")
+    attempts = [scheduler.attempt(run) for run in (1, 2)]
+    scheduler.use(lambda queue: queue.submit([replace(each, lock=f"{each.lock}{each.key}") for each in attempts]), "shared")
+    postgres.query(dsn, grant_rights)
+
+    async def work(queue: JobQueue) -> list[object]:
+        number = await queue.register("w")
+        jobs = await queue.fetch(number, "w", 2)
+        await queue.hold_lanes([scheduler.lane], "w", LEASE, is_held=True)
+        await queue.release_lanes("w")
+        claimed = [Claimed(job.job_id, job.key or "", number) for job in jobs]
+        found: list[object] = [await queue.renew(number), await queue.end_reasons(claimed)]
+        found += [await queue.fetched_jobs(number, "w", [job.job_id for job in jobs])]
+        found += [len(await queue.finish([(each, "{}") for each in claimed]))]
+        await queue.remove_dead_workers(LEASE)
+        await queue.unregister(number)
+        return found
+
+    assert worker.use(work, "shared") == [Renewal.WORKS, {}, [], 2]
+    with pytest.raises(QueueUnavailable, match="permission denied for table heartbeatd_attempt"):
+        worker.use(lambda queue: queue.submit([worker.attempt()]), "shared")
+    assert len(scheduler.use(lambda queue: queue.results([scheduler.owner], []), "shared")) == 2

@@ -21,7 +21,7 @@ from world import MakeWorld
 import scheduler.store
 from scheduler.extras.cluster import postgresql_schema
 from scheduler.extras.cluster.postgresql import READER_SETTINGS, WRITER_SETTINGS, ServerConnection, ServerError, _translate
-from scheduler.model.state_address import address_problem, describe_server, schema_of, server_of_path
+from scheduler.model.state_address import address_problem, clear_text_host, describe_server, schema_of, server_of_path
 from scheduler.store import boots
 from scheduler.store.database import DatabaseUnavailable, Store, StoreError, open_empty_database
 from scheduler.store.locations import open_for_writing, open_read_only
@@ -374,6 +374,16 @@ def test_an_address_is_shown_without_its_parameters() -> None:
     assert server_of_path(Path("postgresql://bot@db/beats")) == "postgresql://bot@db/beats"
     assert server_of_path(Path("state/x.db")) is None
     assert schema_of("postgresql://db/x") == "heartbeatd"
+
+
+@pytest.mark.parametrize(("address", "host"), [
+    ("postgresql:///beats", None), ("postgresql:///beats?host=/run/postgresql", None), ("postgresql://bot@localhost/beats", None),
+    ("postgresql://127.0.0.1:5433/beats", None), ("postgresql://[::1]:5433/beats", None), ("postgresql://db/beats", "db"),
+    ("postgresql://bot:p@db.example:5433/beats?sslmode=prefer", "db.example"), ("postgresql:///beats?host=10.0.0.7", "10.0.0.7"),
+    ("postgresql://localhost,db2/beats", "db2"), ("postgresql://db/beats?sslmode=verify-full", None),
+])  # fmt: skip
+def test_an_address_of_another_machine_without_encryption_is_noticed(address: str, host: str | None) -> None:
+    assert clear_text_host(address) == host
 
 
 def test_nothing_of_the_driver_is_imported_for_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from heartbeatd.verbs import Cancel
 from scheduler.cli.main import commands
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.requests import NoteWorkersOfRuns
-from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload
+from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload, settings_fingerprint
 from scheduler.insight import explanation
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
@@ -244,6 +244,26 @@ def test_the_same_config_in_another_folder_has_the_same_settings(make_world: Mak
     other = World(elsewhere, world.yaml)
     assert codec_of(other).read_task(payload).run.id == 1
     other.store.close()
+
+
+def test_a_key_that_only_the_newer_side_knows_does_not_change_the_settings_while_it_has_its_default(
+    make_world: MakeWorld,
+) -> None:
+    @dataclass(frozen=True)
+    class Old:
+        name: str
+        retries: int = 2
+
+    @dataclass(frozen=True)
+    class New(Old):
+        colour: str | None = None
+
+    world = make_world(agent())
+    (entry,) = world.engine.plan.entries.values()
+    fingerprint = lambda spec: settings_fingerprint(replace(entry, spec=spec), world.folder)  # type: ignore[call-arg]  # noqa: E731
+    assert fingerprint(New("ops", 3)) == fingerprint(Old("ops", 3))
+    assert fingerprint(New("ops", 3, "red")) != fingerprint(Old("ops", 3))
+    assert fingerprint(Old("ops")) != fingerprint(Old("ops", 3))
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -23,6 +24,7 @@ from urllib.request import urlopen
 import psycopg
 import pytest
 import required_programs
+from checkout import HOME
 from cluster_processes import Cluster
 from missing_libraries import run_without
 from remote_bench import RemoteBench, TextCodec
@@ -45,7 +47,7 @@ from scheduler.extras.cluster.job_queue import (
     QueueUnavailable,
     Withdrawal,
 )
-from scheduler.extras.cluster.payloads import AttemptRefused
+from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
 from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.model.daemon_health import WorkerState
@@ -292,6 +294,34 @@ def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(
     assert [(number, done.result) for number, done in sorted(executor.results())] == [
         (0, "refused: worker cannot run it: maximum recursion depth exceeded"), (1, "NEXT"),
     ]  # fmt: skip
+
+
+class VersionCodec(TextCodec):
+    """The codec of another version: it has a further field in tasks and results."""
+
+    def __init__(self, prefix: str, schema: int) -> None:
+        super().__init__(prefix)
+        self.schema = schema
+
+    def task_to_json(self, task: str) -> Mapping[str, Any]:
+        return {**super().task_to_json(task), "colour": "red"}
+
+
+@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA, SCHEMA + 1, SCHEMA + 2])
+def test_during_an_upgrade_runs_are_executed_by_workers_that_are_one_version_behind_or_ahead(
+    bench: RemoteBench, clock: SimulatedClock, schema: int
+) -> None:
+    """A result of a version that is too far away cannot be read by the scheduler either, which says so."""
+    name = f"upgrade{schema}"
+    bench.start_worker(name, shout, codec=VersionCodec(name, schema))
+    executor = bench.make_executor(name, lambda: None)
+    executor.submit(1, "a")
+    clock.wait_until(executor.results)
+    done = executor.results()[0][1]
+    if schema > SCHEMA + 1:
+        assert f"the worker writes schema {schema}, and this is schema {SCHEMA}; update heartbeatd" in str(done.exception)
+    else:
+        assert done.result == "A"
 
 
 def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres: PostgresServer) -> None:
@@ -1071,6 +1101,28 @@ def test_a_worker_that_drains_takes_no_more_runs_and_ends_after_those_in_progres
     (cluster.folder / "gate").touch()
     assert worker.wait(timeout=PATIENCE) == 0
     wait_until(lambda: cluster.outcomes() == ["ok"])
+
+
+def test_the_first_steps_of_the_documentation_end_with_a_run_that_a_worker_has_executed(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    page = (HOME / "docs" / "scaling.md").read_text("utf-8").partition("## Try it on one machine")[2].partition("\n## ")[0]
+    (config,) = re.findall(r"```yaml\n(.*?) *```", page, re.DOTALL)
+    starts, calls = ([line.split()[1:] for line in block] for block in command_blocks(page) if block[0].startswith("heartbeatd"))
+    dsn = postgres.database()
+    yaml = 'server: {listen: "127.0.0.1:0"}\n' + dedent(config)
+    with Cluster(tmp_path, yaml, dsn, environ={"HEARTBEATD_DSN": dsn}) as cluster:
+        for command in starts:
+            cluster.start(*command)
+        wait_until(lambda: cluster.call("status").startswith("daemon: running"))
+        wake, runs = (cluster.call(*command) for command in calls)
+    assert wake.startswith("run 1: alert")
+    assert re.search(r"^RUN .* WORKER\n1 +agent/host .* w1$", runs, re.MULTILINE)
+
+
+def command_blocks(page: str) -> list[list[str]]:
+    """The lines of each block of commands in a list of steps."""
+    return [dedent(block).split("\n")[:-1] for block in re.findall(r"```text\n(.*?\n) *```", page, re.DOTALL)]
 
 
 def test_the_run_of_a_killed_worker_is_repeated_by_another_one(cluster: Cluster, clock: SimulatedClock) -> None:
