@@ -111,10 +111,9 @@ def explain_now(explained: ExplainedEntry) -> ExplanationNow:
 def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[Fact]:
     """All that is known, in the order in which it is printed. A fact without a text is left out."""
     db, at = explained.db, explained.times.at
-    slot = _latest_slot_until(explained, explained.now)
     last_id = run_history.last_real_run(db, *explained.key)
     run = None if last_id is None else run_history.get_run(db, last_id)
-    yield _slot_fact("last slot", explained, slot, _run_of(explained, slot))
+    yield _slot_fact("last slot", explained, _latest_slot_until(explained, explained.now))
     yield _run_fact("last run", explained, run)
     yield from _delayed_notices(explained, run)
     yield from _reports_about_job(explained)
@@ -160,9 +159,10 @@ def _fact(label: str, code: str, says: str, at: datetime | None = None, run: int
     return fact
 
 
-def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None, run: RunRecord | None) -> Fact:
+def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -> Fact:
     if slot is None:
         return _fact(label, "none", "none")
+    run = _run_of(explained, slot)
     error = f": {run.error}" if run and run.outcome == Outcome.SKIPPED and run.error else ""
     when = f"{explained.times.exactly(slot.at)}: " if slot.count else ""
     says = f"{when}{slot.cause.text}{error}" + (f" (run {slot.run_id})" if slot.run_id else "")
@@ -281,14 +281,13 @@ def _ending_text(explained: ExplainedEntry, problem: Problem) -> str:
 
 def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationAt:
     """What happened, or will happen, to the latest slot at or before a time."""
-    slot, following = _latest_slot_until(explained, instant), _first_slot_after(explained, instant)
-    exactly, running = explained.times.exactly, explained.records.daemon.is_running
+    slot, exactly = _latest_slot_until(explained, instant), explained.times.exactly
     facts = (
         _fact("at", "at", exactly(instant)),
-        _slot_fact("slot", explained, slot, run := _run_of(explained, slot)),
-        _run_fact("run", explained, run),
-        daemon_state_at(explained.db, instant, exactly, running=running),
-        _slot_fact("following", explained, following, _run_of(explained, following)),
+        _slot_fact("slot", explained, slot),
+        _run_fact("run", explained, _run_of(explained, slot)),
+        daemon_state_at(explained.db, instant, exactly, running=explained.records.daemon.is_running),
+        _slot_fact("following", explained, _first_slot_after(explained, instant)),
     )
     return ExplanationAt(**dict(_header(explained, facts)), at=instant)
 
