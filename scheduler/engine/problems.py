@@ -73,8 +73,9 @@ def after_close(was: Problem, now: datetime) -> Problem:
     closed = after_end(was, now, EndedBy.USER)
     closed = replace(closed, evidence=replace(closed.evidence, missed=0, wrongly_closed=0))
     keeps = Told.UNSTABLE if closed.is_unstable(now) else None
-    kept = {target: last if last.kind is keeps else replace(last, kind=Told.OVER) for target, last in closed.notices.items()}
-    return replace(closed, notices=kept)
+    no_end = {target: replace(last, kind=Told.OVER, severity_before=None) for target, last in closed.notices.items()}
+    kept = {target: last for target, last in closed.notices.items() if last.kind is keeps}
+    return replace(closed, notices={**no_end, **kept})
 
 
 def with_valid_acknowledgement(problem: Problem) -> Problem:

@@ -15,6 +15,7 @@ from heartbeatd.verbs import CloseProblem, Mute
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.events import ProblemChanged
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store import problems
 from scheduler.store.entries import find_entry
@@ -126,6 +127,22 @@ def test_a_problem_that_was_closed_while_it_was_unstable_and_muted_is_sent_when_
     world.downtime(hours=26)
     world.run(minutes=30)
     assert sent(world) == ["[disk:/var] CRITICAL: full", "[disk:/var] full again"]
+
+
+def test_a_message_that_is_lost_after_its_problem_was_closed_is_no_lost_end(make_world: MakeWorld) -> None:
+    """The problem opens and ends once more during a mute, so nothing is sent about that either."""
+    replies = iter(["[disk] full", "[disk!] full", "[disk] full", "[disk] resolved"])
+    world = make_world(CONFIG, scripts={"ops": lambda _: next(replies, "HEARTBEAT_OK")})
+    world.run(minutes=10)
+    world.send = lambda _: DeliveryResult("retry", "busy")
+    world.run(minutes=5, seconds=10)
+    world.request(VerbRequest(CloseProblem(), world.problem("disk").id))
+    world.send = lambda _: DeliveryResult("dead", "refused")
+    world.run(minutes=2)
+    world.request(VerbRequest(Mute.of(until=world.clock.now + timedelta(minutes=35)), (Kind.HEARTBEAT, "ops")))
+    world.send = lambda _: DeliveryResult("delivered")
+    world.run(hours=2)
+    assert [text for text in sent(world) if "disk" in text] == ["[disk] full"]
 
 
 def test_closing_one_problem_keeps_the_count_of_the_others(make_world: MakeWorld) -> None:
