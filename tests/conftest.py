@@ -101,7 +101,7 @@ def make_world(tmp_path: Path, database_of: DatabaseOf) -> Iterator[MakeWorld]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run tests with the mark `long_simulation` only in `make simulate`, and those with `ci` only with HEARTBEATD_TEST_CI=1.
 
-    In PostgreSQL, run only tests that have a database, each with the first of its parameter sets.
+    In PostgreSQL, run only tests that have a database, each with the first of its parameter sets; in `make simulate` with all.
     Tests with the marks `sqlite_file` and `long_on_server` are skipped, and the summary names their reasons. With
     HEARTBEATD_TEST_ALL=1 tests with the mark `long_on_server` are run, with a longer timeout, and all parameter sets are run.
     """
@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: set[pytest.Item] = set()
     for item in items:
         name = item.nodeid.partition("[")[0]
-        if (name in seen and not run_all) or "database_of" not in getattr(item, "fixturenames", ()):
+        if (name in seen and not (run_all or simulation.IS_LONG)) or "database_of" not in getattr(item, "fixturenames", ()):
             continue
         seen.add(name)
         kept.add(item)
