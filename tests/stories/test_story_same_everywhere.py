@@ -19,7 +19,7 @@ from world import AgentCall, World
 from heartbeatd.verbs import Ack, Mute
 from scheduler.cli.main import main
 from scheduler.engine.daemon_problems import CONFIG as CONFIG_FILE
-from scheduler.engine.daemon_problems import INTERNAL, WORKERS
+from scheduler.engine.daemon_problems import DATABASE, INTERNAL, WORKERS
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
@@ -149,8 +149,10 @@ PARTS = {CONFIG_FILE: "unstable", WORKERS: "acknowledged", INTERNAL: "plain"}  #
 
 
 def break_daemon(world: World) -> None:
-    """The config is rejected three times and mended twice, no worker runs, and a run has an internal error."""
+    """The disk was full for a minute, the config is rejected three times and mended twice, no worker runs, and a run has an error."""
     world.send = send
+    world.request(NoteDaemonProblem(DATABASE, "0 MiB free"))
+    world.run(minutes=2)
     for number in range(3):
         world.request(NoteRejectedConfig("config.yaml:3:1: agentz: unknown key", "file watch"))
         world.run(minutes=10)
@@ -198,6 +200,11 @@ def test_all_places_agree_on_the_problems_of_the_daemon(tmp_path: Path, first: s
             assert set(acks) == {state == "acknowledged"}, (key, acks, shown, status)
             unstable = (problem["unstable"], ", unstable" in shown)
             assert set(unstable) == {state == "unstable"}, (key, unstable, shown)
+        (over,) = (each for each in read("problems?state=all")["problems"] if each["key"] == DATABASE)
+        assert main(["-c", str(daemon.config), "problems", "--all"]) == 0
+        printed, says = " ".join(capsys.readouterr().out.split()), [each["says"] for each in over["notices"]]
+        assert over["state"] == "over" and says and all(each in printed for each in says), (over, printed)
+        assert "0 MiB free" in printed and "0 MiB free" not in status + overview + fleet, (printed, status, overview, fleet)
         for acknowledged, number in (("true", 1), ("false", 2)):
             labels = f'acknowledged="{acknowledged}",severity="critical",subject="daemon"'
             assert f"heartbeatd_problems_open{{{labels}}} {number}" in sorted_labels(metrics), metrics
