@@ -1,4 +1,7 @@
-"""Runs per second, CPU time and latency of the queue in PostgreSQL by the number of workers, and the time of a takeover."""
+"""Runs per second, CPU time and latency of the queue in PostgreSQL by the number of workers, and the time of a takeover.
+
+Before each number of workers, the same number of plain workers of Procrastinate executes as many jobs that do nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "extras" / "cluster"))
 
 import asyncio
+from contextlib import suppress
 
+import psycopg
+from procrastinate import App, PsycopgConnector
+from procrastinate.schema import SchemaManager
 from remote_bench import TextCodec
 from servers.postgres import PostgresServer
 
@@ -56,6 +63,49 @@ async def _work_until_told(worker: RemoteWorker[str, str], cpu: Connection) -> N
     asyncio.get_running_loop().remove_reader(cpu.fileno())
     cpu.recv()
     cpu.send(time.process_time() - begun)
+
+
+def make_plain_app(dsn: str) -> App:
+    """An application of Procrastinate with one task, which does nothing."""
+    app = App(connector=PsycopgConnector(conninfo=dsn))
+
+    @app.task(name="nothing")
+    async def nothing(number: int) -> None:
+        """The argument makes the jobs as large as usual ones."""
+
+    return app
+
+
+def work_plainly(dsn: str, told: Connection) -> None:
+    """One plain worker, as a process."""
+
+    async def work_until_told() -> None:
+        app = make_plain_app(dsn)
+        async with app.open_async():
+            settings = {"concurrency": PLACES, "install_signal_handlers": False, "delete_jobs": "successful"}
+            worker = asyncio.create_task(app.run_worker_async(**settings))
+            asyncio.get_running_loop().add_reader(told.fileno(), worker.cancel)
+            with suppress(asyncio.CancelledError):
+                await worker
+
+    asyncio.run(work_until_told())
+
+
+def measure_plainly(dsn: str, runs: int) -> float:
+    """Jobs per second of `runs` plain jobs that are deferred at once. Workers are running, or start now."""
+    app = make_plain_app(dsn)
+
+    async def defer(number: int) -> float:
+        async with app.open_async():
+            begun = time.monotonic()
+            await app.tasks["nothing"].batch_defer_async(*({"number": each} for each in range(number)))
+            with psycopg.connect(dsn, autocommit=True) as db:
+                while db.execute("select exists (select from procrastinate_jobs)").fetchone() == (True,):
+                    await asyncio.sleep(0.01)
+        return time.monotonic() - begun
+
+    asyncio.run(defer(PLACES))  # the workers have started
+    return runs / asyncio.run(defer(runs))
 
 
 def measure(executor: Executor[str, str], finished: threading.Semaphore, runs: int) -> tuple[float, list[float]]:
@@ -103,6 +153,18 @@ if __name__ == "__main__":
     processes = multiprocessing.get_context("spawn")
     try:
         for workers in numbers:
+            plain = server.database()
+            with psycopg.connect(plain, autocommit=True) as db:
+                db.execute(SchemaManager.get_schema())
+            pipes = [processes.Pipe() for _ in range(workers)]
+            crew = [processes.Process(target=work_plainly, args=(plain, theirs), daemon=True) for _, theirs in pipes]
+            for worker in crew:
+                worker.start()
+            print(f"{workers} plain: {measure_plainly(plain, runs):,.0f} jobs/s", flush=True)
+            for ours, _ in pipes:
+                ours.send("stop")
+            for worker in crew:
+                worker.join(10)
             dsn, queue, finished = server.database(), f"bench{workers}", threading.Semaphore(0)
             pipes = [processes.Pipe() for _ in range(workers)]
             crew = [processes.Process(target=work, args=(dsn, queue, theirs), daemon=True) for _, theirs in pipes]
