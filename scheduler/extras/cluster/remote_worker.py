@@ -263,8 +263,6 @@ class RemoteWorker(Generic[T, R]):
         await self._record_locked_lanes()
         self._report_problem(None)
         self._jobs_announced.set()
-        if self._is_draining and not self._attempts:
-            self._stop_wanted.set()
 
     async def _record_locked_lanes(self) -> None:
         """Keep the lanes locked for all machines that programs of earlier tasks still lock, and release the others."""
@@ -303,6 +301,8 @@ class RemoteWorker(Generic[T, R]):
         """Fetch tasks whenever there is room for one."""
         while not self._stopping:
             self._jobs_announced.clear()
+            if self._is_draining and not self._attempts:
+                self._stop_wanted.set()  # here, because no fetch is in progress that could bring another task
             fetched: list[FetchedJob] = []
             room, worker_id = self._concurrency - len(self._attempts), self._worker_id
             if room > 0 and worker_id is not None and self._clock() < self._lease_ends and not self._is_draining:

@@ -245,6 +245,42 @@ def test_a_worker_that_stops_gives_its_tasks_back(bench: RemoteBench, clock: Sim
     assert exception.was_stopped
 
 
+class SlowAnswer(JobQueue):
+    """A queue whose answer to a fetch with jobs comes late."""
+
+    has_fetched = threading.Event()
+    go_on = threading.Event()
+
+    async def fetch(self, worker_id: int, name: str, room: int) -> list[FetchedJob]:
+        jobs = await super().fetch(worker_id, name, room)
+        self.has_fetched.set()
+        while jobs and not self.go_on.is_set():
+            await asyncio.sleep(0.01)
+        return jobs
+
+
+def test_a_worker_that_drains_while_it_fetches_a_task_still_carries_it_out(bench: RemoteBench, clock: SimulatedClock) -> None:
+    executor = bench.make_executor("drains", lambda: None)
+    executor.submit(1, "a")
+    clock.wait_until(executor.is_flushed)
+    worker = bench.start_worker("drains", shout, lease=LEASE, kind=SlowAnswer)
+    clock.wait_until(SlowAnswer.has_fetched.is_set)
+
+    async def drain() -> list[int]:
+        queue = JobQueue(bench.dsn, "drains")
+        await queue.open()
+        try:
+            return await queue.drain("worker", 60.0)
+        finally:
+            await queue.close()
+
+    assert asyncio.run(drain()) == [1]
+    clock.wait_until(lambda: worker.find_problem() == "it is stopping")
+    SlowAnswer.go_on.set()
+    clock.wait_until(executor.results)
+    assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
+
+
 def test_a_task_that_is_cancelled_while_it_waits_for_another_config_ends_without_having_begun(
     bench: RemoteBench, clock: SimulatedClock
 ) -> None:
