@@ -368,3 +368,9 @@ def test_a_worker_works_with_the_rights_that_the_documentation_gives_to_it(postg
     with pytest.raises(QueueUnavailable, match="permission denied for table heartbeatd_attempt"):
         worker.use(lambda queue: queue.submit([worker.attempt()]), "shared")
     assert len(scheduler.use(lambda queue: queue.results([scheduler.owner], []), "shared")) == 2
+    # A new version needs another column. "If the workers have only the rights above, update the scheduler first"
+    postgres.query(dsn, "alter table heartbeatd_worker drop column is_draining")
+    with pytest.raises(QueueUnavailable, match="permission denied for schema public"):
+        worker.use(lambda queue: queue.register("w"), "shared")
+    scheduler.use(lambda queue: queue.find_workers(LEASE), "shared")
+    worker.use(lambda queue: queue.register("w"), "shared")
