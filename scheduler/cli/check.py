@@ -61,7 +61,10 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
 
 def _find_unserved_queues(settings: Settings) -> Iterator[Fault]:
     """The enabled agents and jobs that name a queue from which no worker takes runs now. None if the server cannot be reached."""
-    specs: list[Heartbeat | Job] = [*settings.heartbeats.values(), *settings.jobs.values()]
+    agents = settings.job_agents
+    # A job with the queue of its agent names none: the warning is at the agent.
+    jobs = [job for name, job in settings.jobs.items() if name not in agents or agents[name].queue != job.queue]
+    specs: list[Heartbeat | Job] = [*settings.heartbeats.values(), *jobs]
     named = [spec for spec in specs if spec.enabled and spec.queue is not None]
     if settings.remote is None or not named:
         return

@@ -1111,6 +1111,7 @@ def test_a_run_goes_to_a_worker_of_its_queue_and_until_then_people_see_what_it_w
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     yaml = AGENT.format(script="echo HEARTBEAT_OK", state="state/h.db") + "    executor: {queue: gpu}\n"
+    yaml += "cron:\n  report: {schedule: 0 9 1 1 *, agent: ops, prompt: Report.}\n"  # it has the queue of its agent
     unserved = "no worker serves the queue gpu; start `heartbeatd worker --queue gpu`"
     with Cluster(tmp_path, yaml, postgres.database()) as cluster:
         cluster.start("worker", "--name", "plain")
