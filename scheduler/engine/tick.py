@@ -54,7 +54,7 @@ from scheduler.system.log import log_event
 from scheduler.work.executor import Done, Executor, Interrupted, NotTaken
 from scheduler.work.plan import Plan
 
-LONGEST_TICK_WAIT = timedelta(days=1)  # the next tick is never planned further ahead
+LONGEST_TICK_WAIT = timedelta(days=1)  # until the next tick, if nothing at all is due
 DATABASE_RETRY = timedelta(seconds=1)  # after a tick that could not be committed
 CAPACITY_RETRY = timedelta(seconds=1)  # if the system lacks the resources for due runs
 MAX_ENTRIES_PER_TICK = 200  # due entries; limits the transaction, and how long other threads wait for the interpreter
