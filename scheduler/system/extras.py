@@ -88,7 +88,7 @@ def _find(point: Point) -> dict[str, str]:
 def _read_group(path: Path, group: str) -> dict[str, str]:
     try:
         lines = path.read_text("utf-8").splitlines()
-    except FileNotFoundError:  # most packages have no such file
+    except OSError:  # most packages have no such file, and some may not be readable
         return {}
     found, is_wanted = {}, False
     for line in lines:
