@@ -84,12 +84,13 @@ class Source:
 
 
 def known_subjects(db: sqlite3.Connection, config: Path) -> list[tuple[str, str]]:
-    """The kind and name of each agent and job in the database, and of each channel in the config."""
+    """The kind and name of each agent and job in the database, and of each channel: of the config, and the built-in one."""
     from scheduler.config.file.lenient_reading import read_names
     from scheduler.model.problem import CHANNEL
+    from scheduler.model.settings import LOG_CHANNEL
     from scheduler.store.entries import states_and_schedules
 
-    return [*states_and_schedules(db), *((CHANNEL, name) for name in read_names(config)["channels"])]
+    return [*states_and_schedules(db), *((CHANNEL, name) for name in (LOG_CHANNEL, *read_names(config)["channels"]))]
 
 
 @dataclass(frozen=True, slots=True)

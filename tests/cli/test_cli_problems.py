@@ -87,7 +87,7 @@ def test_one_command_lists_everything_that_is_wrong_the_most_severe_first(comman
 
 
 def test_a_channel_or_a_daemon_that_works_has_no_problems(command: Command) -> None:
-    for name in ("phone", "channel/phone", "daemon"):
+    for name in ("phone", "channel/phone", "log", "daemon"):
         assert command(name) == ["there are no open problems"]
         assert command(name, "--all") == ["there are no problems"]
     assert command("phones", code=2) == [
