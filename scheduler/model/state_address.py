@@ -45,8 +45,9 @@ def clear_text_host(url: str) -> str | None:
     parameters = parse_qs(parts.query)
     if parameters.get("sslmode", [""])[-1] in ENCRYPTED:
         return None
-    named = ",".join([parts.netloc.rpartition("@")[2], *parameters.get("host", []), *parameters.get("hostaddr", [])])
-    hosts = [re.sub(r"^\[|\]?(:\d+)?$", "", each) for each in unquote(named).split(",")]
+    before_path = [re.sub(r"^\[|\]?(:\d+)?$", "", each) for each in unquote(parts.netloc.rpartition("@")[2]).split(",")]
+    named = ",".join([*parameters.get("host", []), *parameters.get("hostaddr", [])])  # without ports, also those of IPv6
+    hosts = [*before_path, *named.split(",")]
     return next((each for each in hosts if each and each not in LOCAL_HOSTS and not each.startswith(("/", "127."))), None)
 
 

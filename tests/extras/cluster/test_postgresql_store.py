@@ -381,6 +381,7 @@ def test_an_address_is_shown_without_its_parameters() -> None:
     ("postgresql://127.0.0.1:5433/beats", None), ("postgresql://[::1]:5433/beats", None), ("postgresql://db/beats", "db"),
     ("postgresql://bot:p@db.example:5433/beats?sslmode=prefer", "db.example"), ("postgresql:///beats?host=10.0.0.7", "10.0.0.7"),
     ("postgresql://localhost,db2/beats", "db2"), ("postgresql://db/beats?sslmode=verify-full", None),
+    ("postgresql:///beats?host=::1", None), ("postgresql:///beats?hostaddr=2001:db8::5", "2001:db8::5"),
 ])  # fmt: skip
 def test_an_address_of_another_machine_without_encryption_is_noticed(address: str, host: str | None) -> None:
     assert clear_text_host(address) == host
