@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
+from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.settings import Deadman, Network, Proxy, RemoteQueue, Server, Token
 from scheduler.model.state_address import clear_text_host, clear_text_warning
 from scheduler.system import extras
@@ -149,7 +150,7 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
         node.add_error(f"the workers need a database; write {DSN_EXAMPLE}", missing="dsn")
         return None
     if len(part.queue) > LONGEST_QUEUE:
-        node.add_error(f"a name of a queue has at most {LONGEST_QUEUE} characters", "queue")
+        node.add_error(f"a name of a queue has at most {LONGEST_QUEUE} characters; write queue: heartbeatd", "queue")
     dsn = node.resolve_secret(part.dsn, "dsn", used=True)
     if dsn is None:
         return None
@@ -170,6 +171,10 @@ def check_routing(part: models.Executor, routing: models.Routing, node: ConfigNo
         node.add_error(
             "the daemon executes all runs itself; write executor: {kind: procrastinate, dsn: ...} at the top of the file", *QUEUE
         )
+    elif routing.queue == DEFAULT_QUEUE or len(part.queue) > LONGEST_QUEUE:
+        return  # the default queue has the name of the cluster; and a name that is too long itself is already an error
+    elif room < 1:
+        node.add_error("executor.queue leaves no room for this name; write a shorter one, such as heartbeatd", *QUEUE)
     elif len(routing.queue) > room:
         node.add_error(f"this name has at most {room} characters, because executor.queue is {part.queue!r}", *QUEUE)
 
