@@ -528,5 +528,7 @@ def test_the_name_of_a_queue_fits_with_that_of_the_cluster_into_what_postgresql_
     assert complaints(tmp_path, yaml.format(cluster="c" * 39, small=routed)) == [
         "config.yaml:2:34: agents.ops.executor.queue: executor.queue leaves no room for this name; write a shorter one, such as heartbeatd"
     ]
+    (error,) = complaints(tmp_path, yaml.format(cluster="a/b", small=SMALL))  # the queue of the workers `b` of a cluster `a`
+    assert error.startswith("config.yaml:1:66: executor.queue: 'a/b' is not a name; ")
     served_by_default = routed.replace("q" * 30, "default")
     assert complaints(tmp_path, yaml.format(cluster="c" * 40, small=served_by_default)) == []

@@ -754,7 +754,7 @@ class Executor(ConfigPart):
     dsn: OrUnset[types.Secret] = optional_key(
         "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
-    queue: types.Text = key(
+    queue: types.Name = key(
         "heartbeatd", "Daemons and workers with the same name belong together. The names of their queues begin with it."
     )
     lease: types.PositiveDuration = key(
