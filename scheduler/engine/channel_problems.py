@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from datetime import timedelta
 
@@ -22,9 +23,10 @@ LONGEST_USUAL_DELAY = timedelta(hours=1)  # a channel that has taken no message 
 
 def follow_deliveries(tick: Tick) -> None:
     """Follow what happened to messages in this tick: a channel, or one recipient on it, takes them, or does not."""
-    for happened in tuple(tick.tx.events):
-        if not isinstance(happened, MessageMoved) or happened.channel == LOG_CHANNEL:
-            continue
+    moved = [each for each in tick.tx.events if isinstance(each, MessageMoved) and each.channel != LOG_CHANNEL]
+    given_up = {each.outbox_id for each in moved if each.state is DeliveryState.DEAD}  # and not followed yet
+    for happened in moved:
+        given_up.discard(happened.outbox_id)
         if happened.state is DeliveryState.DELIVERED:
             _record_delivery(tick, happened.outbox_id)
         elif happened.state is DeliveryState.DEAD or happened.retried:
@@ -33,7 +35,7 @@ def follow_deliveries(tick: Tick) -> None:
             for subject in problems.note_lost_message(tick.tx, happened.outbox_id) if is_lost else ():
                 problem_notices.update_count(tick.tx, subject)  # so that the next run sends the end again
             if is_lost or _is_late(tick, message):
-                _record_refusal(tick, message, happened.error, is_lost=is_lost)
+                _record_refusal(tick, message, happened.error, given_up, is_lost=is_lost)
 
 
 def _is_late(tick: Tick, message: OutboxMessage) -> bool:
@@ -60,7 +62,7 @@ def _record_delivery(tick: Tick, outbox_id: int) -> None:
     problem_notices.send_news(tick, news, message.origin, lambda each: notices.problem_text(each, now.found.text, (), zone))
 
 
-def _record_refusal(tick: Tick, message: OutboxMessage, error: str, *, is_lost: bool) -> None:
+def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Set[int], *, is_lost: bool) -> None:
     lost = Target(message.channel, message.recipient)
     subject = Subject.of_target(lost)
     found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
@@ -69,6 +71,8 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, *, is_lost: 
     entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
     wished, failing = entry.problem_rule.deliver if entry else (), problems.failing_targets(tick.tx.db)
     recipient = notices.substitute_target(tick.plan.settings.channels, wished, failing | {Target(message.channel)})
+    if recipient in now.notices and now.notices[recipient].message_id in given_up:
+        return  # its channel refuses messages too, which is recorded next: the next refusal is notified elsewhere
 
     def text_of(news: News) -> str:
         details = notices.undelivered_details(message, is_lost=is_lost)

@@ -565,6 +565,20 @@ agents:
     ]
 
 
+def test_nothing_is_sent_to_a_channel_that_refuses_the_message_about_another_one_at_the_same_time(make_world: MakeWorld) -> None:
+    """So many messages wait that some of them are refused only together with the message about the first refusals."""
+    names = [f"ops{number}" for number in range(12)]
+    ops = '  %s: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none, checklist: "- look\\n", deliver: hook}}\n'
+    world = make_world(
+        HOOKS + "agents:\n" + "".join(ops % name for name in names), scripts=dict.fromkeys(names, lambda _: "ALERT: disk full")
+    )
+    world.send = channels_answering({"hook": DeliveryResult("retry", "busy"), "other": REFUSED}, [])
+    for name in names:
+        world.wake(name)
+    world.run(hours=3)
+    assert [(channel, state) for _, channel, state in notices(world)] == [("other", "dead"), ("log", "delivered")]
+
+
 def test_recipients_whose_channels_fail_get_the_end_once_in_the_log(make_world: MakeWorld) -> None:
     """Both had been sent the failure. The message to one of them is given up when the end is in the log already."""
     jobs = """\

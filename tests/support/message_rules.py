@@ -255,10 +255,7 @@ class Rules:
             return frozenset(self._after_end(problem, sent, unstable))
         if problem.acknowledged is not None and problem.severity <= problem.acknowledged:
             return frozenset((NOTHING,))
-        rightful = frozenset(self._while_open(problem, sent, unstable))
-        if place.key == "undelivered" and sent is not None and sent.is_pending:  # it may be given up at the same time
-            rightful |= {NOTHING, *self._either(unstable, UNSTABLE, OPENS)}
-        return rightful
+        return frozenset(self._while_open(problem, sent, unstable))
 
     def _after_end(self, problem: Problem, sent: Sent | None, unstable: bool | None) -> Iterator[str]:
         if sent is not None and sent.is_end and sent.lost and sent.told in (None, INFO):
