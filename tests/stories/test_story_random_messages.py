@@ -128,6 +128,7 @@ class Messages(RuleBasedStateMachine):
         resolved=st.sets(st.sampled_from(tuple(TEXTS))),
     )
     def ops_answers(self, mentioned: dict[str, int], resolved: set[str]) -> None:
+        mentioned = {key: severity for key, severity in mentioned.items() if not self.rules.is_return_in_doubt("ops", key)}
         resolved -= mentioned.keys()
         found = [_finding(key, TEXTS[key], severity) for key, severity in mentioned.items()]
         answer = json.dumps({"findings": [*found, *(_finding(key, "", 1, is_over=True) for key in resolved)]})

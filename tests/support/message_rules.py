@@ -238,6 +238,14 @@ class Rules:
         passed = self.now - since
         return True if passed - doubt >= span else False if passed + doubt < span else None
 
+    def is_return_in_doubt(self, subject: str, key: str) -> bool:
+        """Whether one cannot say if it comes back within a day after its end, in this minute: then how many looks end it is unknown."""
+        problem = self.problems.get((subject, key))
+        if problem is None or problem.is_open or problem.ended_at is None:
+            return False
+        counts = problem.ended_by_silence or problem.looks > LOOKS
+        return counts and None in (self.has_passed(DAY - span, problem.ended_at) for span in (timedelta(), timedelta(minutes=1)))
+
     def is_unstable(self, problem: Problem) -> bool | None:
         """Whether it opened for the third time within a day."""
         recent = [self.has_passed(DAY, opened) for opened in problem.openings]
