@@ -261,8 +261,9 @@ FAILED         RUNS  ENTRIES
 exit              1  cron/nightly-backup
 
 CHANNEL  DELIVERED  PENDING  HELD  DEAD  DROPPED  UNCERTAIN
-hook           116        0     0     9        0          9
-phone           69        0     0     2        0          0
+hook           113        0     0     9        0          9
+log              2        0     0     0        0          0
+phone           68        0     0     2        0          0
 
 DOWN FROM            UNTIL                FOR  CAUSE
 2026-10-22 00:00:00  2026-10-22 05:00:00  5h   ended unexpectedly
