@@ -1126,7 +1126,8 @@ def test_a_run_goes_to_a_worker_of_its_queue_and_until_then_people_see_what_it_w
         cluster.start("worker", "--name", "fast", "--queue", "gpu,default")
         wait_until(lambda: cluster.outcomes() == ["ok"])
         assert re.search(r"^worker +fast$", cluster.call("show", "1"), re.MULTILINE)
-        assert "ok queue 2 workers: fast (queue gpu+default), plain" in " ".join(cluster.call("doctor").split())
+        served = "ok queue 2 workers: fast (queue gpu+default), plain"  # once the job of the run has left the queue
+        wait_until(lambda: served in " ".join(cluster.call("doctor").split()))
         assert json.loads(cluster.call("check", "--format", "json"))["warnings"] == []
 
 
