@@ -327,7 +327,11 @@ class Rules:
                 else LOOKS
             )
             problem.openings.append(self.now)
-            problem.ended = {}
+            if self.is_muted(subject):  # nothing is sent now, so what was sent before may still count if its line comes back
+                for sent in problem.ended.values():
+                    sent.may_be_settled = True
+            else:
+                problem.ended = {}
             problem.is_open, problem.is_closed_by_user, problem.acknowledged = True, False, None
         if problem.acknowledged is not None and severity > problem.acknowledged:
             problem.acknowledged = None
