@@ -81,11 +81,11 @@ class QueueState:
         """Why no worker executes the runs of at least one queue now; None if each queue has a worker."""
         if self.problem is not None:
             return f"the queue of the workers cannot be used: {self.problem}"
-        if not any(not each.is_draining for each in self.workers):
-            return "no worker is running; start `heartbeatd worker` on a machine with this config"
-        if unserved := self.unserved:
-            return f"no worker serves the queue {unserved[0]}; start `heartbeatd worker --queue {','.join(unserved)}`"
-        return None
+        unserved = self.unserved
+        worker = "heartbeatd worker" if {*unserved} <= {DEFAULT_QUEUE} else f"heartbeatd worker --queue {','.join(unserved)}"
+        if all(each.is_draining for each in self.workers):
+            return f"no worker takes runs; start `{worker}` on a machine with this config"
+        return f"no worker serves the queue {unserved[0]}; start `{worker}`" if unserved else None
 
 
 @dataclass(slots=True)

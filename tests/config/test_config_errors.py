@@ -523,7 +523,7 @@ def test_the_name_of_a_queue_fits_with_that_of_the_cluster_into_what_postgresql_
         "config.yaml:2:34: agents.ops.executor.queue: this name has at most 29 characters, because executor.queue is 'heartbeatd'"
     ]
     assert complaints(tmp_path, yaml.format(cluster="c" * 41, small=routed)) == [
-        "config.yaml:1:66: executor.queue: a name of a queue has at most 40 characters; write queue: heartbeatd"
+        "config.yaml:1:66: executor.queue: this name has at most 40 characters; write a shorter one, such as heartbeatd"
     ]
     assert complaints(tmp_path, yaml.format(cluster="c" * 39, small=routed)) == [
         "config.yaml:2:34: agents.ops.executor.queue: executor.queue leaves no room for this name; write a shorter one, such as heartbeatd"

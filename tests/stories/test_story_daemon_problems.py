@@ -18,13 +18,14 @@ from scheduler.engine.daemon_problems import CONFIG, DATABASE, INTERNAL, WORKERS
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
 from scheduler.insight.status_data import read_status
+from scheduler.model.daemon_health import QueueState, WorkerState
 from scheduler.model.message import DeliveryResult
 
 CHANNELS = "\n".join(
     ["channels:", *(f'  {name}: {{kind: webhook, url: "http://127.0.0.1:9/{name}", allow_private: true}}' for name in ("a", "b"))]
 )
 WRONG = "config.yaml:3:15: agents.ops.heartbeat.interval: 'soon' is not a duration\nconfig.yaml:9:1: agentz: unknown key"
-NO_WORKER = "no worker is running; start `heartbeatd worker` on a machine with this config"
+NO_WORKER = "no worker takes runs; start `heartbeatd worker` on a machine with this config"
 
 
 def reject(world: World, problem: str = WRONG) -> None:
@@ -224,3 +225,14 @@ def test_status_problems_and_outbox_name_the_daemon(make_world: MakeWorld, capsy
     assert " daemon config since Mon 2026-03-02 08:05: config.yaml:3:15" in " ".join(printed("explain").split())
     assert " daemon " in printed("outbox")
     assert message_lines(world) == []
+
+
+def test_the_advice_names_the_queues_that_need_a_worker() -> None:
+    drained = WorkerState("w1", ("gpu", "default"), is_draining=True)
+    for workers in ((), (drained,)):
+        state = QueueState(None, workers, needed=frozenset({"gpu", "default"}))
+        wanted = "start `heartbeatd worker --queue default,gpu` on a machine with this config"
+        assert state.why_runs_wait == f"no worker takes runs; {wanted}"
+    one = QueueState(None, (drained, WorkerState("w2", ("default",))), needed=frozenset({"gpu", "default"}))
+    assert one.why_runs_wait == "no worker serves the queue gpu; start `heartbeatd worker --queue gpu`"
+    assert QueueState(None, needed=frozenset({"default"})).why_runs_wait == NO_WORKER

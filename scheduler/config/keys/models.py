@@ -492,7 +492,7 @@ class Routing(ConfigPart):
     queue: OrUnset[types.Name] = optional_key(
         "Only workers of this queue execute the runs (`heartbeatd worker --queue NAME`). Workers without `--queue` are those of"
         " the queue `default`.",
-        "that of the `agent` of a job, else `default`",
+        "`default`. A job with a `prompt`: the queue of its agent",
         file_only=True,
     )
 
@@ -755,7 +755,8 @@ class Executor(ConfigPart):
         "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
     queue: types.Name = key(
-        "heartbeatd", "Daemons and workers with the same name belong together. The names of their queues begin with it."
+        "heartbeatd",
+        "The name of this daemon with its workers. It must be the same for all of them. The names of their queues begin with it.",
     )
     lease: types.PositiveDuration = key(
         timedelta(seconds=60),

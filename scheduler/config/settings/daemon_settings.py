@@ -150,7 +150,7 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
         node.add_error(f"the workers need a database; write {DSN_EXAMPLE}", missing="dsn")
         return None
     if len(part.queue) > LONGEST_QUEUE:
-        node.add_error(f"a name of a queue has at most {LONGEST_QUEUE} characters; write queue: heartbeatd", "queue")
+        node.add_error(f"this name has at most {LONGEST_QUEUE} characters; write a shorter one, such as heartbeatd", "queue")
     dsn = node.resolve_secret(part.dsn, "dsn", used=True)
     if dsn is None:
         return None

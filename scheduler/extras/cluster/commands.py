@@ -22,7 +22,7 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
 
 
 @click.group(invoke_without_command=True)
-@click.option("--name", help="The name of this worker in the log.  [default: HOST-PID]")
+@click.option("--name", help="The name of this worker in the log, in `doctor` and for `worker drain`.  [default: HOST-PID]")
 @click.option(
     "--queue",
     "queues",
@@ -30,7 +30,7 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
     default=DEFAULT_QUEUE,
     show_default=True,
     metavar="NAME,...",
-    help="Take only runs of these queues: `executor: {queue: NAME}` of an agent or a job. `default` is the queue of all others.",
+    help="Take only runs of these queues. An agent or a job names its queue with `executor: {queue: NAME}`.",
 )
 @click.option(
     "--concurrency",
@@ -64,8 +64,9 @@ def worker(ctx: click.Context, /, **given: object) -> None:
 def drain() -> None:
     """Let a worker take no more runs.
 
-    NAME is a name that `heartbeatd doctor` lists. The worker ends as soon as its runs in progress have ended. Unlike after
-    SIGTERM, they get as much time as they need. A worker that is started again takes runs.
+    NAME is a name that `heartbeatd doctor` lists. If several workers have this name, all of them drain. The worker ends as soon
+    as its runs in progress have ended. Unlike after SIGTERM, they get as much time as they need. A worker that you start later
+    takes runs, also under the same name.
     """
 
 

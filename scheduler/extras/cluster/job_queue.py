@@ -428,7 +428,7 @@ class JobQueue:
         return [AttemptEnd(row["key"], row["result"], row["worker"]) for row in rows]
 
     async def find_in_progress(self, owners: Collection[str], seconds: float) -> dict[str, str]:
-        """The workers of attempts in progress that these owners submitted so many seconds ago or earlier, by the key."""
+        """The workers of attempts in progress, by the key, that these owners submitted at least so many seconds ago."""
         rows = await self._all(
             "select key, worker from heartbeatd_attempt where owner = any(%(owners)s) and worker is not null and result is null"
             " and created_at <= clock_timestamp() - make_interval(secs => %(seconds)s)",
@@ -494,8 +494,7 @@ class JobQueue:
         """End the attempts whose workers have not renewed their lease; returns their keys. `result` gets the worker's name."""
         async with self._in_time():
             stalled = await self._manager.get_stalled_jobs(seconds_since_heartbeat=lease)
-        is_ours = (self._cluster, f"{self._cluster}/")
-        workers = {job.id: job.worker_id for job in stalled if job.queue == is_ours[0] or job.queue.startswith(is_ours[1])}
+        workers = {job.id: job.worker_id for job in stalled if f"{job.queue}/".startswith(f"{self._cluster}/")}
         rows = await self._all(FIND_LOST, job_ids=list(workers), owners=list(owners), lease=lease) if workers else []
         lost = [(Claimed(row["id"], row["key"] or "", workers[row["id"]]), result(row["worker"] or "")) for row in rows]
         return sorted(await self.finish(lost)) if lost else []

@@ -156,8 +156,10 @@ class RemoteWorker(Generic[T, R]):
 
     def find_problem(self) -> str | None:
         """Why it takes no runs now; None if it does. From any thread."""
-        if self._stopping or self._is_draining:
+        if self._stopping:
             return "it is stopping"
+        if self._is_draining:
+            return "it takes no more runs"
         return None if self._clock() < self._lease_ends else self.problem or "it has no lease"
 
     def metrics(self) -> dict[str, float]:

@@ -20,7 +20,7 @@ import click
 
 from heartbeat.attempt import Elapsed
 from heartbeat.runners import Resources
-from heartbeat.words import format_count, list_names
+from heartbeat.words import list_names
 from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
@@ -135,7 +135,7 @@ def _remote_queue(settings: Settings) -> RemoteQueue:
 def drain_worker(name: str, path: Path) -> None:
     """Let a worker take no more runs."""
     running = asyncio.run(_drain(name, _remote_queue(WorkerConfig(path, os.environ).settings)))
-    click.echo(f"{name} takes no more runs, and stops after {format_count(running, 'run')} in progress")
+    click.echo(f"{name} takes no more runs; it stops " + (f"after its runs in progress: {running}" if running else "now"))
 
 
 async def _drain(name: str, remote: RemoteQueue) -> int:
@@ -146,7 +146,8 @@ async def _drain(name: str, remote: RemoteQueue) -> int:
         await queue.open(may_create=False)
         if not (found := await queue.drain(name, lease)):
             names = list_names([each.name for each in await queue.find_workers(lease)])
-            raise InputError(f"no worker {name!r} is running; " + (f"these are: {names}" if names else "no other is either"))
+            others = f"write one of these: {names}" if names else "none is running at all"
+            raise InputError(f"no worker {name!r} is running; {others}")
         return sum(found)
     except QueueUnavailable as error:
         raise InputError(f"the queue cannot be used: {error}") from error

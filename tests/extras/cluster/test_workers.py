@@ -275,7 +275,7 @@ def test_a_worker_that_drains_while_it_fetches_a_task_still_carries_it_out(bench
             await queue.close()
 
     assert asyncio.run(drain()) == [1]
-    clock.wait_until(lambda: worker.find_problem() == "it is stopping")
+    clock.wait_until(lambda: worker.find_problem() == "it takes no more runs")
     SlowAnswer.go_on.set()
     clock.wait_until(executor.results)
     assert [(number, done.result) for number, done in executor.results()] == [(1, "A")]
@@ -1135,7 +1135,7 @@ def test_a_worker_that_drains_takes_no_more_runs_and_ends_after_those_in_progres
     worker = cluster.start("worker", "--name", "w1")
     cluster.start("run")
     wait_until(lambda: marks(cluster) == 1)
-    assert cluster.call("worker", "drain", "w1") == "w1 takes no more runs, and stops after 1 run in progress\n"
+    assert cluster.call("worker", "drain", "w1") == "w1 takes no more runs; it stops after its runs in progress: 1\n"
     (cluster.folder / "gate").touch()
     assert worker.wait(timeout=PATIENCE) == 0
     wait_until(lambda: cluster.outcomes() == ["ok"])
@@ -1354,7 +1354,7 @@ def test_the_daemon_reports_that_its_workers_or_their_queue_are_gone(tmp_path: P
             metrics = lambda: get(f"{url}/metrics")  # noqa: E731
             wait_until(lambda: 'heartbeatd_queue_oldest_timestamp_seconds{queue="default"}' in metrics())
             assert 'heartbeatd_queue_available 1\nheartbeatd_workers{queue="default"} 0' in without_comments(metrics())
-            wait_until(lambda: "critical: daemon workers: no worker is running;" in cluster.call("status"))
+            wait_until(lambda: "critical: daemon workers: no worker takes runs;" in cluster.call("status"))
             assert get(f"{url}/readyz") == '{"ok":true}'  # the daemon does its own part
             cluster.start("worker", "--name", "b-1")
             wait_until(lambda: 'heartbeatd_workers{queue="default"} 1' in metrics())
