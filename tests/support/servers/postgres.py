@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -101,14 +102,24 @@ class PostgresServer:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill the server with all of its processes, as a crash of the machine would. It recovers at its next start."""
-        pid = self._process.pid if self._process else 0
-        children = Path(f"/proc/{pid}/task/{pid}/children")
-        connected = children.read_text("ascii").split() if children.exists() else []
-        self._end(signal.SIGKILL)
-        for each in connected:
-            with suppress(ProcessLookupError):
-                os.kill(int(each), signal.SIGKILL)
+        """Kill the server with all of its processes, as a crash of the machine would. It recovers at its next start.
+
+        Returns when all of them have ended: a new server refuses to start while one still has the shared memory of the old one.
+        """
+        if self._process is None:
+            return
+        pid = self._process.pid
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # from here on it starts no more processes
+        with ExitStack() as stack:
+            children = []
+            for each in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
+                children.append(os.pidfd_open(int(each)))
+                stack.callback(os.close, children[-1])
+                signal.pidfd_send_signal(children[-1], signal.SIGKILL)
+            self._end(signal.SIGKILL)
+            for each in children:
+                assert select.select([each], [], [], START_PATIENCE)[0], "a process of a killed server has not ended"
 
     def restart(self) -> None:
         """Stop and start the server."""
