@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from inspect import Parameter, Signature, cleandoc
-from types import MethodType
+from types import GenericAlias, MethodType
 from typing import (
     Annotated,
     Any,
@@ -108,6 +108,11 @@ class Operation(BaseModel, Generic[Answer]):
     tool: ClassVar[str] = ""  # the name of the tool of MCP that is this request; empty: there is none
     may_be_refused_by_config: ClassVar[bool] = False  # the answer may be a list of the errors of the config
 
+    # The answer is no field. Pydantic would make a model for each `Verb[...]`: a quarter of the import time of the verbs.
+    @classmethod
+    def __class_getitem__(cls, answer: object) -> GenericAlias:  # type: ignore[override]
+        return GenericAlias(cls, answer)
+
     @classmethod
     def of(cls, **keys: object) -> Self:
         """The operation with these keys, without those that are None. Raises ValueError with one sentence on what is wrong."""
@@ -116,8 +121,8 @@ class Operation(BaseModel, Generic[Answer]):
     @classmethod
     def answer_type(cls) -> Any:
         """The type of the answer: a model, or a union of models."""
-        parent = next(each for each in cls.__mro__ if each.__dict__.get("__pydantic_generic_metadata__", {}).get("args"))
-        return parent.__pydantic_generic_metadata__["args"][0]  # type: ignore[attr-defined]
+        bases = (base for each in cls.__mro__ for base in each.__dict__.get("__orig_bases__", ()))
+        return next(arg for base in bases for arg in get_args(base) if not isinstance(arg, TypeVar))
 
     @classmethod
     def answers(cls) -> tuple[type[ResponseBody], ...]:
