@@ -12,9 +12,8 @@ import click
 from scheduler import __version__
 from scheduler.cli import options
 from scheduler.cli.commands import SECTIONS, GroupWithExtras
-from scheduler.config.file.message_parts import did_you_mean, join_with_or
+from scheduler.config.file.message_parts import INSTEAD_OF_SHARDS, did_you_mean, join_with_or
 from scheduler.model.expected_error import ExpectedError
-from scheduler.model.state_address import INSTEAD_OF_SHARDS
 from scheduler.system import extras
 
 LAST_SECTION = "Set up"  # which lists the commands of extras too

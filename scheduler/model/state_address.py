@@ -12,7 +12,6 @@ SCHEMA = "heartbeatd"  # of our tables and functions, unless the address sets `o
 LOCAL_HOSTS = ("localhost", "::1")
 ENCRYPTED = ("require", "verify-ca", "verify-full")  # values of `sslmode` with which a connection is never in clear text
 SECRET_PARAMETERS = ("password", "sslpassword")
-INSTEAD_OF_SHARDS = "several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
 
 
 def server_of_path(path: Path) -> str | None:

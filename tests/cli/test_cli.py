@@ -164,6 +164,12 @@ assert [name for name in ("sqlite3", "scheduler.store", "scheduler.cli.verb_work
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_the_help_of_a_command_of_the_core_does_not_look_for_extras() -> None:
+    """The search imports importlib.metadata and reads a file of each installed package, which costs as much as the help."""
+    code = "import sys; from scheduler.cli.main import main; main(['wake', '--help']); print('importlib.metadata' in sys.modules)"
+    assert python("-c", code).stdout.splitlines()[-1] == "False"
+
+
 def test_our_packages_are_found_in_one_folder() -> None:
     assert __main__.find_stray_package() is None
 

@@ -11,6 +11,7 @@ LONGEST_QUOTED = 40  # characters of a value that a message may quote; a longer 
 MOST_COMPARED = 1000  # names that a misspelt name is compared with; each comparison takes microseconds
 SIMILAR = 0.8  # the ratio of difflib from which a word is suggested
 SHORT, SIMILAR_SHORT = 4, 0.75  # in a word of up to four letters, two may be exchanged
+INSTEAD_OF_SHARDS = "several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
 MOST_LISTED = 5  # names that a message lists before it gives their number
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./%+@-]*(?: [A-Za-z0-9_./%+@-]+)*")
