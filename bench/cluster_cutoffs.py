@@ -12,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "extras" / "cluster"))
 
+from cluster_comparison import TAKEOVER
 from cluster_cutoffs import WAYS, ClusterCutoffs
 
 if __name__ == "__main__":
@@ -28,10 +29,13 @@ if __name__ == "__main__":
         median, longest = statistics.median(times), max(times)
         print(f"  takeover after {kind}: {median:.1f} s (median), {longest:.1f} s (longest) of {len(times)}")
     print(
-        f"{time.monotonic() - begun:.0f} s; {faults}; {found.summary()}; {len(chaos.false_takeovers)} takeovers after short cuts"
+        f"{time.monotonic() - begun:.0f} s; {faults}; {found.summary()}; {len(chaos.false_takeovers)} takeovers after short cuts,"
+        f" {len(chaos.own_losses)} losses of the lease without a fault"
     )
     for line in (*found.lost, *found.doubled, *found.late, *chaos.false_takeovers):
         print(f"  {line}")
-    if found.lost or found.doubled or found.late:
+    for loss in chaos.own_losses:
+        print(f"  {loss.host} at {loss.end - TAKEOVER:.0f}: {loss.kind}")
+    if found.lost or found.doubled or found.late or chaos.own_losses:
         sys.exit(f"logs and records: {folder}")
     shutil.rmtree(folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
-from cluster_comparison import BeatProgram, Comparison, Fault, Message
+from cluster_comparison import BeatProgram, Comparison, Fault, Message, lease_losses_without_a_fault
 from cluster_processes import Cluster
 from psycopg.rows import dict_row
 from servers.postgres import PostgresServer
@@ -104,6 +104,9 @@ class ClusterChaos:
             database.close()
         beats, overlaps = self._program.read(self._host_of)
         every = {**self._agents, **self._jobs}
+        losses = lease_losses_without_a_fault((self.folder / "run.log").read_text("utf-8"), "scheduler", self.faults)
+        self.counted["losses of the lease without a fault"] += len(losses)
+        self.faults += losses
         self.comparison = Comparison(rows["entry"], rows["run"], rows["outbox"], beats, server.messages, self.faults, every)
         self.comparison.doubled += [f"at the same time: {each}" for each in overlaps]
         if self._left != "00":

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ LAST_COMMIT = 2.0  # seconds before a fault; an interrupted run ends, by its rec
 TAKEOVER = 10.0  # seconds
 OWN_TRIGGERS = ("interval", "every")
 ANSWERED = ("ok", "alert")
+LOST_LEASE = re.compile(r"^(\S+) ERROR leadership_lost problem=(.*)$", re.MULTILINE)
 
 Row = Mapping[str, Any]
 
@@ -63,6 +65,19 @@ class Fault:
     def overlaps(self, begin: float, end: float, hosts: Iterable[str]) -> bool:
         """Whether it concerns one of these hosts within this time."""
         return (self.host is None or self.host in hosts) and self.begin <= end + SLACK and self.end >= begin - SLACK
+
+
+def lease_losses_without_a_fault(log: str, host: str, faults: Iterable[Fault]) -> list[Fault]:
+    """The losses of the lease in the log of a scheduler that none of these faults has caused: the machine was too slow for it.
+
+    Each is a fault itself. What it interrupts is recorded, as after any takeover, and is neither lost nor doubled.
+    """
+    losses = [(datetime.fromisoformat(at).timestamp(), problem) for at, problem in LOST_LEASE.findall(log)]
+    return [
+        Fault(at - TAKEOVER, at + TAKEOVER, f"loss of the lease without a fault: {problem}", host)
+        for at, problem in losses
+        if not any(fault.overlaps(at - TAKEOVER, at, (host,)) for fault in faults)
+    ]
 
 
 # Appends a line when a beat begins and when it ends, and one if another beat of the agent is in progress.

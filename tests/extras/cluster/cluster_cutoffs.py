@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import psycopg
 from checkout import HOME
-from cluster_comparison import Beat, BeatProgram, Comparison, Fault, Message
+from cluster_comparison import Beat, BeatProgram, Comparison, Fault, Message, lease_losses_without_a_fault
 from psycopg.rows import dict_row
 from servers.network import HUB, Cut, Network
 from servers.postgres import PostgresServer
@@ -138,6 +138,7 @@ class ClusterCutoffs:
         self.faults: list[Fault] = []
         self.takeovers: list[tuple[str, float, float, str]] = []  # kind of fault, its begin, the takeover, the new leader
         self.false_takeovers: list[str] = []
+        self.own_losses: list[Fault] = []  # of the lease, which none of the faults has caused
         self._ways = ways
         commands = agents // 3
         self._http_agents = [f"h{number}" for number in range(agents - commands)]
@@ -170,6 +171,9 @@ class ClusterCutoffs:
                 self.server.close()
         by_programs, overlaps = self._program.read(lambda namespace, _: self.network.host_of(namespace))
         beats = self.receiver.beats + by_programs
+        for host in SCHEDULERS:
+            self.own_losses += lease_losses_without_a_fault((self.folder / host / "log").read_text("utf-8"), host, self.faults)
+        self.faults += self.own_losses
         record = {
             **rows,
             "beats": beats,

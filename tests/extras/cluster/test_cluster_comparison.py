@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster_comparison import Beat, Comparison, Fault, Message
+from cluster_comparison import Beat, Comparison, Fault, Message, lease_losses_without_a_fault
 
 ENTRY = {"kind": "heartbeat", "name": "ops", "anchor": 0, "settled_until": 5_999}
 BEATS = [Beat("ops", number, f"s{number}", "one", 2.0 * number + 0.1, 2.0 * number + 0.3) for number in range(3)]
@@ -81,6 +81,17 @@ def test_a_fault_on_another_host_or_at_another_time_is_no_cause() -> None:
     again = replace(BEATS[1], begun=2.5, ended=2.7, serial="other")
     assert compare(beats=[*BEATS, again], faults=[replace(CUT, host="two")]).doubled
     assert compare(beats=[*BEATS, again], faults=[replace(CUT, begin=9.0, end=9.5)]).doubled
+
+
+def test_a_loss_of_the_lease_that_no_fault_has_caused_is_a_fault_by_itself() -> None:
+    """On a machine that is too slow, a leader does not renew its lease in time. The runs that this interrupts are recorded."""
+    log = '1970-01-01T00:00:05Z ERROR leadership_lost problem="it does not answer"\n1970-01-01T00:00:06Z INFO standby\n'
+    (loss,) = lease_losses_without_a_fault(log, "one", [replace(CUT, host="two"), replace(CUT, begin=90.0, end=91.0)])
+    assert (loss.kind, loss.host) == ('loss of the lease without a fault: "it does not answer"', "one")
+    interrupted = [*ALL["runs"][:2], {**run(2), "outcome": "abandoned"}]
+    assert (len(compare(runs=interrupted).lost), compare(runs=interrupted, faults=[loss]).lost) == (1, [])
+    for cause in (CUT, replace(CUT, host=None)):
+        assert lease_losses_without_a_fault(log, "one", [cause]) == []
 
 
 def test_an_agent_that_does_not_beat_within_its_interval_and_ten_seconds_of_a_takeover_is_late() -> None:
