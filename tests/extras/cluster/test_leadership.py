@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -25,13 +26,15 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import required_programs
+from cluster_comparison import BeatProgram, Comparison, Fault, Message
 from servers.postgres import EmptyDatabases, PostgresServer
 from servers.postgres_proxy import PostgresProxy
 from simulated_clock import SimulatedClock
+from simulation import size
 from warm_start import Heartbeatd
 from world import MakeWorld, utc
 
-from scheduler.app import Daemon, read_clocks
+from scheduler.app import STANDS_BY_AGAIN, Daemon, read_clocks
 from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
 from scheduler.engine.daemon_problems import DATABASE
@@ -750,6 +753,61 @@ agents:
   c: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, deliver: log}}}}
   d: {{runner: {{kind: command, argv: [cat]}}, heartbeat: {{interval: 1h, deliver: log}}}}
 """
+
+
+BEATS = """
+state: {address}
+server: {{listen: "127.0.0.1:0"}}
+limits: {{min_interval: 1s, shutdown_grace: 1s}}
+defaults:
+  heartbeat: {{interval: 1s, stagger: 0s, checklist: "- look\\n", deliver: log, dedup: {{window: 0s}}}}
+agents: {{{agents}}}
+"""
+BEATING = "{name}: {{runner: {{kind: command, argv: [perl, {program}, {name}]}}, heartbeat: {{}}}}"
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("step", range(size(1, 16)))
+def test_a_lease_that_is_lost_between_any_two_statements_of_a_new_leader_loses_and_doubles_nothing(
+    address: str, tmp_path: Path, postgres: PostgresServer, step: int
+) -> None:
+    """Before its first transaction, while it recovers what the last one has left, or while it claims slots."""
+    program, names = BeatProgram(tmp_path), ["a", "b", "c", "d"]
+    agents = ", ".join(BEATING.format(name=name, program=program.write(0.05)) for name in names)
+    config = tmp_path / "config.yaml"
+    config.write_text(BEATS.format(address=address, agents=agents), "utf-8")
+
+    def lose_at(daemon: Daemon, statement: int) -> None:
+        executed = itertools.count(1)
+
+        def lose(_: str) -> None:
+            if next(executed) == statement:
+                daemon._standby.lose("the test takes it away")
+
+        daemon.store.connection.set_trace_callback(lose)
+
+    with ExitStack() as stack:
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT):
+            stack.callback(signal.signal, each, signal.getsignal(each))
+        daemon = Daemon(config, {})
+        for statement in range(1 + step, 200, 16):
+            lose_at(daemon, statement)
+            assert daemon.run(until=time.monotonic() + 60) == STANDS_BY_AGAIN
+            postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")
+            daemon = Daemon(config, {}, after=daemon)
+        assert daemon.run(until=time.monotonic() + 1.5) == 0
+        with closing(open_for_writing(address)) as store:
+            rows = {
+                table: [dict(zip(row.keys(), row, strict=True)) for row in store.connection.execute(f"select * from {table}")]
+                for table in ("entry", "run", "outbox")
+            }
+    beats, overlaps = program.read(lambda *_: "here")
+    losses = Fault(0.0, float("inf"), "losses of the lease", None)
+    sent = [Message(row["key"], b"", "here", 0.0) for row in rows["outbox"]]  # or will be: some wait for another attempt
+    outbox = [row | {"state": "delivered"} for row in rows["outbox"]]
+    found = Comparison(rows["entry"], rows["run"], outbox, beats, sent, [losses], dict.fromkeys(names, 1.0))
+    assert (found.lost, found.doubled, overlaps) == ([], [], [])
+    assert found.counted["beats"] > 0
 
 
 class FormerLeader:
