@@ -318,9 +318,18 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     assert f"SUCCESS: {len(every)} rules found" in checked.stdout
 
 
-def test_the_page_lists_every_panel_and_no_others() -> None:
-    named = re.findall(r"^- \*\*(.+?)\*\*", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert named == [panel["title"] for panel in shipped_dashboard.panels()]
+def test_the_page_lists_every_row_and_no_others() -> None:
+    sections = {part.partition("\n")[0].lower(): part for part in PAGE.read_text("utf-8").split("\n## ")}
+    for name in shipped_dashboard.BOARDS:
+        named = re.findall(r"^\| (.+?) \|", sections[name], re.MULTILINE)
+        assert named[1:] == [panel["title"] for panel in shipped_dashboard.board(name)["panels"] if panel["type"] == "row"]
+
+
+def test_the_panels_that_the_page_names_exist() -> None:
+    page = PAGE.read_text("utf-8")
+    named = re.findall(r"[A-Z][^|\n?]*\?", page.partition("## A bad night")[2].partition("Fleet with 12 agents")[0])
+    assert len(named) > 8
+    assert set(named) <= {panel["title"] for panel in shipped_dashboard.panels()}
 
 
 def test_the_provisioning_files_match_the_dashboards_and_the_scrape_config() -> None:
