@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -77,7 +77,7 @@ class Watched(World):
 
     def __post_init__(self) -> None:
         self.states = {"phone": "delivered", "mail": "delivered"}
-        self.attempts: list[Attempt] = []
+        self.attempts: list[list[Attempt]] = []  # of each tick
         self.tried: set[str] = set()
         super().__post_init__()
 
@@ -86,7 +86,9 @@ class Watched(World):
         key = f"{name} {message.key}"
         state = self.states.get(name, "delivered")
         waits = self.clock.now - message.created_at
-        self.attempts.append(Attempt(name, key, message.name, message.text, state, waits, key not in self.tried))
+        if not self.deliveries.results():
+            self.attempts.append([])
+        self.attempts[-1].append(Attempt(name, key, message.name, message.text, state, waits, key not in self.tried))
         self.tried.add(key)
         return DeliveryResult(state, "" if state == "delivered" else "refused"), timedelta()
 
@@ -241,15 +243,20 @@ class Messages(RuleBasedStateMachine):
             expected |= self.plays[name]()
         self.ran.clear()
         attempts, self.world.attempts = self.world.attempts, []
-        for attempt in attempts:
-            self._compare(attempt, expected)
-            expected = self._outcome(attempt) | expected  # a message that is queued already stays with its channel
+        for of_tick in attempts:  # their results are recorded together, before the daemon looks what follows from them
+            for attempt in of_tick:
+                self._compare(attempt, expected)
+            for number, attempt in enumerate(of_tick):
+                given_up = {later.key for later in of_tick[number:] if later.state == "dead"}
+                expected = self._outcome(attempt, given_up) | expected  # a message that is queued already stays with its channel
         missing = {place: chance for place, chance in expected.items() if NOTHING not in chance.kinds}
         assert not missing, f"not sent: {missing}"
 
     def _compare(self, attempt: Attempt, expected: Expected) -> None:
         if attempt.is_first:
             self.items[attempt.key] = list(self._new_items(attempt, expected))
+        if attempt.state == "delivered":
+            self.rules.delivered_at[attempt.channel] = self.rules.now
         for place, kind in self.items[attempt.key] if attempt.state != "retry" else ():
             self.rules.settle(place, attempt.key, kind if attempt.state == "dead" else "")
 
@@ -264,17 +271,17 @@ class Messages(RuleBasedStateMachine):
                 self.rules.note(place, kind, attempt.key)
                 yield place, kind
 
-    def _outcome(self, attempt: Attempt) -> Expected:
-        """What the result of an attempt causes to be sent."""
+    def _outcome(self, attempt: Attempt, given_up: Set[str]) -> Expected:
+        """What the result of an attempt causes to be sent, and of those after it, of which some are given up."""
         self.pending.discard(attempt.key)
         if attempt.channel == LOG:
             return {}
         if attempt.state == "delivered":
             return self.rules.channel_takes(attempt.channel)
         if attempt.state == "dead":
-            return self.rules.channel_refuses(attempt.channel)
+            return self.rules.channel_refuses(attempt.channel, given_up)
         self.pending.add(attempt.key)
-        return self.rules.channel_is_late(attempt.channel, attempt.waits)
+        return self.rules.channel_is_late(attempt.channel, attempt.waits, given_up)
 
 
 def config(remind: int = 24, ops: list[str] | None = None) -> str:

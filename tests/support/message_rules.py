@@ -5,7 +5,7 @@ A test plays the same events here and in the daemon, and compares. Nothing is ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -119,7 +119,8 @@ class Rules:
         for key, severity in lines.items():
             problem = self.problems.get((agent, key))
             if key in named:
-                is_same = problem is not None and not problem.is_open and problem.line == severity == INFO
+                is_over = problem is not None and not problem.is_open and not problem.is_closed_by_user
+                is_same = is_over and problem is not None and problem.line == severity == INFO
                 ended = problem.ended if problem is not None and is_same and not self.is_muted(agent) else {}
                 self._see(agent, key, severity)
                 if problem is not None and problem.ended_at is not None and self.has_passed(DAY, problem.ended_at) is not True:
@@ -157,27 +158,31 @@ class Rules:
     def settle(self, place: Place, message: str, lost: str = "") -> None:
         """A message about a problem has arrived, or what it said was `lost`: it was not sent, and the next chance sends it again."""
         problem = self.problems[place.subject, place.key]
-        for sent in filter(None, (problem.sent.get(place.recipient), problem.ended.get(place.recipient))):
-            if sent.message != message:
+        for known in (problem.sent, problem.ended):
+            sent = known.get(place.recipient)
+            if sent is None or sent.message != message:
                 continue
             sent.lost, sent.is_pending = lost, False
             if sent.is_end and not lost:
-                del self.problems[place.subject, place.key].sent[place.recipient]
+                del known[place.recipient]
 
-    def channel_refuses(self, channel: str) -> Expected:
-        """A channel refused a message for good, or has taken none for an hour."""
+    def channel_refuses(self, channel: str, given_up: Set[str] = frozenset()) -> Expected:
+        """A channel refused a message for good, or has taken none for an hour.
+
+        If the message about it is `given_up` now as well, its channel refuses too: then the next refusal is told on another one.
+        """
         subject = f"channel {channel}"
         self._see(subject, "undelivered", CRITICAL)
-        self.deliver[subject] = [self._substitute(channel)]
-        return self._due(subject, ["undelivered"])
+        self.deliver[subject] = [recipient := self._substitute(channel)]
+        last = self.problems[subject, "undelivered"].sent.get(recipient)
+        return {} if last is not None and last.message in given_up else self._due(subject, ["undelivered"])
 
-    def channel_is_late(self, channel: str, waited: timedelta) -> Expected:
+    def channel_is_late(self, channel: str, waited: timedelta, given_up: Set[str] = frozenset()) -> Expected:
         """A channel did not take a message that has waited for some time."""
         has_taken_others = self.now - self.delivered_at.get(channel, -DAY) < HOUR
-        return {} if waited < HOUR or has_taken_others else self.channel_refuses(channel)
+        return {} if waited < HOUR or has_taken_others else self.channel_refuses(channel, given_up)
 
     def channel_takes(self, channel: str) -> Expected:
-        self.delivered_at[channel] = self.now
         subject = f"channel {channel}"
         problem = self.problems.get((subject, "undelivered"))
         if problem is None:
@@ -201,11 +206,16 @@ class Rules:
 
     def close(self, subject: str, key: str) -> None:
         """A user ends a problem: nothing is sent. What is unstable stays so."""
-        problem = self.problems[subject, key]
-        is_unstable = self.is_unstable(problem) is not False
+        problem, kept = self.problems[subject, key], {}
+        unstable = self.is_unstable(problem)
         self._end(problem)
         problem.is_closed_by_user, problem.looks = True, LOOKS
-        problem.sent = {who: sent for who, sent in problem.sent.items() if is_unstable and sent.is_unstable}
+        for who, sent in problem.sent.items():
+            if unstable is not False and sent.is_unstable:
+                kept[who], sent.may_be_settled = sent, unstable is None
+            else:
+                problem.ended[who] = sent
+        problem.sent = kept
 
     def set_clock(self, by: timedelta) -> None:
         self.clock_changes.append((self.now, abs(by)))
