@@ -223,7 +223,7 @@ def test_a_secret_of_the_environment_that_changed_is_recorded_without_its_value(
 
 def test_old_records_are_deleted_and_the_latest_is_kept(reloaded: Saving) -> None:
     for _ in range(3):
-        reloaded(GOOD)
+        reloaded(GOOD.replace("30m", "1d"))
     reloaded.world.run(hours=24 * 31)
     events = reloaded.world.store.connection.execute("select count(*) from config_event").fetchone()[0]
     assert events == 1

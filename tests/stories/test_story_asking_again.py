@@ -11,9 +11,11 @@ from random import Random
 from string import ascii_lowercase
 from typing import Any
 
+import pytest
 from brief import brief
 from loops import loop_over
 from servers.messages import message, text, tool
+from simulation import size
 from world import AgentCall, MakeWorld, World
 
 from heartbeat.runners import HttpReply
@@ -181,7 +183,8 @@ def synonyms(chance: Random) -> tuple[str, str, str]:
     )
 
 
-@loop_over(
+@pytest.mark.simulation
+@pytest.mark.parametrize(
     ("wording", "is_model", "repeats", "has_precheck", "minutes"),
     [
         (random_words, False, 0.0, False, 15),
@@ -193,7 +196,7 @@ def synonyms(chance: Random) -> tuple[str, str, str]:
         (synonyms, True, 0.5, False, 15),
     ],
 )
-def test_an_agent_that_words_everything_anew_at_each_of_165_runs_sends_few_messages(
+def test_an_agent_that_words_everything_anew_at_each_run_sends_few_messages(
     make_world: MakeWorld,
     tmp_path: Path,
     wording: Callable[[Random], tuple[str, str, str]],
@@ -202,7 +205,7 @@ def test_an_agent_that_words_everything_anew_at_each_of_165_runs_sends_few_messa
     has_precheck: bool,
     minutes: int,
 ) -> None:
-    chance = Random(1)
+    chance, runs = Random(1), size(110, 165)
     config = CONFIG.format(more=PRECHECK if has_precheck else "").replace("15m", f"{minutes}m")
     if not is_model:
         config = config.replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}").replace("    model: m\n", "")
@@ -224,7 +227,7 @@ def test_an_agent_that_words_everything_anew_at_each_of_165_runs_sends_few_messa
         config, tmp_path, http=Wordy([]), environ={"KEY": "k"}, scripts={"ops": answer, "web": answer},
         prechecks=dict.fromkeys(("ops", "web"), lambda _: f"nearly full: /var {chance.randrange(90, 99)} %"),
     )  # fmt: skip
-    world.run(minutes=165 * minutes)
+    world.run(minutes=runs * minutes)
     names = [re.search(r"\w+ +(ops|web)", text)[1] for _, _, text in world.delivered]
     assert max(names.count("ops"), names.count("web")) <= 5
 

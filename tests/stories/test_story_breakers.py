@@ -71,9 +71,9 @@ LATER = {name: f"stagger: {5 * place}m" for place, name in enumerate(FIVE) if pl
 def test_a_refused_model_does_not_affect_other_models_of_its_provider(make_world: MakeWorld, status: int) -> None:
     with Models(by_model(forbidden=error_answer(status, "permission_error", "no"))) as server:
         world = make_world(fleet(server.url, *FIVE, model_a="forbidden", **LATER), environ={"KEY": KEY})
-        world.run(hours=24)
-    assert [count_outcomes(world, name) for name in FIVE[1:]] == [Counter(ok=48)] * 4
-    assert server.models().count("forbidden") == 49
+        world.run(hours=6)
+    assert [count_outcomes(world, name) for name in FIVE[1:]] == [Counter(ok=12)] * 4
+    assert server.models().count("forbidden") == 13
 
 
 def test_a_refused_model_is_probed_once_in_half_an_hour(make_world: MakeWorld) -> None:
