@@ -15,7 +15,7 @@ from scheduler.system.file_watch import ChangeDetector, FileWatch
 
 OFTEN = 0.05  # seconds between looks
 GONE = "gone"
-PATIENCE = 20.0  # seconds that a test waits before it fails
+PATIENCE = 60.0  # seconds that a test waits before it fails
 
 
 @loop_over(

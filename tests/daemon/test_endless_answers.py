@@ -145,5 +145,5 @@ def test_the_requests_of_a_users_own_function_are_not_limited() -> None:
     body = b"x" * (WHOLE + MIB)
     with Server([reply(body)]) as server:
         with limited_answers():
-            assert len(requests.get(server.url, timeout=20).content) < len(body)
-        assert requests.get(server.url, timeout=20).content == body
+            assert len(requests.get(server.url, timeout=120).content) < len(body)
+        assert requests.get(server.url, timeout=120).content == body

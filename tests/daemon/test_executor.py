@@ -19,7 +19,7 @@ from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
 from scheduler.work.executor import Done, Executor, LocalExecutor, NeverBegun, WorkerLoop
 
-PATIENCE = 30
+PATIENCE = 60
 HERE = Path(__file__).parent
 
 

@@ -253,7 +253,7 @@ class Bird(Equipped):
     def get(self, path: str) -> bytes:
         """The answer of the HTTP API to a request with the token."""
         address = urlsplit(json.loads((self.folder / "state" / "daemon.json").read_text())["url"]).netloc
-        connection = http.client.HTTPConnection(address, timeout=20)
+        connection = http.client.HTTPConnection(address, timeout=120)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {SECRET}"})
             answer = connection.getresponse()

@@ -236,7 +236,7 @@ def check_foreign_file(block: Block, folder: Path, scratch: Scratch) -> None:
     elif "receivers" in data:
         (folder / "alertmanager.yml").write_text(block.text)
         amtool = required_programs.need("amtool")
-        subprocess.run([amtool, "check-config", folder / "alertmanager.yml"], check=True, capture_output=True, timeout=30)
+        subprocess.run([amtool, "check-config", folder / "alertmanager.yml"], check=True, capture_output=True, timeout=120)
     else:
         pytest.fail(f"{block}: no check for this file; is it a config of heartbeatd?")
 
@@ -533,4 +533,4 @@ def test_json5_is_a_config_of_openclaw(block: Block, tmp_path: Path) -> None:
 def test_prometheus_accepts_a_query(block: Block, tmp_path: Path) -> None:
     rules = {"groups": [{"name": "example", "rules": [{"record": "example", "expr": block.text.strip()}]}]}
     (tmp_path / "rules.yml").write_text(dump(rules))
-    subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yml"], check=True, capture_output=True, timeout=30)
+    subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yml"], check=True, capture_output=True, timeout=120)

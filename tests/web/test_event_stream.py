@@ -61,7 +61,7 @@ class Reader:
 @contextmanager
 def reading(daemon: WebDaemon, token: str = READER, last_id: str | None = None) -> Iterator[Reader]:
     """A reader, which has received the beginning of the stream."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
     try:
         more = {} if last_id is None else {"Last-Event-ID": last_id}
         connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token}"} | more)

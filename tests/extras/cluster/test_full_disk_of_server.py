@@ -46,4 +46,4 @@ def test_on_a_full_disk_of_the_postgresql_server_nothing_runs_and_afterwards_eve
                 assert it.stop() == 0
         finally:
             server.close()
-            subprocess.run(["umount", "--lazy", str(place)], timeout=20, check=False)
+            subprocess.run(["umount", "--lazy", str(place)], timeout=120, check=False)

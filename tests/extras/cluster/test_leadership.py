@@ -601,7 +601,7 @@ class RealDaemon:
         return str(json.loads((self.folder / "state/daemon.json").read_text("utf-8"))["url"])
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"{self.url()}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"{self.url()}/metrics", timeout=120) as page:
             return str(page.read(), "utf-8")
 
     def ready(self) -> str:

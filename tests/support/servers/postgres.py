@@ -81,7 +81,7 @@ class PostgresServer:
         deadline = time.monotonic() + START_PATIENCE
         while subprocess.run(
             [self._programs / "pg_isready", "-q", f"-h{self.folder}", "-dpostgres", "-Uheartbeatd"],
-            env=self._environment(), timeout=30, check=False,
+            env=self._environment(), timeout=120, check=False,
         ).returncode:  # fmt: skip
             assert time.monotonic() < deadline and self._process.poll() is None, (self.folder / "log").read_text(
                 "utf-8", "replace"
