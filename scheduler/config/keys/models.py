@@ -128,47 +128,41 @@ class Window(ConfigPart):
     def _read_short_form(cls, written: object) -> object:
         return types.split_window(written) if isinstance(written, str) else written
 
-    start: types.OpeningTime = required_key("Start of the window, local time.", "08:00")
+    start: types.OpeningTime = required_key("Start, in local time.", "08:00")
     end: types.ClosingTime = required_key(
-        "End of the window. An end before `start` is on the next day. `24:00` and `00:00` are the midnight after `start`.",
+        "End, on the next day if it is before `start`. `24:00` and `00:00` are the midnight after `start`.",
         "22:00",
     )
-    timezone: OrUnset[types.Zone] = optional_key(
-        "The time zone of `start` and `end`.", "the zone of the heartbeat, else the top-level zone"
-    )
-    days: types.Days = key((frozenset(range(7)),), "The days on which the window starts.", written="mon-sun")
+    timezone: OrUnset[types.Zone] = optional_key("Time zone of the window.", "the zone of the heartbeat, else the top-level zone")
+    days: types.Days = key((frozenset(range(7)),), "Days on which the window starts.", written="mon-sun")
 
 
 class McpServer(ConfigPart):
     """A server of the Model Context Protocol (MCP), at a URL or as a program."""
 
     name: types.ToolServer = required_key(
-        "The name of the server. The model sees the tool `free` of the server `disk` as `disk__free`.", "disk"
+        "Name of the server. The model sees the tool `free` of the server `disk` as `disk__free`.", "disk"
     )
-    allow: types.ToolNames = required_key("The only tools of the server that the model may use.", ["TOOL", "TOOL"])
-    url: OrUnset[types.Secret] = optional_key("The URL of a server with streamable HTTP. Private addresses are allowed.", "none")
-    headers: types.Headers = key({}, "Headers of the requests to `url`.")
+    allow: types.ToolNames = required_key("Tools that the model may use. All others are hidden from it.", ["TOOL", "TOOL"])
+    url: OrUnset[types.Secret] = optional_key("A server with streamable HTTP. Private addresses are allowed.", "none")
+    headers: types.Headers = key({}, "Request headers.")
     command: types.Argv = key(
         (),
-        "A program with its arguments: an MCP server on stdin and stdout, started for each attempt in the workspace.",
+        "An MCP server on stdin and stdout. Each attempt starts it in the workspace.",
         unset="none",
     )
-    env: types.Environment = key({}, "Environment variables for `command`, in addition to PATH, HOME and LANG.")
-    read_only: bool = key(
-        True, "With `true`, the server must declare each tool in `allow` as read-only. Otherwise the run fails."
-    )
-    timeout: types.PositiveDuration = key(
-        timedelta(seconds=30), "How long a call of a tool, or connecting to the server, may take."
-    )
-    max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "How many bytes of the result of a call the model gets.")
+    env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
+    read_only: bool = key(True, "With `true`, the run fails if the server does not declare each tool in `allow` as read-only.")
+    timeout: types.PositiveDuration = key(timedelta(seconds=30), "Timeout of a call and of the connection.")
+    max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "Bytes of a result that the model gets.")
 
 
 class Tools(ConfigPart):
     """The tools that a model may use."""
 
-    mcp: Annotated[list[McpServer], Field(max_length=20)] = key([], "The MCP servers with the tools, at most 20.")
+    mcp: Annotated[list[McpServer], Field(max_length=20)] = key([], "MCP servers, at most 20.")
     max_turns: Annotated[int, Field(ge=2, le=100)] = key(
-        10, "The maximum number of requests to the model in an attempt. In the last one, the model must answer."
+        10, "Maximum number of requests in an attempt. In the last one, the model must answer."
     )
 
 
@@ -176,42 +170,42 @@ class ModelRunner(ConfigPart):
     """Calls a model directly: in one turn, or with tools in several."""
 
     kind: Literal["anthropic", "openai"] = required_key(
-        "Calls a model directly: in one turn, or with `tools` in several.", "anthropic"
+        "Calls a model: in one turn, or in several if it has `tools`.", "anthropic"
     )
-    provider: OrUnset[types.Text] = optional_key("The provider of the model.", "the provider with the same name as `kind`")
-    tools: Annotated[Tools | None, MapOr("none")] = key(None, "Tools that the model may use before it answers.")
+    provider: OrUnset[types.Text] = optional_key("Provider of the model.", "the provider with the same name as `kind`")
+    tools: Annotated[Tools | None, MapOr("none")] = key(None, "Tools for the model.")
 
 
 class CommandRunner(ConfigPart):
     """Runs a program: the prompt on stdin, the answer on stdout."""
 
     kind: Literal["command"] = required_key(
-        "Runs a program. It gets the prompt on stdin and prints the answer, as text or as a JSON report.", "command"
+        "Runs a program. It reads the prompt from stdin, and prints the answer as text or as a JSON report.", "command"
     )
-    argv: types.Argv = required_key("The program and its arguments. No shell is used.", ["program", "argument"])
-    env: types.Environment = key({}, "Environment variables for the program, in addition to PATH, HOME and LANG.")
+    argv: types.Argv = required_key("Program and arguments, without a shell.", ["program", "argument"])
+    env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
 
 
 class HttpRunner(ConfigPart):
     """Posts the run to a URL; the answer is in the response or comes later."""
 
     kind: Literal["http"] = required_key(
-        "Sends the prompt as JSON in a POST request. Status 200 brings the answer. After status 202, the agent sends it later.",
+        "Sends the prompt as JSON in a POST request. Status 200 contains the answer. After status 202, the agent sends it later.",
         "http",
     )
-    url: types.Secret = required_key("The URL (http or https). Private addresses are allowed.", "https://...")
+    url: types.Secret = required_key("An http or https URL. Private addresses are allowed.", "https://...")
     headers: types.Headers = key({}, "Request headers.")
 
 
 class PythonRunner(ConfigPart):
     """Calls a Python function."""
 
-    kind: Literal["python"] = required_key("Calls a Python function. Its return value is the answer.", "python")
+    kind: Literal["python"] = required_key("Calls a Python function, which returns the answer.", "python")
     call: Annotated[str, types.text(types.parse_callable, "`package.module:function`")] = required_key(
-        "The function. Its module is looked up in the workspace first.", "package.module:function"
+        "The function. Its module is first looked up in the workspace.", "package.module:function"
     )
     in_process: bool = key(
-        False, "With `true`, the function runs inside the daemon: it starts faster, but cannot be stopped at its timeout."
+        False, "With `true`, the function runs inside the daemon. It starts faster, but cannot be stopped at its timeout."
     )
 
 
@@ -221,9 +215,9 @@ Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
 class Decide(ConfigPart):
     """A model that decides whether there is something to do before the agent itself is called."""
 
-    model: types.Text = required_key("The model that decides. A small model is enough.", "claude-haiku-5-5")
+    model: types.Text = required_key("The model that decides. A small one is enough.", "claude-haiku-5-5")
     provider: OrUnset[types.Text] = optional_key(
-        "The provider of `model`.", "the provider of the heartbeat, else of the runner, else `anthropic`", file_only=True
+        "Provider of `model`.", "the provider of the heartbeat, else of the runner, else `anthropic`", file_only=True
     )
 
 
@@ -237,7 +231,7 @@ class Unchanged(ConfigPart):
             raise ValueError(f"{quote_value(written)} is not allowed here; write skip or run")
         return {"skip": written == "skip"} if isinstance(written, str) else written
 
-    skip: bool = key(True, "Whether the run is skipped.")
+    skip: bool = key(True, "Whether to skip the run.")
     max_age: OrUnset[types.PositiveDuration] = optional_key("How long runs may be skipped in a row.", "no limit")
 
 
@@ -247,35 +241,31 @@ class Precheck(ConfigPart):
     text_key = "command"
 
     command: types.Text = required_key(
-        "A shell command, run in the workspace. Its output is put into the prompt.", "./new-mail.sh"
+        "A shell command, run in the workspace. Its output becomes part of the prompt.", "./new-mail.sh"
     )
     unchanged: Annotated[Unchanged, OrShort({"enum": ["skip", "run"]}, "`skip`, `run`, map")] = key(
         Unchanged(skip=False),
-        "What to do if the output is the same as at the agent's last valid answer. In a map, `max_age` can be set too.",
+        "What to do if the output is the same as at the agent's last valid answer.",
         written="run",
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "How often the agent is called again if its answer to a changed output is incomplete (with `unchanged: skip`): it"
-        " reports nothing, or has fewer new findings than the output has new lines. After a cut answer, the maximum is 3.",
+        "With `unchanged: skip`: how often the agent is called again if it reports nothing, or fewer new findings than the"
+        " output has new lines. After a cut answer, the maximum is 3.",
     )
     on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
-        "The timeout of the command.", "half the timeout of the attempt, at most 30s"
+        "Timeout of the command.", "half the timeout of the attempt, at most 30s"
     )
 
 
 class DayBudget(ConfigPart):
     """The limits of one day."""
 
-    usd_per_day: OrUnset[types.UsdADay] = optional_key(
-        "The maximum cost. Every model that is called needs an entry in `prices`.", "no limit"
-    )
-    tokens_per_day: OrUnset[types.TokensADay] = optional_key(
-        "The maximum number of tokens (input, output and cache).", "no limit"
-    )
+    usd_per_day: OrUnset[types.UsdADay] = optional_key("Maximum cost. Each model needs an entry in `prices`.", "no limit")
+    tokens_per_day: OrUnset[types.TokensADay] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
-        "The maximum number of runs that call an agent. Retries are not counted.", "no limit"
+        "Maximum number of runs that call an agent, without retries.", "no limit"
     )
 
 
@@ -283,41 +273,39 @@ class Budget(DayBudget):
     """The limits of an entry in one day of its time zone."""
 
     usd_per_run: OrUnset[types.UsdARun] = optional_key(
-        "The maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write"
-        " your own estimate.",
+        "Maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write your"
+        " own estimate.",
         "computed from the token limits",
     )
     tokens_per_run: OrUnset[types.TokensADay] = optional_key(
-        "The maximum number of tokens in one attempt. A longer prompt is not sent to a model.", "computed from the token limits"
+        "Maximum number of tokens in one attempt. A longer prompt is not sent to a model.", "computed from the token limits"
     )
 
 
 class HeartbeatMisfire(ConfigPart):
     grace: OrUnset[types.Duration] = optional_key(
-        "How late a scheduled run may start. Waiting for `limits.concurrency` does not count.",
+        "How late a run may start, without the wait for `limits.concurrency`.",
         "half the interval (or half the shortest interval of the schedule), at most 10m",
     )
 
 
 class Dedup(ConfigPart):
-    window: types.Duration = key(timedelta(hours=24), "How long the same alert is suppressed after it was sent.", written="24h")
-    normalize: DedupNormalize = key("text", "With `numbers`, alerts that differ only in numbers count as the same alert.")
+    window: types.Duration = key(timedelta(hours=24), "How long the same alert is not sent again.", written="24h")
+    normalize: DedupNormalize = key("text", "With `numbers`, alerts that differ only in numbers are the same.")
 
 
 class JobProblems(ConfigPart):
     """The rules for the messages about problems of a job."""
 
-    after: types.CountOrNone = key(
-        1, "The number of failures in a row after which they are a problem. With `none`, no message about them is sent."
-    )
+    after: types.CountOrNone = key(1, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
     remind: types.PositiveDuration = key(
         timedelta(hours=24),
-        "The interval of reminders while a problem is open, at most 6h if it is critical.",
+        "Interval of reminders, at most 6h for a critical problem.",
         written="24h",
         own=True,
     )
     deliver: OrUnset[types.Targets] = optional_key(
-        "The channels of the messages about failures.",
+        "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
 
@@ -325,13 +313,11 @@ class JobProblems(ConfigPart):
 class Problems(JobProblems):
     """The rules for the messages about problems of an agent."""
 
-    after: types.CountOrNone = key(
-        2, "The number of failures in a row after which they are a problem. With `none`, no message about them is sent."
-    )
+    after: types.CountOrNone = key(2, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2,
-        "A problem that the agent reports is over when this many answers in a row do not mention it, unless a line of the"
-        " precheck or a failed job is evidence.",
+        "A problem is over when this many answers in a row do not mention it, unless a line of the precheck or a failed job"
+        " is evidence.",
         own=True,
     )
 
@@ -340,21 +326,21 @@ class EntryKeys(ConfigPart):
     """The keys of an agent's heartbeat that a job has too. Only a job with a prompt may set those that apply to a prompt."""
 
     skip_on: types.Calendars = key(
-        (), "There are no runs on the days of these calendars.", written="none", section="Interval and hours", own=True
+        (), "No runs on the days of these calendars.", written="none", section="Interval and hours", own=True
     )
     only_on: types.Calendars = key(
-        (), "There are runs only on the days of these calendars.", written="none", section="Interval and hours", own=True
+        (), "Runs only on the days of these calendars.", written="none", section="Interval and hours", own=True
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
         None,
-        "A command that checks whether there is anything to do, before the agent is called.",
+        "A command that decides whether to call the agent.",
         section="Checklist and context",
         file_only=True,
         applies_to="prompt",
     )
     async_timeout: types.DurationUpToADay = key(
         timedelta(hours=1),
-        "How long to wait for the result of an agent that answers later (status 202).",
+        "How long an agent that answers later (status 202) may take.",
         section="Model",
         applies_to="prompt",
     )
@@ -363,14 +349,14 @@ class EntryKeys(ConfigPart):
     )
     ack_max_chars: types.AckLength = key(
         5,
-        "An answer with HEARTBEAT_OK is suppressed if it has at most this many other characters.",
+        "An answer with HEARTBEAT_OK and at most this many other characters is not sent.",
         section="Delivery",
         own=True,
         applies_to="prompt",
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),
-        "Daily limits for the runs that call the agent. `unlimited`: none, and no warning that there is no budget.",
+        "Daily limits. If `unlimited` is written, `check` does not warn that there is no budget.",
         written="unlimited",
         section="Budget",
         applies_to="prompt",
@@ -383,106 +369,102 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
     enabled: bool = key(True, "Whether the heartbeat runs.", own=True)
     interval: types.Interval = key(
         "missing",
-        "The time between runs. With `none`, the agent runs only when it is woken. `0m` disables the heartbeat.",
+        "Time between runs. With `none`, only wakes start runs. `0m` disables the heartbeat.",
         unset="required without `schedule`",
         own=True,
     )
     schedule: OrUnset[types.Schedule] = optional_key(
-        "The times of the runs, as a cron expression. Times outside the active hours are skipped.",
+        "A cron expression. Times outside the active hours are skipped.",
         "required without `interval`",
         own=True,
     )
     backoff_on_failure: bool = key(
         False,
-        "With `true`, each failed run doubles the interval, up to 8 times its length. A successful run resets it.",
+        "With `true`, each failed run doubles the interval, up to 8 times its length. A success resets it.",
         own=True,
     )
     stagger: types.Stagger = key(
         0.1,
-        "The maximum delay of the runs, which is fixed for each name. With `schedule`, the default is 0.",
+        "Maximum delay. The delay of each name is fixed. With `schedule`, the default is 0.",
         written="10%",
         own=True,
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        (), "When the heartbeat may run: a window such as `08:00-22:00`, a map, or a list of both.", written="always", own=True
+        (), "Windows in which the heartbeat runs: `08:00-22:00`, a map, or a list of both.", written="always", own=True
     )
     timezone: OrUnset[types.Zone] = optional_key(
-        "The time zone of the schedule, of the active hours, and of the time in the prompt.",
+        "Time zone of the schedule, the active hours and the time in the prompt.",
         "the time zone of the active hours if all of them have the same zone, else the top-level zone",
         own=True,
     )
-    misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "What happens to a scheduled run that could not start in time.")
+    misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "Rules for runs that could not start in time.")
 
 
 class HeartbeatCall(ConfigPart, section="Model"):
     """How the agent is called for a heartbeat."""
 
-    model: OrUnset[types.Text] = optional_key("The model for heartbeat runs.", "the model of the agent", own=True)
+    model: OrUnset[types.Text] = optional_key("Model for heartbeat runs.", "the model of the agent", own=True)
     provider: OrUnset[types.Text] = optional_key(
-        "The provider of `model`. It may be of another kind than the runner.", "the provider of the runner", file_only=True
+        "Provider of `model`, of any kind.", "the provider of the runner", file_only=True
     )
-    max_output_tokens: types.Tokens = key(2000, "The maximum length of an answer from a model.", written="2k")
+    max_output_tokens: types.Tokens = key(2000, "Maximum length of a model's answer.", written="2k")
     max_input_tokens: types.Tokens = key(
         50_000,
-        "The maximum length of the prompt. Three ASCII characters, or one other character, count as one token.",
+        "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token.",
         written="50k",
     )
-    retries: types.Retries = key(2, "The number of further attempts after a failed one.", own=True)
-    timeout: types.PositiveDuration = key(timedelta(minutes=5), "The timeout of one attempt.", own=True)
+    retries: types.Retries = key(2, "Further attempts after a failure.", own=True)
+    timeout: types.PositiveDuration = key(timedelta(minutes=5), "Timeout of one attempt.", own=True)
     answer: OrUnset[AnswerForm] = optional_key(
-        "The form of the answer. With `structured`, a model reports its findings by a tool, and other runners are asked for"
-        " JSON. With `text`, a line may begin with the key of a finding: `[disk:/var]`.",
+        "With `structured`, a model reports findings by a tool, and other runners are asked for JSON. With `text`, a line may"
+        " begin with the key of a finding: `[disk:/var]`.",
         "`structured` if the runner calls a model, else `text`",
     )
     ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
-        "How often the agent is asked again in a run whose answer is incomplete, for example about a line of the precheck"
-        " without a finding.",
-        "2 if the runner calls a model, unless its tools may change things. Otherwise 0",
+        "How often a run asks again if the answer is incomplete, for example if a line of the precheck has no finding.",
+        "2 for a model whose tools change nothing, else 0",
     )
 
 
 class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
     """What the agent reads for a heartbeat."""
 
-    prompt: OrUnset[types.Text] = optional_key("Instructions that replace the built-in ones.", "built in", own=True)
+    prompt: OrUnset[types.Text] = optional_key("Instructions in place of the built-in ones.", "built in", own=True)
     checklist: types.Checklist = key("HEARTBEAT.md", "The checklist of the agent.")
-    on_missing: OnMissing = key("skip", "What to do if there is no checklist.", own=True)
+    on_missing: OnMissing = key("skip", "What to do without a checklist.", own=True)
     on_empty: Literal["skip", "run"] = key("skip", "What to do if the checklist is empty.", own=True)
     memory: types.WorkspaceFiles = key(
         (),
-        "Files that are put into the prompt if the checklist is missing or empty (with `on_missing: run`, `on_empty: run`).",
+        "Files for the prompt if the checklist is missing or empty (with `on_missing: run`, `on_empty: run`).",
         file_only=True,
     )
-    light_context: bool = key(False, "With `true`, the `context` files are not put into the prompt.", own=True)
-    isolated_session: bool = key(True, "With `false`, earlier messages of the agent are put into the prompt.", own=True)
+    light_context: bool = key(False, "With `true`, the prompt does not contain the `context` files.", own=True)
+    isolated_session: bool = key(True, "With `false`, the prompt contains earlier messages of the agent.", own=True)
     session_keep: Annotated[int, Field(ge=2, le=100, multiple_of=2)] = key(
-        8, "The number of earlier messages in the prompt if `isolated_session` is false."
+        8, "Number of earlier messages in the prompt, with `isolated_session: false`."
     )
 
 
 class HeartbeatMessages(ConfigPart, section="Delivery"):
     """Which answers are delivered, and to whom."""
 
-    ok_match: OkMatch = key("edges", "Where in the answer HEARTBEAT_OK is recognised.", own=True)
-    show_ok: bool = key(False, "With `true`, answers that report no problem are delivered too.", own=True)
-    show_alerts: bool = key(True, "With `false`, alerts are not delivered.")
-    show_resolved: bool = key(True, "With `false`, the end of a problem of the agent is not reported.", own=True)
-    dedup: Dedup = key(Dedup(), "When a repeated alert is suppressed. This applies to texts without keys of findings.", own=True)
+    ok_match: OkMatch = key("edges", "Where in the answer HEARTBEAT_OK counts.", own=True)
+    show_ok: bool = key(False, "With `true`, answers that report no problem are sent too.", own=True)
+    show_alerts: bool = key(True, "With `false`, alerts are not sent.")
+    show_resolved: bool = key(True, "With `false`, the end of a problem is not reported.", own=True)
+    dedup: Dedup = key(Dedup(), "When a repeated alert without keys of findings is not sent.", own=True)
     deliver: OrUnset[types.Targets] = optional_key(
-        "The channels for messages of the agent. `last` is the chat in which a user last wrote to it, and needs a channel"
-        " with `{target}` in its URL.",
+        "Channels for messages. `last` is the chat in which a user last wrote to the agent. It needs a channel with"
+        " `{target}` in its URL.",
         "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
     )
-    problems: Problems = key(
-        Problems(), "When messages about problems are sent, and where those about failures.", former=("on_failure", "conditions")
-    )
+    problems: Problems = key(Problems(), "When and where messages about problems are sent.", former=("on_failure", "conditions"))
 
 
 class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, HeartbeatTiming):
     decide: Annotated[Decide | None, MapOr("none")] = key(
         None,
-        "A model that decides whether there is anything to do, before the agent is called. It gets the checklist and the"
-        " facts of the run.",
+        "A model that decides whether to call the agent. It gets the checklist and the facts of the run.",
     )
 
 
@@ -490,8 +472,8 @@ class Routing(ConfigPart):
     """Which workers execute the runs of an agent or a job."""
 
     queue: OrUnset[types.Name] = optional_key(
-        "Only workers of this queue execute the runs (`heartbeatd worker --queue NAME`). Workers without `--queue` are those of"
-        " the queue `default`.",
+        "Workers of this queue execute the runs (`heartbeatd worker --queue NAME`). Workers without `--queue` have the queue"
+        " `default`.",
         "`default`. A job with a `prompt`: the queue of its agent",
         file_only=True,
     )
@@ -499,7 +481,7 @@ class Routing(ConfigPart):
 
 class Agent(ConfigPart):
     workspace: OrUnset[types.Path] = optional_key(
-        "The folder of the agent, with its checklist and all other files that are read for it.",
+        "Folder with the checklist and the other files of the agent.",
         "`agents/NAME`",
         section="Checklist and context",
         file_only=True,
@@ -508,19 +490,17 @@ class Agent(ConfigPart):
         ModelRunner(kind="anthropic"), "How the agent is called.", written={"kind": "anthropic"}, section="Model", file_only=True
     )
     model: OrUnset[types.Text] = optional_key(
-        "The model of the agent.", "`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
+        "Model of the agent.", "`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
     )
-    context: types.WorkspaceFiles = key(
-        (), "Files that are put into the prompt.", section="Checklist and context", file_only=True
-    )
-    executor: Routing = key(Routing(), "Which workers execute the runs of the agent.", file_only=True)
+    context: types.WorkspaceFiles = key((), "Files for the prompt.", section="Checklist and context", file_only=True)
+    executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
     heartbeat: Heartbeat = key(Heartbeat(), "The heartbeat of the agent.")
 
 
 class JobMisfire(ConfigPart):
-    policy: Misfire = key("latest", "`latest` runs the latest of the missed runs. `skip` runs none of them.")
+    policy: Misfire = key("latest", "`latest` runs the latest missed run. `skip` runs none.")
     grace: OrUnset[types.Duration] = optional_key(
-        "How late a scheduled run may start. Waiting for `limits.concurrency` does not count.", "half the period, at most 1h"
+        "How late a run may start, without the wait for `limits.concurrency`.", "half the period, at most 1h"
     )
 
 
@@ -531,129 +511,121 @@ class JobTiming(ConfigPart):
     schedule: OrUnset[types.Schedule] = optional_key(
         'A cron expression, a macro like `@daily`, or `"@reboot"`.', "required without `every` and `at`"
     )
-    every: OrUnset[types.PositiveDuration] = optional_key(
-        "The fixed interval between runs.", "required without `schedule` and `at`"
-    )
+    every: OrUnset[types.PositiveDuration] = optional_key("Fixed interval between runs.", "required without `schedule` and `at`")
     at: OrUnset[types.Text] = optional_key(
-        "The time of a single run: `2026-12-24T18:00` in local time, or with an offset or `Z`.",
+        "Time of a single run, in local time (`2026-12-24T18:00`), or with an offset or `Z`.",
         "required without `schedule` and `every`",
     )
-    timezone: OrUnset[types.Zone] = optional_key("The time zone of `schedule`, `at` and calendars.", "the top-level zone")
-    stagger: types.Stagger = key(timedelta(0), "The maximum delay of the runs, which is fixed for each name.", written=0)
-    misfire: JobMisfire = key(JobMisfire(), "What happens to a scheduled run that could not start in time.")
-    rerun_after_crash: bool = key(False, "With `true`, the command runs again if the daemon stopped during the run.")
+    timezone: OrUnset[types.Zone] = optional_key("Time zone of `schedule`, `at` and calendars.", "the top-level zone")
+    stagger: types.Stagger = key(timedelta(0), "Maximum delay. The delay of each name is fixed.", written=0)
+    misfire: JobMisfire = key(JobMisfire(), "Rules for runs that could not start in time.")
+    rerun_after_crash: bool = key(False, "With `true`, a command that the end of the daemon interrupted runs again.")
 
 
 class JobAction(ConfigPart):
     """What a job does: a command, or the prompt for an agent."""
 
     command: OrUnset[types.Command] = optional_key(
-        "The command to run.", "none, if the job has a `prompt` or only wakes agents", file_only=True
+        "Command to run.", "none, if the job has a `prompt` or only wakes agents", file_only=True
     )
     env: types.Environment = key(
-        {}, "Environment variables for the command, in addition to PATH, HOME and LANG.", file_only=True, applies_to="command"
+        {}, "Environment variables, in addition to PATH, HOME and LANG.", file_only=True, applies_to="command"
     )
-    workdir: OrUnset[types.Path] = optional_key(
-        "The working directory of the command.", "the config's folder", file_only=True, applies_to="command"
-    )
-    stdin: types.AnyText = key("", "Text for the command's stdin.", file_only=True, applies_to="command")
-    shell: types.Text = key(
-        "/bin/sh", "The shell that runs a `command` written as a string.", file_only=True, applies_to="command"
-    )
+    workdir: OrUnset[types.Path] = optional_key("Working directory.", "the config's folder", file_only=True, applies_to="command")
+    stdin: types.AnyText = key("", "Text for stdin.", file_only=True, applies_to="command")
+    shell: types.Text = key("/bin/sh", "Shell for a `command` that is a string.", file_only=True, applies_to="command")
     prompt: OrUnset[types.Text] = optional_key(
-        "Instructions for `agent`, in place of a command. The run has no history, and uses the agent's runner and lock.", "none"
+        "Instructions for `agent`, in place of a command. The run uses the agent's runner and lock, but no history.", "none"
     )
-    agent: OrUnset[types.Text] = optional_key("The agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
-    model: OrUnset[types.Text] = optional_key("The model for the prompt.", "the model of the agent", applies_to="prompt")
+    agent: OrUnset[types.Text] = optional_key("Agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
+    model: OrUnset[types.Text] = optional_key("Model for the prompt.", "the model of the agent", applies_to="prompt")
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
-        "Where in the answer to the prompt HEARTBEAT_OK is recognised. Such an answer is not delivered.",
+        "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent.",
         applies_to="prompt",
     )
-    timeout: types.PositiveDuration = key(timedelta(minutes=10), "The timeout of one attempt.")
-    retries: types.Retries = key(
-        0, "The number of further attempts after a failed one. Set it only for a command that is safe to repeat."
-    )
+    timeout: types.PositiveDuration = key(timedelta(minutes=10), "Timeout of one attempt.")
+    retries: types.Retries = key(0, "Further attempts after a failure. Set it only if the command is safe to repeat.")
 
 
 class Job(EntryKeys, JobAction, JobTiming):
-    executor: Routing = key(Routing(), "Which workers execute the runs of the job.", file_only=True)
-    deliver: types.Targets = key((), "The channels for the output.", written="none")
+    executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
+    deliver: types.Targets = key((), "Channels for the output.", written="none")
     problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
-    wake_heartbeat: types.AgentNames = key((), "The agents that are woken when the job ends.")
-    wake_on: WakeOn = key("always", "The outcomes after which the agents are woken.")
+    wake_heartbeat: types.AgentNames = key((), "Agents that the job wakes when it ends.")
+    wake_on: WakeOn = key("always", "Results after which the job wakes them.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
     wake_text: OrUnset[types.Text] = optional_key(
-        "Text for the agent's prompt, before the outcome of the job and the end of its output.", "none"
+        "Text for the prompt, before the result of the job and the end of its output.", "none"
     )
 
 
 class Token(ConfigPart):
-    value: types.Secret = required_key("The token, written as `${NAME}` or `${file:PATH}`. It has at least 16 bytes.", "${NAME}")
-    may: types.Permissions = required_key("The permissions of the token.", ["read", "wake"])
-    agents: OrUnset[types.AgentNames] = optional_key("The only agents that the token may access.", "all")
+    value: types.Secret = required_key("The token, of at least 16 bytes, as `${NAME}` or `${file:PATH}`.", "${NAME}")
+    may: types.Permissions = required_key("Permissions.", ["read", "wake"])
+    agents: OrUnset[types.AgentNames] = optional_key("Agents that the token may access.", "all")
 
 
 class Server(ConfigPart):
     listen: types.Text = key(
         "127.0.0.1:7857",
-        "The address and the port. An address that other machines can reach needs tokens. Port 0 is any free port.",
+        "Address and port. An address that other machines can reach needs tokens. Port 0 is any free port.",
     )
-    hosts: types.Names = key((), "Further host names that are allowed in the Host header of a request.")
+    hosts: types.Names = key((), "Further host names that the Host header of a request may contain.")
     tokens: dict[types.Name, Token] = key(
         {}, "Tokens for the HTTP API, by name.", unset="one token with all permissions is generated"
     )
     public_url: OrUnset[Annotated[str, types.text(types.parse_nonempty_text, "URL")]] = optional_key(
-        "The URL at which users reach the HTTP interface. `links` of channels need it, and shortened messages link to it.", "none"
+        "URL at which users reach the HTTP interface. Shortened messages link to it.", "none"
     )
     page: PageAccess = key(
         "login",
-        "The status page at `/`: with `login`, it asks for a token. With `open`, it asks for none, and `listen` must be an"
-        " address that only this machine can reach.",
+        "With `login`, the status page asks for a token. With `open`, it does not, and `listen` must be an address that only"
+        " this machine can reach.",
     )
     metrics_entries: Annotated[int, Field(ge=0, le=1_000_000)] = key(
-        1000, "The maximum number of agents and jobs with metric series of their own."
+        1000, "Maximum number of agents and jobs with metrics of their own."
     )
 
 
 class Limits(ConfigPart):
-    concurrency: types.Count = key(8, "The maximum number of runs at the same time.")
+    concurrency: types.Count = key(8, "Maximum number of runs at the same time.")
     min_interval: types.Duration = key(
-        timedelta(minutes=5), "The shortest interval allowed for agents and jobs that call a model. `0s` means no limit."
+        timedelta(minutes=5), "Shortest interval of an agent or job that calls a model. `0s` means no limit."
     )
     wake_gap: types.Duration = key(
         timedelta(seconds=30),
-        "The shortest time between the end of a run that a wake started and the next run. A wake from a job also waits this"
-        " long for other jobs.",
+        "Shortest time from the end of a run that a wake started to the next run. A wake from a job also waits this long for"
+        " other jobs.",
     )
     wake_flood: types.Rate = key(
-        (5, timedelta(minutes=10)), "The maximum rate of runs of one agent that programs start by wakes.", written="5 per 10m"
+        (5, timedelta(minutes=10)), "Maximum rate of runs of an agent that programs start by wakes.", written="5 per 10m"
     )
     wake_keep: types.PositiveDuration = key(timedelta(hours=24), "How long a wake waits for a run.", written="24h")
     new_problems: types.Count = key(
         10,
-        "How many new problems of an agent are sent within an hour, and three times as many within a day. Then only"
-        " critical ones are sent, until the agent opens none for an hour.",
+        "New problems of an agent that are sent within an hour, and three times as many within a day. Then only critical ones"
+        " are sent, until the agent opens none for an hour.",
     )
-    shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs in progress may continue when the daemon stops.")
+    shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
-        None, "Daily limits for the sum of all runs that call an agent, by the top-level time zone.", written="unlimited"
+        None, "Daily limits for all runs that call an agent, by the top-level time zone.", written="unlimited"
     )
 
 
 class Provider(ConfigPart):
     """A provider of models."""
 
-    kind: OrUnset[ProviderKind] = optional_key("The kind of API.", "the name of the provider, if it is `anthropic` or `openai`")
-    api_key: OrUnset[types.Secret] = optional_key("The API key, written as `${NAME}` or `${file:PATH}`.", "none")
-    base_url: OrUnset[types.Secret] = optional_key("The base URL of the API (http or https).", "the URL of Anthropic or OpenAI")
+    kind: OrUnset[ProviderKind] = optional_key("Kind of API.", "the name of the provider, if it is `anthropic` or `openai`")
+    api_key: OrUnset[types.Secret] = optional_key("API key, as `${NAME}` or `${file:PATH}`.", "none")
+    base_url: OrUnset[types.Secret] = optional_key("Base URL of the API.", "the URL of Anthropic or OpenAI")
 
 
 class Price(ConfigPart):
-    input: types.UsdPerMillion = required_key("The price of input tokens.", 1.0)
-    output: types.UsdPerMillion = required_key("The price of output tokens.", 5.0)
-    cache_read: OrUnset[types.UsdPerMillion] = optional_key("The price of tokens read from the cache.", "the same as `input`")
-    cache_write: OrUnset[types.UsdPerMillion] = optional_key("The price of tokens written to the cache.", "1.25 times `input`")
+    input: types.UsdPerMillion = required_key("Input tokens.", 1.0)
+    output: types.UsdPerMillion = required_key("Output tokens.", 5.0)
+    cache_read: OrUnset[types.UsdPerMillion] = optional_key("Tokens read from the cache.", "the same as `input`")
+    cache_write: OrUnset[types.UsdPerMillion] = optional_key("Tokens written to the cache.", "1.25 times `input`")
 
 
 _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.detects_repeats)
@@ -669,7 +641,7 @@ class Channel(ConfigPart):
     text_key = "url"
 
     kind: OrUnset[types.ChannelKindName] = optional_key(
-        "The kind of channel.",
+        "Kind of channel.",
         ", ".join(
             [f"`{kind.name}` for `{kind.schemes[0]}://`" for kind in registry.kinds_with_own_scheme()]
             + [f"`{registry.FALLBACK.name}` for all others"]
@@ -677,45 +649,43 @@ class Channel(ConfigPart):
     )
     url: OrUnset[types.Secret] = optional_key(
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
-        + ", an http or https URL for `webhook`, or an Apprise URL. If the URL contains `{target}` instead of"
-        " a chat, messages go to the chat in which a user last wrote to the agent.",
+        + ", an http or https URL for `webhook`, or an Apprise URL. With `{target}` in place of a chat, messages"
+        " go to the chat in which a user last wrote to the agent.",
         "required, except for `command`",
         example="tgram://TOKEN/CHAT",
     )
     argv: types.Argv = key(
         (),
-        "For `command`: the program and its arguments. It starts in the folder of config.yaml, gets the message on stdin,"
-        " and exits with 0 if the message was delivered.",
+        "Program and arguments. It starts in the folder of config.yaml, reads the message from stdin, and exits with 0 if the"
+        " message was delivered.",
         unset="required for `command`",
     )
     base_url: OrUnset[types.Secret] = optional_key(
-        "The base URL of the API of " + " or ".join(kind.name.capitalize() for kind in registry.KINDS if kind.has_base_url) + ".",
+        "Base URL of the API of " + " or ".join(kind.name.capitalize() for kind in registry.KINDS if kind.has_base_url) + ".",
         "the public API",
     )
-    allow_private: bool = key(
-        False, "With `true`, addresses of this machine and of private networks are allowed. Apprise may always use them."
-    )
+    allow_private: bool = key(False, "Allows addresses of this machine and of private networks. Apprise may always use them.")
     uncertain: OrUnset[OnUncertain] = optional_key(
-        "What happens to a message if it is unknown whether it arrived. With `hold`, it waits for your decision. With `resend`,"
-        f" it is sent again, and may arrive twice. On {_DETECTING_REPEATS} channels, the receiver can recognise the repeated"
-        " message by its key. On other channels, the message is sent again only once, and then waits for your decision.",
+        "What to do if it is unknown whether a message arrived. With `hold`, it waits for your decision. With `resend`, it is"
+        f" sent again, and may arrive twice. The receiver of a {_DETECTING_REPEATS} recognises it by its key. Other channels"
+        " get it only once more, and then it waits for your decision.",
         f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
-        "The beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this"
-        " machine, `{kind}` is `agent`, `job`, `provider` or `daemon`. Apprise services with titles show it as the title, and"
-        " Discord as the sender.",
+        "Beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
+        " `{kind}` is `agent`, `job`, `provider` or `daemon`. Apprise shows it as the title if the service has titles, Discord"
+        " as the sender.",
         f'`"{types.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
     secret: OrUnset[types.Secret] = optional_key(
-        f"For {_SIGNED}: each request is signed with this secret, so that the receiver can verify the sender.", "no signature"
+        f"For {_SIGNED}: signs each request, so that the receiver can verify the sender.", "no signature"
     )
-    signature_header: types.SignatureHeader = key("X-Heartbeatd-Signature", "The header with the signature.")
+    signature_header: types.SignatureHeader = key("X-Heartbeatd-Signature", "Header with the signature.")
 
     buttons: bool = key(
         False,
-        f"For {_WITH_BUTTONS}: with `true`, messages have buttons to mute the agent for two hours, to acknowledge its problems,"
-        " and to run it again. The bot must not be used by another program.",
+        f"For {_WITH_BUTTONS}: messages have buttons to mute the agent for two hours, to acknowledge its problems, and to run it"
+        " again. No other program may use the bot.",
     )
 
 
@@ -723,12 +693,12 @@ class Deadman(ConfigPart):
     """A dead man's switch: a service elsewhere that reports when pings stop."""
 
     url: types.Secret = required_key(
-        "The URL to ping. `/start` is added after a start, and `/fail` while the database, a part of the daemon, or the"
-        " queue of the workers does not work.",
+        "URL to ping. `/start` is added after a start, and `/fail` while the database, a part of the daemon, or the queue of"
+        " the workers does not work.",
         "https://...",
     )
-    every: types.PositiveDuration = key(timedelta(minutes=1), "The time between pings.")
-    allow_private: bool = key(False, "With `true`, addresses of this machine and of private networks are allowed.")
+    every: types.PositiveDuration = key(timedelta(minutes=1), "Time between pings.")
+    allow_private: bool = key(False, "Allows addresses of this machine and of private networks.")
 
 
 class Network(ConfigPart):
@@ -736,11 +706,9 @@ class Network(ConfigPart):
 
     proxy: types.Secret = key(
         "environment",
-        "`environment` (HTTPS_PROXY and HTTP_PROXY), `none`, or the URL of a proxy. It is not used for the hosts in NO_PROXY.",
+        "`environment` (HTTPS_PROXY and HTTP_PROXY), `none`, or the URL of a proxy. It does not apply to the hosts in NO_PROXY.",
     )
-    ca_file: OrUnset[types.Path] = optional_key(
-        "A PEM file of certificate authorities that are trusted in addition to those of the system.", "none"
-    )
+    ca_file: OrUnset[types.Path] = optional_key("PEM file of further trusted certificate authorities.", "none")
 
 
 class Executor(ConfigPart):
@@ -748,15 +716,15 @@ class Executor(ConfigPart):
 
     kind: ExecutorKind = key(
         "local",
-        "With `local`, the daemon executes all runs itself. With `procrastinate`, processes `heartbeatd worker` with the"
-        " same config execute them, on any machine that can reach `dsn`. This needs `heartbeatd[cluster]`.",
+        "With `local`, the daemon executes all runs. With `procrastinate`, processes `heartbeatd worker` with the same config"
+        " execute them, on any machine that can reach `dsn`. It needs `heartbeatd[cluster]`.",
     )
     dsn: OrUnset[types.Secret] = optional_key(
-        "The PostgreSQL database between the daemon and the workers, as `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
+        "PostgreSQL database between daemon and workers: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
     queue: types.Name = key(
         "heartbeatd",
-        "The name of this daemon with its workers. It must be the same for all of them. The names of their queues begin with it.",
+        "Name of this daemon with its workers, the same for all of them. The names of their queues begin with it.",
     )
     lease: types.PositiveDuration = key(
         timedelta(seconds=60),
@@ -768,17 +736,13 @@ class Executor(ConfigPart):
 class Telemetry(ConfigPart):
     """What the daemon sends about its runs to other programs."""
 
-    traces: bool = key(
-        False, "With `true`, OpenTelemetry traces are sent as the OTEL_* variables say. This needs `heartbeatd[otel]`."
-    )
+    traces: bool = key(False, "Sends OpenTelemetry traces as the OTEL_* variables say. It needs `heartbeatd[otel]`.")
 
 
 class Calendar(ConfigPart):
     """Days for `skip_on` and `only_on`."""
 
-    dates: types.Dates = key(
-        (), "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31`, which include both ends."
-    )
+    dates: types.Dates = key((), "Dates such as `2026-12-25`, and ranges such as `2026-12-24..2026-12-31` with both ends.")
     days: types.Days = key((), "Days of the week.", unset="none")
 
     @model_validator(mode="after")
@@ -790,56 +754,53 @@ class Calendar(ConfigPart):
 
 class History(ConfigPart):
     keep: types.PositiveDuration = key(timedelta(days=30), "How long run records are kept.")
-    runs: Annotated[int, Field(ge=1, le=10_000_000)] = key(1000, "The number of run records that are kept for each agent or job.")
+    runs: Annotated[int, Field(ge=1, le=10_000_000)] = key(1000, "Run records that are kept for each agent or job.")
 
 
 class Defaults(ConfigPart):
-    agent: Agent = key(Agent(), "Default values for every agent.")
-    heartbeat: Heartbeat = key(Heartbeat(), "Default values for every heartbeat.")
-    cron: Job = key(Job(), "Default values for every job.")
+    agent: Agent = key(Agent(), "For every agent.")
+    heartbeat: Heartbeat = key(Heartbeat(), "For every heartbeat.")
+    cron: Job = key(Job(), "For every job.")
 
 
 class Config(ConfigPart):
-    timezone: types.Zone = key(ZoneInfo("UTC"), "The time zone of active hours and schedules without their own.")
+    timezone: types.Zone = key(ZoneInfo("UTC"), "Time zone of active hours and schedules without their own.")
     host: OrUnset[Annotated[str, types.text(types.parse_name, "name")]] = optional_key(
-        "The name of this machine in messages. Set it in a container.", "the host name, up to its first dot", file_only=True
+        "Name of this machine in messages. Set it in a container.", "the host name, up to its first dot", file_only=True
     )
     state: Annotated[str, types.text(types.parse_state, "path or address")] = key(
         "state/heartbeatd.db",
-        "The database file, which is created if it does not exist. `postgresql://USER@HOST/DATABASE` keeps the data on a"
-        " PostgreSQL server instead ([several machines](scaling.md)).",
+        "The database file. `postgresql://USER@HOST/DATABASE` keeps the data on a PostgreSQL server ([several"
+        " machines](scaling.md)).",
         file_only=True,
     )
     env_file: OrUnset[types.Path] = optional_key(
-        "A file of `NAME=value` lines for `${NAME}`. Only its owner may have access (mode 0600).", "none", file_only=True
+        "File of `NAME=value` lines for `${NAME}`, with mode 0600.", "none", file_only=True
     )
     reload: ReloadMode = key(
         "watch",
-        "With `watch`, the file is applied when it changes. With `manual`, only by `heartbeatd reload`, SIGHUP or `POST"
-        " /-/reload`.",
+        "With `watch`, a changed file is applied. With `manual`, only after `heartbeatd reload`, SIGHUP or `POST /-/reload`.",
         file_only=True,
     )
     server: Server = key(Server(), "The HTTP interface.", file_only=True)
-    network: Network = key(Network(), "The proxy and the certificates for outgoing requests.", file_only=True)
-    executor: Executor = key(Executor(), "Where runs are executed: here, or by workers on other machines.", file_only=True)
-    telemetry: Telemetry = key(Telemetry(), "Traces of the runs, for OpenTelemetry.", file_only=True)
+    network: Network = key(Network(), "Proxy and certificates for outgoing requests.", file_only=True)
+    executor: Executor = key(Executor(), "Which processes execute the runs.", file_only=True)
+    telemetry: Telemetry = key(Telemetry(), "Traces of the runs.", file_only=True)
     limits: Limits = key(Limits(), "Limits for all agents and jobs.")
-    providers: dict[types.Name, Provider] = key(
-        {}, "Model providers by name.", unset="`anthropic`, without a key", file_only=True
-    )
-    prices: dict[str, Price] = key({}, "Prices of models, by model name.")
+    providers: dict[types.Name, Provider] = key({}, "Model providers.", unset="`anthropic`, without a key", file_only=True)
+    prices: dict[str, Price] = key({}, "Prices of models, by name.")
     channels: dict[types.ChannelName, Annotated[Channel, OrShort({"type": "string"})]] = key(
-        {}, "Channels for messages, by name. `log` is built in.", file_only=True
+        {}, "Channels for messages. `log` is built in.", file_only=True
     )
     deadman: Annotated[Deadman | None, MapOr("none")] = key(
-        None, "A URL that the daemon pings, so that a service elsewhere can report when the pings stop.", file_only=True
+        None, "A URL to ping, so that a service elsewhere can report when the pings stop.", file_only=True
     )
     calendars: dict[types.CalendarName, Calendar] = key({}, "Named sets of days, for `skip_on` and `only_on`.")
     history: History = key(History(), "How long run records are kept.")
-    agents: dict[types.Name, Agent] = key({}, "Agents by name.")
-    cron: dict[types.Name, Job] = key({}, "Jobs by name.")
+    agents: dict[types.Name, Agent] = key({}, "The agents.")
+    cron: dict[types.Name, Job] = key({}, "The jobs.")
     defaults: Defaults = key(
-        Defaults(), "Default values. Maps are merged key by key. Other values, and `active_hours`, are replaced as a whole."
+        Defaults(), "Default values. Maps are merged key by key. Other values, and `active_hours`, are replaced."
     )
 
 
