@@ -175,7 +175,7 @@ class Precheck:
 
     `unchanged` says what to do if its output is the same as last time, `on_error` if it fails. With `max_age` the agent is
     called at least that often, even if the output stays the same. `confirm` is how often the agent is called again with the
-    same output, if its answer to a changed output reports nothing, or fewer new findings than there are new lines.
+    same output, if a new line of a changed output belongs to no problem after its answer.
     """
 
     command: str

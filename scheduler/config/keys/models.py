@@ -250,8 +250,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how often the agent is called again if it reports nothing, or fewer new findings than the"
-        " output has new lines. After a cut answer, the maximum is 3.",
+        "With `unchanged: skip`: how often the agent is called again if a new line of the output belongs to no problem after its"
+        " answer. After a cut answer, the maximum is 3.",
     )
     on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
