@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 from datetime import timedelta
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
-from scheduler.engine.problems import REMIND_CRITICAL, News, after_end, after_finding, news_of
+from scheduler.engine.problems import after_end, after_finding
 from scheduler.engine.tick_items import Tick
 from scheduler.model.events import MessageMoved
 from scheduler.model.outcome import DeliveryState, Kind
@@ -55,27 +54,19 @@ def _record_delivery(tick: Tick, outbox_id: int) -> None:
     problem = problems.find_problem(tick.tx.db, Subject.of_target(Target(message.channel, message.recipient)))
     if problem is None or problem.is_settled:
         return
-    now = after_end(problem, tick.now)  # if it is over already, its end was lost
-    problems.save_problem(tick.tx, now)
-    zone = tick.plan.settings.zone
-    news = news_of(now, (), REMIND_CRITICAL, tick.now)
-    problem_notices.send_news(tick, news, message.origin, lambda each: notices.problem_text(each, now.found.text, (), zone))
+    now = problems.save_problem(tick.tx, after_end(problem, tick.now))  # if it is over already, its end was lost
+    problem_notices.send_news(tick, now, (), message.origin)
 
 
 def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Set[int], *, is_lost: bool) -> None:
     lost = Target(message.channel, message.recipient)
-    subject = Subject.of_target(lost)
+    was = problems.find_problem(tick.tx.db, Subject.of_target(lost))
     found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
-    now = after_finding(problems.find_problem(tick.tx.db, subject), subject, found, tick.now, opens=True)
-    now = replace(now, id=problems.save_problem(tick.tx, now))
+    now = problems.save_problem(tick.tx, after_finding(was, Subject.of_target(lost), found, tick.now))
     entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
     wished, failing = entry.problem_rule.deliver if entry else (), problems.failing_targets(tick.tx.db)
     recipient = notices.substitute_target(tick.plan.settings.channels, wished, failing | {Target(message.channel)})
     if recipient in now.notices and now.notices[recipient].message_id in given_up:
         return  # its channel refuses messages too, which is recorded next: the next refusal is notified elsewhere
-
-    def text_of(news: News) -> str:
-        details = notices.undelivered_details(message, is_lost=is_lost)
-        return notices.problem_text(news, found.text, details, tick.plan.settings.zone)
-
-    problem_notices.send_news(tick, news_of(now, (recipient,), REMIND_CRITICAL, tick.now), message.origin, text_of)
+    details = tuple(notices.undelivered_details(message, is_lost=is_lost))
+    problem_notices.send_news(tick, now, (recipient,), message.origin, details)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
-from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_end, after_finding, news_of
+from scheduler.engine.problems import Change, News, after_end, after_finding
 from scheduler.engine.tick_items import Tick
 from scheduler.model.problem import DAEMON, Finding, Problem, ProblemNotice, Subject, Told
 from scheduler.model.settings import Target
@@ -42,16 +41,11 @@ class FailedWrites:
 
 def note(tick: Tick, key: str, problem: str | None) -> None:
     """Record why a part of the daemon does not work, or (None) that it does. The default channel is notified of news."""
-    was = _find(tick, key)
+    was = problems.find_problem(tick.tx.db, Subject.of_daemon(), key)
     if problem is not None:
-        _save_and_send(tick, after_finding(was, Subject.of_daemon(), _finding(key, problem), tick.now, opens=True))
+        _send_news(tick, problems.save_problem(tick.tx, _after_failure(was, key, problem, tick.now)))
     elif was is not None and was.over_at is None:
-        _save_and_send(tick, after_end(was, tick.now))
-
-
-def note_internal_errors(tick: Tick) -> None:
-    """Record the unexpected exceptions of this tick. Their texts may have secrets, so only the log has them."""
-    note(tick, INTERNAL, f"internal error in {tick.broken[-1]}")
+        _send_news(tick, problems.save_problem(tick.tx, after_end(was, tick.now)))
 
 
 def note_failed_writes(tick: Tick, failed: FailedWrites, shortage: str | None) -> None:
@@ -62,14 +56,13 @@ def note_failed_writes(tick: Tick, failed: FailedWrites, shortage: str | None) -
     if shortage is not None:
         note(tick, DATABASE, shortage)
         return
-    was = _find(tick, DATABASE)
+    was = problems.find_problem(tick.tx.db, Subject.of_daemon(), DATABASE)
     if tick.now - failed.since < SHORT_FAILURE or (was is not None and was.over_at is None):
         return
-    found = after_finding(was, Subject.of_daemon(), _finding(DATABASE, failed.problem), failed.since, opens=True)
-    over = after_end(found, tick.now)
-    over = replace(over, id=problems.save_problem(tick.tx, over))
+    over = after_end(_after_failure(was, DATABASE, failed.problem, failed.since), tick.now)
     known = ProblemNotice(Told.OVER, Severity.CRITICAL, tick.now, severity_before=Severity.CRITICAL)
-    _send(tick, [News(over, target, known, Change.OVER) for target in _default_channel(tick)])
+    news = News(problems.save_problem(tick.tx, over), _default_channel(tick), known, Change.OVER)
+    problem_notices.send_message(tick, news, _origin(tick), notices.problem_text(news, (), tick.plan.settings.zone))
 
 
 def review(tick: Tick, shortage: str | None) -> None:
@@ -88,34 +81,21 @@ def review(tick: Tick, shortage: str | None) -> None:
             _send_news(tick, problem)
 
 
-def _find(tick: Tick, key: str) -> Problem | None:
-    return next((each for each in problems.problems_of(tick.tx.db, Subject.of_daemon()) if each.key == key), None)
-
-
-def _finding(key: str, problem: str) -> Finding:
+def _after_failure(was: Problem | None, key: str, error: str, now: datetime) -> Problem:
     """Another error of the same part is no news: people look at the first one, and see the present one there."""
-    return Finding(key, Severity.CRITICAL, problem, key, key)
-
-
-def _default_channel(tick: Tick) -> tuple[Target, ...]:
-    settings = tick.plan.settings
-    return (notices.substitute_target(settings.channels, settings.deliver, problems.failing_targets(tick.tx.db)),)
-
-
-def _save_and_send(tick: Tick, problem: Problem) -> None:
-    _send_news(tick, replace(problem, id=problems.save_problem(tick.tx, problem)))
+    return after_finding(was, Subject.of_daemon(), Finding(key, Severity.CRITICAL, error, key, key), now)
 
 
 def _send_news(tick: Tick, problem: Problem) -> None:
     is_sent = tick.now - problem.since >= SENT_AFTER.get(problem.key, timedelta())
-    _send(tick, news_of(problem, _default_channel(tick) if is_sent else (), REMIND_CRITICAL, tick.now))
+    details = (WHAT_FOLLOWS[problem.key],) if problem.over_at is None else ()
+    problem_notices.send_news(tick, problem, (_default_channel(tick),) if is_sent else (), _origin(tick), details)
 
 
-def _send(tick: Tick, news: Iterable[News]) -> None:
-    about = Origin(NO_RUN, *Subject.of_daemon()[:2], DAEMON, tick.now)
-    problem_notices.send_news(tick, news, about, lambda each: _text(tick, each))
+def _default_channel(tick: Tick) -> Target:
+    settings = tick.plan.settings
+    return notices.substitute_target(settings.channels, settings.deliver, problems.failing_targets(tick.tx.db))
 
 
-def _text(tick: Tick, news: News) -> str:
-    details = () if news.change is Change.OVER else (WHAT_FOLLOWS[news.problem.key],)
-    return notices.problem_text(news, news.problem.found.text, details, tick.plan.settings.zone)
+def _origin(tick: Tick) -> Origin:
+    return Origin(NO_RUN, *Subject.of_daemon()[:2], DAEMON, tick.now)

@@ -10,7 +10,7 @@ from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
 from scheduler.engine import job_failures, mutes, notices, provider_problems
 from scheduler.engine.job_failures import Woken
-from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of, times_in_a_row
+from scheduler.engine.problems import Change, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.provider_problems import FailedCircuit
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
@@ -91,9 +91,9 @@ def _update_problems(
         after[key] = after_finding(known.get(key), Subject(entry.kind, entry.name), finding, tick.now, opens=opens)
     for key, problem in after.items():
         if problem != known.get(key):
-            after[key] = replace(problem, id=problems.save_problem(tick.tx, problem))
+            after[key] = problems.save_problem(tick.tx, problem)
     if cause is not None:
-        provider_problems.notify_recipients(tick, claim, cause)
+        provider_problems.send_news(tick, claim, cause, notices.notice_targets(tick, claim.entry))
     entry_row = _notify_recipients(tick, claim, result, entry_row, after, woken, covered)
     for problem in over.values():
         if result.outcome in ANSWERED:
@@ -117,17 +117,10 @@ def _notify_recipients(
         is_held = any(each.change is Change.OPENED for each in chain.from_iterable(news.values()))
         entry_row = mutes.count_held(entry_row) if is_held else entry_row
     else:
-        job_failures.send_or_hold_news(
-            tick, claim, list(chain.from_iterable(news.values())), lambda each: _text(tick, claim, result, each), woken, covered
-        )
+        details = (notices.job_output(claim, result), notices.place_of_run(claim))
+        job_failures.send_or_hold_news(tick, claim, list(chain.from_iterable(news.values())), details, woken, covered)
         after = {key: after_news(problem, news[key]) for key, problem in after.items()}
     return entry_row._replace(troubles=sum(not problem.is_settled for problem in after.values()))
-
-
-def _text(tick: Tick, claim: Claim, result: AttemptResult, news: News) -> str:
-    is_over = news.change is Change.OVER
-    details = () if is_over else (notices.job_output(claim, result), notices.place_of_run(claim))
-    return notices.problem_text(news, news.problem.found.text, details, tick.plan.settings.zone)
 
 
 def _forget_problems(tx: Transaction, entry: Entry, entry_row: EntryRow) -> EntryRow:

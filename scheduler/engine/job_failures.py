@@ -7,7 +7,7 @@ at that time. So it cannot be lost, neither by a crash nor by a fault in these r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -37,11 +37,11 @@ def send_or_hold_news(
     tick: Tick,
     claim: Claim,
     news: Sequence[News],
-    text_of: Callable[[News], str],
+    details: Sequence[str],
     woken: Woken,
-    covered: frozenset[Target] = frozenset(),
+    covered: frozenset[Target],
 ) -> None:
-    """Send each recipient of an entry what is new to it.
+    """Send each recipient of an entry what is new to it. A message about a problem that is not over has the `details`.
 
     1. A target in `covered` knows already that the entry works again. It gets nothing.
     2. The end of a failure of which the target was not notified yet: both stay delayed, in one message.
@@ -58,7 +58,9 @@ def send_or_hold_news(
         hold = _hold_for(tick, each.target, expected)
         is_covered = each.change is Change.OVER and each.target in covered
         is_known = hold is None and each.change is Change.REMINDER and _knows_report(tick, claim.entry.name, each.target)
-        text = "" if each.change is None or is_covered or is_known else text_of(each)
+        more = details if each.problem.over_at is None else ()
+        is_sent = each.change is not None and not is_covered and not is_known
+        text = notices.problem_text(each, more, tick.plan.settings.zone) if is_sent else ""
         if before is not None and text and each.change is Change.OVER:
             hold, text = before.hold, f"{before.text}\n{text}"
         elif before is not None and hold is not None:
@@ -66,7 +68,7 @@ def send_or_hold_news(
             hold = Hold(tuple(agents), min(before.hold.until, hold.until))
         if before is not None:
             outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run.id}")
-        problem_notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold=hold)
+        problem_notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold)
 
 
 def _held_notices_of(tx: Transaction, entry: Entry) -> list[HeldNotice]:

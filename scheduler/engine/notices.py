@@ -14,7 +14,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip
-from scheduler.model.problem import DAEMON, UNSTABLE_OPENINGS, EndedBy, Problem
+from scheduler.model.problem import DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, problems
@@ -45,12 +45,13 @@ ENDS = {
 }
 
 
-def problem_text(news: News, says: str, details: Iterable[str], zone: ZoneInfo) -> str:
+def problem_text(news: News, details: Iterable[str], zone: ZoneInfo) -> str:
     """The message about a problem. The first line has how bad, where, what, whether it is new, and the number of the problem.
 
-    `says` is what is wrong now; further lines of it follow the first line, and the `details` follow them.
+    Further lines of what is wrong follow the first line, and the `details` follow them.
     """
     problem, what = news.problem, f"{news.problem.subject} {news.problem.label}"
+    says = _provider_says(problem) if problem.subject.kind == PROVIDER else problem.found.text
     first, _, more = says.partition("\n")
     if problem.over_at is not None:
         lasted = abbreviate_duration(problem.over_at - problem.since)
@@ -68,7 +69,7 @@ def text_by_target(news: Iterable[News], zone: ZoneInfo) -> dict[Target, str]:
     texts: dict[Target, list[str]] = {}
     for each in sorted(news, key=lambda each: -each.known.severity.rank):
         if each.change:
-            texts.setdefault(each.target, []).append(problem_text(each, each.problem.found.text, (), zone))
+            texts.setdefault(each.target, []).append(problem_text(each, (), zone))
     return {target: "\n".join(found) for target, found in texts.items()}
 
 
@@ -142,7 +143,7 @@ REMEDIES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def provider_says(problem: Problem) -> str:
+def _provider_says(problem: Problem) -> str:
     """What a provider or model does, and what it said."""
     circuit, reason = problem.subject.circuit, problem.found.reason
     whole, model = PROVIDER_VERBS.get(reason, ("", ""))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from scheduler.engine import notices
 from scheduler.engine.problems import REMIND_CRITICAL, Change, News, news_of
@@ -14,21 +15,29 @@ from scheduler.store import entries, outbox, problems
 from scheduler.store.outbox import NO_RUN, Hold, Origin
 from scheduler.store.transaction import Transaction
 
-TextOfNews = Callable[[News], str]
+
+def send_news(
+    tick: Tick,
+    problem: Problem,
+    recipients: Iterable[Target],
+    about: Origin,
+    details: Sequence[str] = (),
+    remind: timedelta = REMIND_CRITICAL,
+) -> None:
+    """Send each recipient what is new to it of a problem of a provider, a channel or the daemon, which is saved already."""
+    for each in news_of(problem, recipients, remind, tick.now):
+        send_message(tick, each, about, notices.problem_text(each, details, tick.plan.settings.zone) if each.change else "")
 
 
-def send_news(tick: Tick, news: Iterable[News], about: Origin, text_of: TextOfNews) -> None:
-    """Send and record what recipients get about problems. Messages about a provider or channel have its name as their title."""
-    for each in news:
-        send_message(tick, each, about, text_of(each) if each.change else "", title=str(each.problem.subject))
+def send_message(tick: Tick, news: News, about: Origin, text: str, hold: Hold | None = None) -> None:
+    """Queue one message for a recipient, or for a substitute if its channel takes no messages. Without a text it gets nothing.
 
-
-def send_message(tick: Tick, news: News, about: Origin, text: str, *, title: str | None = None, hold: Hold | None = None) -> None:
-    """Queue one message for a recipient, or for a substitute if its channel takes no messages. Without a text it gets nothing."""
-    queued = None
+    A message about a provider, a channel or the daemon has its name as its title.
+    """
+    queued, subject = None, news.problem.subject
     if text:
         target = notices.target_or_substitute(tick, news.target)
-        name = _name_of_notice(tick, news, about)
+        name, title = _name_of_notice(tick, news, about), None if subject.kind in tuple(Kind) else str(subject)
         queued = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, (target,), title, hold)[target]
     problems.save_notice(tick.tx, news.problem.id, news.target, news.known, queued)
 

@@ -46,7 +46,7 @@ def times_in_a_row(was: Problem | None) -> int:
     return 1 if was is None or was.over_at is not None else was.count + 1
 
 
-def after_finding(was: Problem | None, subject: Subject, found: Finding, now: datetime, *, opens: bool) -> Problem:
+def after_finding(was: Problem | None, subject: Subject, found: Finding, now: datetime, *, opens: bool = True) -> Problem:
     """The problem after a look that found it. If it `opens`, it was seen often enough; one that has a cause stays closed."""
     if was is None:
         seen = Problem(subject, found, now, now)
@@ -54,7 +54,8 @@ def after_finding(was: Problem | None, subject: Subject, found: Finding, now: da
         seen = replace(was, found=found, since=now, last_seen_at=now, count=1, opened_at=None, over_at=None, ended_by=None)
     else:
         seen = replace(was, found=found, last_seen_at=now, count=times_in_a_row(was))
-    seen = with_valid_acknowledgement(seen)
+    if not seen.is_acknowledged:  # it has become worse than what was acknowledged
+        seen = replace(seen, acknowledgement=None)
     if seen.opened_at is not None or not opens or found.cause_id is not None:
         return seen
     recent = tuple(opened for opened in seen.openings if opened > now - UNSTABLE_TIME)
@@ -76,11 +77,6 @@ def after_close(was: Problem, now: datetime) -> Problem:
     no_end = {target: replace(last, kind=Told.OVER, severity_before=None) for target, last in closed.notices.items()}
     kept = {target: last for target, last in closed.notices.items() if last.kind is keeps}
     return replace(closed, notices={**no_end, **kept})
-
-
-def with_valid_acknowledgement(problem: Problem) -> Problem:
-    """The problem without its acknowledgement, if it has become worse since, or is over."""
-    return problem if problem.is_acknowledged else replace(problem, acknowledgement=None)
 
 
 def remind_interval(found: Finding, remind: timedelta) -> timedelta:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from heartbeat.findings import Severity
 from scheduler.engine import notices, problem_notices
-from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
+from scheduler.engine.problems import after_end, after_finding
 from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
 from scheduler.model.entry import Claim
@@ -74,14 +74,7 @@ def record_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) 
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
     opens = breakers.find_breaker(tick.tx, blamed.circuit) is not None or count >= claim.entry.problem_rule.after
-    now = after_finding(was, Subject.of_circuit(blamed.circuit), found, tick.now, opens=opens)
-    return replace(now, id=problems.save_problem(tick.tx, now))
-
-
-def notify_recipients(tick: Tick, claim: Claim, problem: Problem) -> None:
-    """Notify the recipients of an entry of the problem that makes it fail, if that is news for them."""
-    if problem.is_open:
-        _send_news(tick, claim, problem, notices.notice_targets(tick, claim.entry))
+    return problems.save_problem(tick.tx, after_finding(was, Subject.of_circuit(blamed.circuit), found, tick.now, opens=opens))
 
 
 def _finding(blamed: FailedCircuit) -> Finding:
@@ -103,7 +96,7 @@ def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     for circuit in required_circuits((called,)) if called else ():
         problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit)) if circuit in failing else None
         if problem is not None and problem.over_at is not None:
-            _send_news(tick, claim, problem)
+            send_news(tick, claim, problem)
         elif problem is not None and set(problems.consequences_of(tick.tx.db, problem.id)) <= {claim.entry.key}:
             _end(tick, claim, problem)
 
@@ -136,26 +129,24 @@ def _end(tick: Tick, claim: Claim, problem: Problem) -> None:
     now = after_end(problem, tick.now)
     if problem.subject.circuit not in claim.entry.circuits:
         now = replace(now, openings=now.openings[-1:])  # it is no longer used, so it does not open again
-    problems.save_problem(tick.tx, now)
-    _send_news(tick, claim, now)
+    send_news(tick, claim, problems.save_problem(tick.tx, now))
 
 
-def _send_news(tick: Tick, claim: Claim, problem: Problem, recipients: Iterable[Target] = ()) -> None:
-    news = news_of(problem, recipients, claim.entry.problem_rule.remind, tick.now)
-    problem_notices.send_news(tick, news, outbox.origin_of_claim(claim), lambda each: _text(tick, claim, each))
+def send_news(tick: Tick, claim: Claim, problem: Problem, recipients: Iterable[Target] = ()) -> None:
+    """Send what is news about a circuit: to the recipients of an entry that it makes fail, or its end to all that know of it."""
+    details = tuple(_details(tick, claim, problem))
+    remind = claim.entry.problem_rule.remind
+    problem_notices.send_news(tick, problem, recipients, outbox.origin_of_claim(claim), details, remind)
 
 
-def _text(tick: Tick, claim: Claim, news: News) -> str:
-    circuit, zone = news.problem.subject.circuit, tick.plan.settings.zone
-    is_open = breakers.find_breaker(tick.tx, circuit) is not None
-    if news.change is Change.OVER and circuit not in claim.entry.circuits:
-        details = [notices.replaced_text(claim, circuit)]
-    elif news.change is Change.OVER:
-        details = []
-    else:
-        affected = _affected_entries(tick, news.problem, is_open=is_open)
-        details = [*notices.provider_details(news.problem, affected, is_open=is_open), notices.place_of_run(claim)]
-    return notices.problem_text(news, notices.provider_says(news.problem), details, zone)
+def _details(tick: Tick, claim: Claim, problem: Problem) -> Iterator[str]:
+    circuit = problem.subject.circuit
+    if problem.over_at is None:
+        is_open = breakers.find_breaker(tick.tx, circuit) is not None
+        yield from notices.provider_details(problem, _affected_entries(tick, problem, is_open=is_open), is_open=is_open)
+        yield notices.place_of_run(claim)
+    elif circuit not in claim.entry.circuits:
+        yield notices.replaced_text(claim, circuit)
 
 
 def _affected_entries(tick: Tick, problem: Problem, *, is_open: bool) -> list[tuple[str, str]]:

@@ -140,8 +140,8 @@ def _change_of(tx: Transaction, news: News) -> Change | None:
 
 def save_update(tx: Transaction, update: ReportUpdate) -> list[News]:
     """Save the problems that have changed. Returns the news about them, with the numbers of new problems."""
-    ids = {each.key: problems.save_problem(tx, each) for each in update.changed}
-    return [replace(news, problem=replace(news.problem, id=ids.get(news.problem.key, news.problem.id))) for news in update.news]
+    saved = {each.key: problems.save_problem(tx, each) for each in update.changed}
+    return [replace(news, problem=saved.get(news.problem.key, news.problem)) for news in update.news]
 
 
 def answers_to_close(evidence: Evidence, clear_after: int) -> int:

@@ -214,7 +214,8 @@ class Engine:
         if self.failed_writes is not None:
             daemon_problems.note_failed_writes(tick, self.failed_writes, self.store.shortage())
         if tick.broken:
-            daemon_problems.note_internal_errors(tick)
+            # The texts of these exceptions may have secrets, so only the log has them.
+            daemon_problems.note(tick, daemon_problems.INTERNAL, f"internal error in {tick.broken[-1]}")
         if is_minute_over:
             daemon_problems.review(tick, self.store.shortage())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any
@@ -125,15 +125,12 @@ def all_problems(db: sqlite3.Connection, *, also_over: bool = True) -> list[Prob
     return _read_problems(db, "select * from problem" if also_over else "select * from problem where over_at is null", ())
 
 
-def find_problem(db: sqlite3.Connection, subject: Subject) -> Problem | None:
-    """The problem of a provider or channel, which has one at most, under a key that may change; None if it never had any."""
-    found = _read_problems(db, "select * from problem where kind = ? and name = ? and part = ?", subject)
-    return found[0] if found else None
+def find_problem(db: sqlite3.Connection, subject: Subject, key: str | None = None) -> Problem | None:
+    """The problem of a subject with this key, open or over; None if it never had any.
 
-
-def find_open_problem(db: sqlite3.Connection, subject: Subject, key: str) -> Problem | None:
-    """The problem of a subject with this key, if it is not over."""
-    return next((each for each in problems_of(db, subject) if each.key == key and each.over_at is None), None)
+    A provider or channel has one problem at most, under a key that may change.
+    """
+    return next((each for each in problems_of(db, subject) if key in (None, each.key)), None)
 
 
 def present_problem(found: Iterable[Problem]) -> Problem | None:
@@ -189,13 +186,13 @@ def _delivery_text(row: sqlite3.Row) -> str:
     return delivery_text(target.label, state, row["tries"] or 0, row["error"], doubted=row["doubted_at"] is not None)
 
 
-def save_problem(tx: Transaction, problem: Problem) -> int:
-    """Insert or update a problem, without its notices; returns its id. One that never opened and is over is deleted."""
+def save_problem(tx: Transaction, problem: Problem) -> Problem:
+    """Insert or update a problem, without its notices; returns it with its id. One that never opened and is over is deleted."""
     if problem.subject.kind == PROVIDER:
         tx.open_breakers = None  # they are cached together with the circuits that were unstable
     if problem.over_at is not None and not problem.openings:
         delete_problem(tx, problem.id)
-        return 0
+        return replace(problem, id=0)
     found, evidence, acked = problem.found, problem.evidence, problem.acknowledgement
     columns: dict[str, object] = {
         **problem.subject._asdict(),
@@ -228,8 +225,8 @@ def save_problem(tx: Transaction, problem: Problem) -> int:
         columns[f"acked_{name}"] = to_millis(value) if isinstance(value, datetime) else value
     if problem.id:
         tx.db.execute(CHANGE, {**columns, "id": problem.id})
-        return problem.id
-    return int(tx.db.execute(ADD, columns).fetchone()["id"])
+        return problem
+    return replace(problem, id=tx.db.execute(ADD, columns).fetchone()["id"])
 
 
 def save_notice(tx: Transaction, problem_id: int, target: Target, known: ProblemNotice, outbox_id: int | None) -> None:

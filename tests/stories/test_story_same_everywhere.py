@@ -161,7 +161,7 @@ def break_daemon(world: World) -> None:
     for key in (WORKERS, INTERNAL):
         world.request(NoteDaemonProblem(key, f"{key} broken"))
     world.run(minutes=35)
-    found = problems.find_open_problem(world.store.connection, Subject.of_daemon(), WORKERS)
+    found = problems.find_problem(world.store.connection, Subject.of_daemon(), WORKERS)
     assert found is not None
     world.request(VerbRequest(Ack(), found.id, Sender("Mary")))
 

@@ -146,7 +146,7 @@ def list_changes(request: PageRequest) -> Page:
     found = [each for each in found if before is None or each.id < before]
     is_limited = request.caller.agents is not None
     in_force = None if is_limited else config_history.config_in_force(request.db)
-    rejected = None if is_limited else problems.find_open_problem(request.db, Subject.of_daemon(), CONFIG)
+    rejected = None if is_limited else problems.find_problem(request.db, Subject.of_daemon(), CONFIG)
     context = {
         "changes": found[:CHANGES_PER_PAGE],
         "older": found[CHANGES_PER_PAGE - 1].id if len(found) > CHANGES_PER_PAGE else None,
@@ -155,7 +155,7 @@ def list_changes(request: PageRequest) -> Page:
         "results": RESULTS,
         "in_force": in_force,
         "overrides": [] if is_limited else config_history.overrides_in_force(request.db),
-        "refused": rejected.found.text.splitlines() if rejected else (),
+        "refused": rejected.found.text.splitlines() if rejected and rejected.over_at is None else (),
     }
     return Page("changes.html", context)
 
