@@ -30,17 +30,17 @@ from heartbeatd.answers import (
 from heartbeatd.verbs import Verb
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import mutes, pending_runs, planning, problem_notices, wake_starts
+from scheduler.engine import pending_runs, planning, problem_notices, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import after_close
 from scheduler.engine.tick_items import Tick
-from scheduler.model.entry import Key
+from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.events import PauseChanged, ProblemChanged
+from scheduler.model.events import MuteChanged, PauseChanged, ProblemChanged
 from scheduler.model.local_days import local_text
-from scheduler.model.mute import parse_mute
+from scheduler.model.mute import KnownState, Mute, parse_mute
 from scheduler.model.outcome import DeliveryState, Kind, Skip, Trigger
-from scheduler.model.problem import Acknowledgement, Problem
+from scheduler.model.problem import Acknowledgement, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import agent_memory, entries, lane_holds, outbox, problems, runs, slot_records, wakes
@@ -377,30 +377,39 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
     """A further mute replaces the first."""
     entry_row, until = _declared_entry(tick, *request.key), _end_of(request.verb, tick.now)
     is_until_changed = request.verb.until_changed
-    muted = mutes.start_mute(
-        tick.tx,
-        tick.plan.entries[request.key],
-        entry_row,
-        until or UNTIL_RESUMED,
-        request.sender.name,
-        until_changed=is_until_changed,
-    )
-    entries.change_entry(tick.tx, entry_row, muted)
+    known = _state_now(tick.tx, tick.plan.entries[request.key], entry_row) if is_until_changed else None
+    held = parse_mute(entry_row.mute).held if entry_row.mute and entry_row.is_muted(tick.now) else 0
+    muted = Mute(tick.now, request.sender.name, held, known).to_text()
+    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, True, request.sender.name, until or UNTIL_RESUMED))
+    entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=until or UNTIL_RESUMED, mute=muted))
     ends = [_until(tick, until) if until else "", "until something changes" if is_until_changed else ""]
     says = f"{_label(request)} is muted {' or '.join(filter(None, ends)) or 'until unmuted'}"
     return Muted(muted_until=until, until_changed=is_until_changed, says=says)
+
+
+def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
+    reported = problems.open_reports_of(tx.db, entry.name) if entry_row.reported else ()
+    observed = problems.problems_of(tx.db, Subject(*entry.key)) if entry_row.troubles else ()
+    last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
+    texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
+    return KnownState(
+        {each.key: each.found.severity.rank for each in reported},
+        (*texts, entry.message_digest(last.strip())) if last else tuple(texts),
+        " ".join(each.found.reason for each in observed if each.over_at is None),
+    )
 
 
 @effect_of(verbs.Unmute)
 def unmute(tick: Tick, request: VerbRequest[verbs.Unmute]) -> Unmuted:
     """`held` is how many runs had suppressed messages.
 
-    Open problems that recipients do not know yet are sent with the next run.
+    What is still news to recipients is sent with the next run.
     """
     entry_row = _declared_entry(tick, *request.key)
     if not entry_row.is_muted(tick.now) or entry_row.mute is None:
         return Unmuted(was_muted=False, held=0, says=f"{_label(request)} was not muted")
-    entries.change_entry(tick.tx, entry_row, mutes.end_mute(tick.tx, entry_row, request.sender.name))
+    tick.tx.report(MuteChanged(entry_row.kind, entry_row.name, False, request.sender.name, None))
+    entries.change_entry(tick.tx, entry_row, entry_row._replace(muted_until=None))
     held = parse_mute(entry_row.mute).held
     says = f"{_label(request)} is unmuted; messages of {format_count(held, 'run')} were suppressed"
     return Unmuted(was_muted=True, held=held, says=says)

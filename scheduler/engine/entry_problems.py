@@ -8,7 +8,7 @@ from itertools import chain
 
 from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
-from scheduler.engine import job_failures, mutes, notices, provider_problems
+from scheduler.engine import job_failures, notices, provider_problems
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.problems import Change, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.provider_problems import FailedCircuit
@@ -16,7 +16,7 @@ from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.mute import KnownState
+from scheduler.model.mute import KnownState, count_held
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.problem import Finding, Problem, Subject
 from scheduler.model.settings import Target
@@ -69,57 +69,41 @@ def update_problems(
 def _update_problems(
     tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken, covered: frozenset[Target]
 ) -> EntryRow:
-    entry, rule = claim.entry, claim.entry.problem_rule
+    entry, rule, subject = claim.entry, claim.entry.problem_rule, Subject(*claim.entry.key)
     blamed = provider_problems.find_blame(tick.tx, claim, result) if rule.after and _is_failure(result) else None
     if result.reason is Skip.BREAKER_OPEN and blamed is None:
         return entry_row  # the breaker has closed in the meantime, or failures are not reported
     found = {each.key: each for each in _findings(claim, result, blamed)} if rule.after else {}
     if not found and not entry_row.troubles:
         return entry_row
-    known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, Subject(*entry.key))}
+    known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, subject)}
     over = {key: problem for key, problem in known.items() if key not in found and _is_over(tick.tx, claim, result, problem)}
     if not rule.after:
         return _forget_problems(tick.tx, entry, entry_row) if over else entry_row
     cause = None
     if blamed is not None:
-        failing = found[FAILED]
-        cause = provider_problems.record_failure(tick, claim, blamed, times_in_a_row(known.get(FAILED)))
-        found[FAILED] = replace(failing, reason=_lasting_reason(known.get(FAILED), result), cause_id=cause.id)
+        was = known.get(FAILED)
+        cause = provider_problems.record_failure(tick, claim, blamed, times_in_a_row(was))
+        found[FAILED] = replace(found[FAILED], reason=_lasting_reason(was, result), cause_id=cause.id)
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
         opens = times_in_a_row(known.get(key)) >= rule.after
-        after[key] = after_finding(known.get(key), Subject(entry.kind, entry.name), finding, tick.now, opens=opens)
+        after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens)
     for key, problem in after.items():
         if problem != known.get(key):
             after[key] = problems.save_problem(tick.tx, problem)
+    targets = notices.notice_targets(tick, entry)
     if cause is not None:
-        provider_problems.send_news(tick, claim, cause, notices.notice_targets(tick, claim.entry))
-    entry_row = _notify_recipients(tick, claim, result, entry_row, after, woken, covered)
-    for problem in over.values():
-        if result.outcome in ANSWERED:
-            provider_problems.record_working(tick, claim, problem.found.cause_id)
-    return entry_row
-
-
-def _notify_recipients(
-    tick: Tick,
-    claim: Claim,
-    result: AttemptResult,
-    entry_row: EntryRow,
-    after: Mapping[str, Problem],
-    woken: Woken,
-    covered: frozenset[Target],
-) -> EntryRow:
-    """Notify the recipients of an entry of its problems, and count those that are not settled."""
-    targets, remind = notices.notice_targets(tick, claim.entry), claim.entry.problem_rule.remind
-    news = {key: news_of(problem, targets, remind, tick.now) for key, problem in after.items()}
-    if entry_row.is_muted(tick.now):
-        is_held = any(each.change is Change.OPENED for each in chain.from_iterable(news.values()))
-        entry_row = mutes.count_held(entry_row) if is_held else entry_row
-    else:
+        provider_problems.send_news(tick, claim, cause, targets)
+    news = {key: news_of(problem, targets, rule.remind, tick.now) for key, problem in after.items()}
+    if not entry_row.is_muted(tick.now):
         details = (notices.job_output(claim, result), notices.place_of_run(claim))
         job_failures.send_or_hold_news(tick, claim, list(chain.from_iterable(news.values())), details, woken, covered)
         after = {key: after_news(problem, news[key]) for key, problem in after.items()}
+    elif any(each.change is Change.OPENED for each in chain.from_iterable(news.values())):
+        entry_row = count_held(entry_row)
+    for problem in over.values() if result.outcome in ANSWERED else ():
+        provider_problems.record_working(tick, claim, problem.found.cause_id)
     return entry_row._replace(troubles=sum(not problem.is_settled for problem in after.values()))
 
 
@@ -175,12 +159,10 @@ def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Prob
     if problem.found.reason not in CHECK_ORDER:
         return False
     cause = Skip(problem.found.reason)
-    still_open = cause is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry)  # the probe made no call
-    return not still_open and _passed_check(cause, result.reason)
-
-
-def _passed_check(cause: Skip, reason: Skip) -> bool:
-    return CHECK_ORDER.index(reason) > CHECK_ORDER.index(cause) or any({cause, reason} <= check for check in SAME_CHECK)
+    if cause is Skip.BREAKER_OPEN and breakers.has_open_breaker(tx, claim.entry):
+        return False  # the probe made no call
+    has_passed = CHECK_ORDER.index(result.reason) > CHECK_ORDER.index(cause)
+    return has_passed or any({cause, result.reason} <= check for check in SAME_CHECK)
 
 
 def has_news(tx: Transaction, claim: Claim, result: AttemptResult, update: ReportUpdate | None, known: KnownState) -> bool:
@@ -224,7 +206,7 @@ def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) ->
     """Report the wakes of an agent that expired together, in one notification. If the agent is muted, only the log has them."""
     entry_row = entries.current_entry(tick.tx, entry.kind, entry.name)
     if entry_row is not None and entry_row.is_muted(tick.now):
-        entries.change_entry(tick.tx, entry_row, mutes.count_held(entry_row))
+        entries.change_entry(tick.tx, entry_row, count_held(entry_row))
         return
     found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
     run_id, trigger, slot = found or (outbox.NO_RUN, Trigger(expired[0].source), tick.now)

@@ -16,7 +16,7 @@ from scheduler.engine import budget_reservations, notices, planning, problem_not
 from scheduler.engine.problems import Change, News, after_end
 from scheduler.engine.reported_problems import failing_jobs, is_about_job
 from scheduler.engine.tick_items import Tick
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
 from scheduler.model.problem import EndedBy, Problem, Subject
@@ -51,7 +51,8 @@ def send_or_hold_news(
 
     In each case it replaces an earlier message about the problem that is delayed for the same target.
     """
-    held = {(each.problem_id, each.target): each for each in _held_notices_of(tick.tx, claim.entry)} if news else {}
+    delayed = outbox.held_notices(tick.tx.db, claim.entry.name) if news and claim.entry.kind is Kind.CRON else []
+    held = {(each.problem_id, each.target): each for each in delayed}
     expected = _expected_reports(tick, woken) if news else {}
     for each in news:
         before = held.get((each.problem.id, each.target))
@@ -69,10 +70,6 @@ def send_or_hold_news(
         if before is not None:
             outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run.id}")
         problem_notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold)
-
-
-def _held_notices_of(tx: Transaction, entry: Entry) -> list[HeldNotice]:
-    return outbox.held_notices(tx.db, entry.name) if entry.kind is Kind.CRON else []
 
 
 def _hold_for(tick: Tick, target: Target, expected: dict[str, datetime]) -> Hold | None:
@@ -172,10 +169,8 @@ def _has_news(known: Sequence[Problem], held: HeldNotice) -> bool:
 def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldNotice, wake: JobWake | None) -> str | None:
     """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
     agent = claim.entry.name
-    if wake is None and _has_news(known, held):
-        return None
     if wake is None:
-        return f"agent {agent} did not report it (run {claim.run.id})"
+        return None if _has_news(known, held) else f"agent {agent} did not report it (run {claim.run.id})"
     if wake.tries >= MAX_FAILED_RUNS:
         return f"{wake.tries} runs of agent {agent} could not report it (the last is run {claim.run.id})"
     return None

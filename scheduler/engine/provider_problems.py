@@ -143,15 +143,11 @@ def _details(tick: Tick, claim: Claim, problem: Problem) -> Iterator[str]:
     circuit = problem.subject.circuit
     if problem.over_at is None:
         is_open = breakers.find_breaker(tick.tx, circuit) is not None
-        yield from notices.provider_details(problem, _affected_entries(tick, problem, is_open=is_open), is_open=is_open)
+        # All that use the circuit are affected if its breaker is open, otherwise those that failed.
+        users = (entry for entry in tick.plan.entries.values() if entry.enabled and circuit in entry.circuits)
+        using = sorted(((entry.kind.value, entry.name) for entry in users), key=lambda key: (key[0] != Kind.HEARTBEAT, key[1]))
+        affected = using if is_open else problems.consequences_of(tick.tx.db, problem.id)
+        yield from notices.provider_details(problem, affected, is_open=is_open)
         yield notices.place_of_run(claim)
     elif circuit not in claim.entry.circuits:
         yield notices.replaced_text(claim, circuit)
-
-
-def _affected_entries(tick: Tick, problem: Problem, *, is_open: bool) -> list[tuple[str, str]]:
-    """The affected entries: all that use the circuit if its breaker is open, otherwise those that failed."""
-    if not is_open:
-        return problems.consequences_of(tick.tx.db, problem.id)
-    planned = (entry for entry in tick.plan.entries.values() if entry.enabled and problem.subject.circuit in entry.circuits)
-    return sorted(((entry.kind.value, entry.name) for entry in planned), key=lambda key: (key[0] != Kind.HEARTBEAT, key[1]))

@@ -53,10 +53,6 @@ class ReportUpdate:
     noted: Mapping[str, Mapping[str, object]]
     unnamed: frozenset[str] = frozenset()
 
-    def for_muted_agent(self) -> ReportUpdate:
-        """The same without messages. What is still news when the mute is over is sent then."""
-        return replace(self, news=())
-
     @property
     def unsettled(self) -> int:
         """The number of problems that are open, or whose end is still to be sent."""
@@ -96,9 +92,10 @@ def plan_update(
     if not isinstance(spec, Heartbeat) or not has_looked or not (before.reported or has_findings):
         return None
     known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(spec.name))}
-    jobs = failed_jobs_of_wakes(tx, claim), failing_jobs(tx, known.values())
+    failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
-    tracker = _Tracker(tx.now, spec, claim, result, known, Look(open_problems, lines, jobs[0] | jobs[1]), failed_jobs=jobs[0])
+    look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()))
+    tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, dict(known))
     tracker.apply_findings()
     tracker.end_problems()
     is_flooded = tracker.note_flood(most)
@@ -160,13 +157,10 @@ class _Tracker:
     known: Mapping[str, Problem]
     look: Look
     failed_jobs: frozenset[str]  # that have woken this run
-    now_known: dict[str, Problem] = field(default_factory=dict)
+    now_known: dict[str, Problem]
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
     is_unreliable: bool = False  # too many openings are not confirmed
-
-    def __post_init__(self) -> None:
-        self.now_known = dict(self.known)
 
     @property
     def senders(self) -> frozenset[str]:
@@ -183,7 +177,7 @@ class _Tracker:
                 self._resolve(finding, before)
             elif before is not None:
                 self._continue(finding, before, subject)
-            elif self._open_count() < MAX_OPEN:
+            elif sum(each.is_open and each.key != FLOOD.key for each in self.now_known.values()) < MAX_OPEN:
                 self._open(finding, subject)
             else:
                 surplus += 1
@@ -237,8 +231,9 @@ class _Tracker:
                 return True
             self._keep(after_end(flood, self.now))
         elif opened and (self.is_unreliable or in_hour >= most or number >= HOURS_OF_DAY * most):
-            if self.is_unreliable:
-                self._end_unconfirmed()
+            for each in self._without_evidence() if self.is_unreliable else ():
+                if each.is_open and each.evidence.missed:
+                    self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
             why = ", and most are not mentioned again" if self.is_unreliable else ""
             until = "its answers agree for a day" if self.is_unreliable else "an hour passes without a new one"
             text = FLOOD_TEXT.format(number + len(opened), why, until, self.spec.name)
@@ -266,11 +261,6 @@ class _Tracker:
             (each in silent and _is_said_once(each)) or any(_took_place_of(each, old) for old in (*silent, *printed))
             for each in recent
         )
-
-    def _end_unconfirmed(self) -> None:
-        for each in self._without_evidence():
-            if each.is_open and each.evidence.missed:
-                self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
 
     def _without_evidence(self) -> list[Problem]:
         """The problems that only the agent's words are evidence of. News is mentioned only once anyway."""
@@ -387,9 +377,6 @@ class _Tracker:
         evidence = replace(before.evidence, last_run_id=self.claim.run.id)
         self._keep(after_end(replace(before, found=found, evidence=evidence), self.now, EndedBy.RESOLVED))
         self._note(before.key, finding, Effect.RESOLVED)
-
-    def _open_count(self) -> int:
-        return sum(each.is_open and each.key != FLOOD.key for each in self.now_known.values())
 
     def _keep(self, each: Problem) -> None:
         self.now_known[each.key] = each

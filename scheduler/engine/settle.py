@@ -20,7 +20,6 @@ from scheduler.engine import (
     budget_reservations,
     entry_problems,
     job_failures,
-    mutes,
     notices,
     planning,
     problem_notices,
@@ -40,12 +39,14 @@ from scheduler.model.events import (
     ChecklistRemarked,
     LaneBusy,
     ModelMismatched,
+    MuteChanged,
     ProviderCalled,
     ProviderFailed,
     RetryPlanned,
     StaleResultDropped,
     TargetUnknown,
 )
+from scheduler.model.mute import count_held, known_state
 from scheduler.model.outcome import (
     ANSWERED,
     FAILURES,
@@ -208,13 +209,13 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     update = reported_problems.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
-    known = mutes.known_state(before, tick.now) if is_muted else None
+    known = known_state(before, tick.now) if is_muted else None
     ends_mute = known is not None and entry_problems.has_news(tick.tx, claim, result, update, known)
     row, is_held = before, False
     if is_muted and not ends_mute:
         is_held = bool(recipients)
-        row = mutes.count_held(before) if is_held else before
-        update = update.for_muted_agent() if update else None
+        row = count_held(before) if is_held else before
+        update = replace(update, news=()) if update else None  # what is still news after the mute is sent then
         recipients, text_targets = set(), ()
     result = _with_suppression(result, update, is_sent=bool(recipients), is_held=is_held, has_targets=bool(targets))
     repeats = _runs_with_content(tick.tx, claim, result, targets, update) if result.suppression is Suppression.DUPLICATE else ()
@@ -249,7 +250,8 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     if any(closing.slots):
         tx.db.count_slots(row.id, *closing.slots)
     if closing.ends_mute:
-        row = mutes.end_mute(tx, row, "change")
+        tx.report(MuteChanged(row.kind, row.name, False, "change", None))
+        row = row._replace(muted_until=None)
     _queue_messages(tick, claim, closing)
     if result.prompt.selection and result.prompt.selection.remarks:
         tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))

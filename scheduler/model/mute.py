@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.timestamps import from_millis, to_millis
 
 
@@ -47,3 +48,15 @@ def parse_mute(text: str) -> Mute:
     reported = known and known.get("problems", known.get("conditions"))  # the name in an earlier version
     state = None if known is None else KnownState(reported, tuple(known["texts"]), known["failing"] or "")
     return Mute(from_millis(data["since"]), data["by"], data["held"], state)
+
+
+def known_state(entry_row: EntryRow, now: datetime) -> KnownState | None:
+    """What was known of an entry that is muted until something changes; None if it is not."""
+    return parse_mute(entry_row.mute).known if entry_row.mute and entry_row.is_muted(now) else None
+
+
+def count_held(entry_row: EntryRow) -> EntryRow:
+    """The row of a muted entry after a run whose message was suppressed."""
+    assert entry_row.mute is not None
+    mute = parse_mute(entry_row.mute)
+    return entry_row._replace(mute=replace(mute, held=mute.held + 1).to_text())
