@@ -48,13 +48,9 @@ def find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCi
         return None
     failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
     found = circuit_blamed_for(failed) if failed else None
-    if failed and found:
-        return FailedCircuit(*found, error=refusal_text(failed.provider, result))
-    return None if failed else _blame_of_an_earlier_attempt(claim, result)
-
-
-def _blame_of_an_earlier_attempt(claim: Claim, result: AttemptResult) -> FailedCircuit | None:
-    """The circuit of the last attempt. A run without time or budget for a retry keeps its error, which names the provider."""
+    if failed:
+        return FailedCircuit(*found, error=refusal_text(failed.provider, result)) if found else None
+    # A run without time or budget for a retry keeps the error of its last attempt, which names the provider.
     providers = (circuit.provider for circuit in claim.entry.models)
     provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
     return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
@@ -70,19 +66,16 @@ def record_failure(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) 
 
     The problem opens as soon as the circuit breaker is open, or an entry has failed `after` times in a row.
     """
-    was, found = problems.find_problem(tick.tx.db, Subject.of_circuit(blamed.circuit)), _finding(blamed)
+    circuit, reason = blamed.circuit, blamed.reason
+    was = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
+    key = REFUSED if reason in REFUSALS else UNREACHABLE
+    is_critical = reason == Failure.PAYMENT or (reason == Failure.AUTH and circuit.is_whole_provider)
+    fault = reason if reason in PERMANENT_FAILURES else UNAVAILABLE
+    found = Finding(key, Severity.CRITICAL if is_critical else Severity.WARNING, blamed.error, reason, fault)
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
-    opens = breakers.find_breaker(tick.tx, blamed.circuit) is not None or count >= claim.entry.problem_rule.after
-    return problems.save_problem(tick.tx, after_finding(was, Subject.of_circuit(blamed.circuit), found, tick.now, opens=opens))
-
-
-def _finding(blamed: FailedCircuit) -> Finding:
-    is_refusal = blamed.reason in REFUSALS
-    is_critical = blamed.reason == Failure.PAYMENT or (blamed.reason == Failure.AUTH and blamed.circuit.is_whole_provider)
-    fault = blamed.reason if blamed.reason in PERMANENT_FAILURES else UNAVAILABLE
-    severity = Severity.CRITICAL if is_critical else Severity.WARNING
-    return Finding(REFUSED if is_refusal else UNREACHABLE, severity, blamed.error, blamed.reason, fault)
+    opens = breakers.find_breaker(tick.tx, circuit) is not None or count >= claim.entry.problem_rule.after
+    return problems.save_problem(tick.tx, after_finding(was, Subject.of_circuit(circuit), found, tick.now, opens=opens))
 
 
 def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
