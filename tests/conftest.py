@@ -23,8 +23,6 @@ from servers.postgres import EmptyDatabases, PostgresServer
 from servers.telegram import Telegram
 from world import ON_SERVER, DatabaseOf, MakeWorld, World
 
-LONG_TIMEOUT = 900  # seconds for one test with the mark `long_on_server`; the longest takes 100 on two cores with a load of 6
-
 settings.register_profile("steady", deadline=None)  # the duration of an example depends on the load of the machine
 settings.load_profile("steady")
 
@@ -103,7 +101,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     In PostgreSQL, run only tests that have a database, each with the first of its parameter sets; in `make simulate` with all.
     Tests with the marks `sqlite_file` and `long_on_server` are skipped, and the summary names their reasons. With
-    HEARTBEATD_TEST_ALL=1 tests with the mark `long_on_server` are run, with a longer timeout, and all parameter sets are run.
+    HEARTBEATD_TEST_ALL=1 tests with the mark `long_on_server` are run, and all parameter sets are run.
     """
     if not simulation.IS_LONG:
         _deselect(config, items, lambda item: item.get_closest_marker("long_simulation") is not None)
@@ -124,9 +122,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept.add(item)
         if mark := item.get_closest_marker("sqlite_file"):
             item.add_marker(pytest.mark.skip(reason=f"not with PostgreSQL: {mark.args[0]}"))
-        elif mark := item.get_closest_marker("long_on_server"):
-            reason = f"with PostgreSQL only by `make test-postgresql ALL=1`: {mark.args[0]}"
-            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT) if run_all else pytest.mark.skip(reason=reason))
+        elif (mark := item.get_closest_marker("long_on_server")) and not run_all:
+            item.add_marker(pytest.mark.skip(reason=f"with PostgreSQL only by `make test-postgresql ALL=1`: {mark.args[0]}"))
     _deselect(config, items, lambda item: item not in kept)
 
 

@@ -19,10 +19,10 @@ from test_documented_examples import PAGES
 
 pytestmark = [pytest.mark.process, pytest.mark.ci]
 
-INSTALL_TIMEOUT = 280  # seconds, with the download of all dependencies
+INSTALL_TIMEOUT = 800  # seconds, with the download of all dependencies
 
 
-def run(*command: str | Path, folder: Path, timeout: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, folder: Path, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, without the variables that lead Python to the checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))}
     return subprocess.run(
