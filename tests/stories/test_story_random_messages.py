@@ -26,6 +26,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
+from scheduler.work.plan import Plan
 
 CONFIG = """
 limits: {{wake_gap: 1s, wake_flood: 1000 per 1m, new_problems: 1000}}
@@ -79,7 +80,15 @@ class Watched(World):
         self.states = {"phone": "delivered", "mail": "delivered"}
         self.attempts: list[list[Attempt]] = []  # of each tick
         self.tried: set[str] = set()
+        self.plans: dict[str, Plan] = {}
         super().__post_init__()
+
+    def plan(self, *, strict: bool = True) -> Plan:
+        """The plan of the current config file. It is made once, because that takes longer than most steps."""
+        text = self.config.read_text("utf-8")
+        if text not in self.plans:
+            self.plans[text] = super().plan(strict=strict)
+        return self.plans[text]
 
     def _send(self, outgoing: Delivery) -> tuple[DeliveryResult, timedelta]:
         message, name = outgoing.message, outgoing.channel.name
