@@ -92,7 +92,7 @@ def test_every_key_that_names_a_program_a_file_or_a_secret_can_only_be_changed_i
         "shell command",
         "list of strings",
         "map of strings",
-        "string, may contain",
+        "string with",
         "`none`, command",
         "file in the",
     )

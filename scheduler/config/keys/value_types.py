@@ -404,7 +404,7 @@ OrUnset = Annotated[T | None, _Unset()]
 Text = Annotated[str, text(parse_nonempty_text)]
 AnyText = Annotated[str, text(parse_text)]
 Path = Annotated[str, text(parse_nonempty_text, "path")]
-SECRET_FORM = "string, may contain `${NAME}`, `${file:PATH}`"  # noqa: S105 - a form, not a secret
+SECRET_FORM = "string with `${NAME}`"  # noqa: S105 - a form, not a secret
 Secret = Annotated[str, text(parse_nonempty_text, SECRET_FORM)]
 Name = Annotated[str, text(parse_name)]
 ChannelName = Annotated[
@@ -474,7 +474,7 @@ Command = Annotated[
         "shell command, or list",
     ),
 ]
-SECRETS_FORM = "map of strings, may contain `${NAME}`, `${file:PATH}`"
+SECRETS_FORM = "map of strings with `${NAME}`"
 _STRINGS = WithJsonSchema(
     {
         "type": "object",
