@@ -99,7 +99,7 @@ class ClusterChaos:
                 )  # fmt: skip
                 with Cluster(self.folder, yaml, self._dsn, shows_logs=False) as cluster:
                     self._break_things(cluster, database, seconds)
-                rows = {table: self._rows(table) for table in ("entry", "run", "outbox")}
+                rows = {table: self._rows(table) for table in ("entry", "run", "outbox", "boot")}
         finally:
             database.close()
         beats, overlaps = self._program.read(self._host_of)
@@ -107,7 +107,9 @@ class ClusterChaos:
         losses = lease_losses_without_a_fault((self.folder / "run.log").read_text("utf-8"), "scheduler", self.faults)
         self.counted["losses of the lease without a fault"] += len(losses)
         self.faults += losses
-        self.comparison = Comparison(rows["entry"], rows["run"], rows["outbox"], beats, server.messages, self.faults, every)
+        self.comparison = Comparison(
+            rows["entry"], rows["run"], rows["outbox"], beats, server.messages, self.faults, every, rows["boot"]
+        )
         self.comparison.doubled += [f"at the same time: {each}" for each in overlaps]
         if self._left != "00":
             self.comparison.lost.append(f"jobs and results left in the queue: {self._left}")

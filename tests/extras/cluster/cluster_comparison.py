@@ -14,6 +14,7 @@ from typing import Any
 
 SLACK = 1.0  # seconds between what a process does and the time that is noted for it, on a busy machine
 LAST_COMMIT = 2.0  # seconds before a fault; an interrupted run ends, by its record, with the last commit before the fault
+ENDED_BY_DAEMON = re.compile("the daemon stopped|no time was left for another attempt")
 TAKEOVER = 10.0  # seconds
 OWN_TRIGGERS = ("interval", "every")
 ANSWERED = ("ok", "alert")
@@ -141,6 +142,7 @@ class Comparison:
     messages: Sequence[Message]
     faults: Sequence[Fault]
     every: Mapping[str, float]  # seconds between the slots of each agent and job
+    boots: Sequence[Row] = ()
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
@@ -160,10 +162,10 @@ class Comparison:
         self.lost += [f"run {run} began and has no record" for run in self._beats_of if run not in self._names]
         self._compare_messages()
 
-    def check_takeovers(self, takeovers: Sequence[tuple[str, float, float, str]], until: float) -> None:
+    def check_takeovers(self, takeovers: Sequence[tuple[str, float, float, str]], stops: Sequence[float]) -> None:
         """Each agent beats again within one interval and 10 s of a takeover, given by its kind, the fault's begin, time and host.
 
-        The agents were paused at `until`.
+        `stops` are the times at which all agents were paused, or all daemons stopped.
         """
         begun: dict[str, list[float]] = defaultdict(list)
         for beat in self.beats:
@@ -175,7 +177,9 @@ class Comparison:
             for agent in (row["name"] for row in self.entries if row["kind"] == "heartbeat"):
                 first = min((each for each in begun[agent] if each >= at), default=float("inf"))
                 latest = at + self.every[agent] + TAKEOVER
-                if latest > until or any(at < each.begin < min(first, latest) and each.begin > begin for each in self.faults):
+                if any(at < each < latest for each in stops) or any(
+                    at < each.begin < min(first, latest) and each.begin > begin for each in self.faults
+                ):
                     self.counted["beats after a takeover that another fault or the end has delayed"] += first > latest
                     continue
                 if first > latest:
@@ -222,7 +226,9 @@ class Comparison:
         """A run has one beat, and its answer. Another beat, or none, has a fault at that time as its cause."""
         run, beats, what = row["id"], self._beats_of[row["id"]], f"run {row['id']} of {row['name']}"
         begin = row["started_at"] / 1000
-        end = (row["finished_at"] or row["started_at"]) / 1000
+        end = (row["finished_at"] or row["started_at"]) / 1000 + LAST_COMMIT
+        if ENDED_BY_DAEMON.search(row["error"] or ""):  # on a busy machine, its last commit was long before the fault
+            end = min((each["started_at"] / 1000 for each in self.boots if each["started_at"] / 1000 > end), default=end)
         hosts = {beat.host for beat in beats}
         self.counted["runs"] += 1
         self.counted[" ".join(("runs", row["outcome"] or row["state"], row["reason"] or "")).strip()] += 1
@@ -249,7 +255,7 @@ class Comparison:
                 beat.ended and text.endswith(f"ALERT {row['name']} run {run} beat {beat.serial}") for beat in beats
             ) and not any(beat.ended and f"beat {beat.serial}" in text and f"{run} beat" in text for beat in beats):
                 self.lost.append(f"{what} is {row['outcome']} without its own answer: {text!r} of {len(beats)} beats")
-        elif row["outcome"] is not None and self._cause(begin, end + LAST_COMMIT, hosts or None) is None:
+        elif row["outcome"] is not None and self._cause(begin, end, hosts or None) is None:
             self.lost.append(f"{what} is {row['outcome']} {row['reason']} without a fault: {row['error']}")
 
     def _cause(self, begin: float, end: float, hosts: set[str] | None) -> Fault | None:

@@ -139,6 +139,7 @@ class ClusterCutoffs:
         self.takeovers: list[tuple[str, float, float, str]] = []  # kind of fault, its begin, the takeover, the new leader
         self.false_takeovers: list[str] = []
         self.own_losses: list[Fault] = []  # of the lease, which none of the faults has caused
+        self._stops: list[float] = []  # the times at which all agents were paused, or all daemons stopped
         self._ways = ways
         commands = agents // 3
         self._http_agents = [f"h{number}" for number in range(agents - commands)]
@@ -161,7 +162,8 @@ class ClusterCutoffs:
                     self._play_cuts(each, cuts // len(executors))
                     self._stop(is_last=each == executors[-1])
                 rows = {
-                    table: self._rows(f"select * from heartbeatd.{table} order by id") for table in ("entry", "run", "outbox")
+                    table: self._rows(f"select * from heartbeatd.{table} order by id")
+                    for table in ("entry", "run", "outbox", "boot")
                 }
             finally:
                 for process in self.processes.values():
@@ -183,9 +185,11 @@ class ClusterCutoffs:
         }
         (self.folder / "record").write_bytes(pickle.dumps(record))
         every = {row["name"]: self._seconds.get(row["name"], EVERY) for row in rows["entry"]}
-        found = Comparison(rows["entry"], rows["run"], rows["outbox"], beats, self.receiver.messages, self.faults, every)
+        found = Comparison(
+            rows["entry"], rows["run"], rows["outbox"], beats, self.receiver.messages, self.faults, every, rows["boot"]
+        )
         found.doubled += [f"at the same time: {each}" for each in (*self.receiver.overlaps, *overlaps)]
-        found.check_takeovers(self.takeovers, self._paused_at)
+        found.check_takeovers(self.takeovers, self._stops)
         return found
 
     # The processes.
@@ -226,8 +230,8 @@ class ClusterCutoffs:
         leader = self._leader()
         if is_last:
             self._call(leader, "pause", "--all")
-            self._paused_at = time.time()
-        else:
+        self._stops.append(time.time())
+        if not is_last:
             for each in SCHEDULERS:
                 if each != leader:
                     self._end(each)
