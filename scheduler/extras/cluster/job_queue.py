@@ -298,6 +298,8 @@ class JobQueue:
             # PostgreSQL keeps the plan of the function that fetches jobs. A plan that was made while the table was empty reads
             # the whole table for each job: https://github.com/procrastinate-org/procrastinate/issues/1242
             "enable_seqscan": "off",
+            # Without statistics, it would compare the lock of each waiting job with all others, and sort them, for each job.
+            "enable_bitmapscan": "off",
             "jit": "off",  # a table without an index then seems so expensive that each statement would be compiled
         }
         self._conninfo = dsn.reveal()
