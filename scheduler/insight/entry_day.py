@@ -232,8 +232,7 @@ class _EntryDay(ExplainedEntry):
         if planned != self.row.state:
             says = f"{self.row.state} for the daemon, but {planned} in the config file"
         elif self.entry.schedule_text != self.row.schedule_text:
-            found = schedule_texts.schedule_changes(self.row.schedule_text, self.entry.schedule_text)
-            says = f"the config file has other settings than the daemon: {found}"
+            says = "the config file has another schedule than the daemon (`heartbeatd check --diff` shows it)"
         else:
             return None
         return self._overview("unusual", "not_adopted", says, self._adopt_command)
@@ -431,7 +430,7 @@ class _EntryDay(ExplainedEntry):
             clock = f", where it is {local:%H:%M} (UTC{local_days.offset_text(local)})" if local and is_elsewhere else ""
             says = f"outside its active hours {schedule_texts.hours_text(text)}{clock}"
         run = recorded[reason].last_id if reason in recorded else None
-        says += self._override_text() + self._next_text() + self._schedule_change_text()
+        says += self._override_text() + self._next_text() + self._changes_text()
         return self._overview("silent", reason, says, self._explain_command, run, is_expected=True)
 
     def _next_text(self) -> str:
@@ -442,7 +441,7 @@ class _EntryDay(ExplainedEntry):
         """There is no slot in the period."""
         row = self.row
         if row.schedule is entry_schedule.NO_SCHEDULE:
-            changed, is_job = self._schedule_change_text(), row.kind is Kind.CRON
+            changed, is_job = self._changes_text(), row.kind is Kind.CRON
             says = f"it has no schedule, so it runs only when it is woken{changed}{self._override_text()}"
             if is_job:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
@@ -455,7 +454,7 @@ class _EntryDay(ExplainedEntry):
         says = f"{when}, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"
-        says += self._schedule_change_text() + self._override_text()
+        says += self._changes_text() + self._override_text()
         return self._overview("silent", "no_slot", says, f"heartbeatd plan {self.label}", is_expected=True)
 
     # --- further facts -------------------------------------------------------------------------------------------------
@@ -490,33 +489,27 @@ class _EntryDay(ExplainedEntry):
         return self._failure(max(failed, key=_newest), "unusual") if failed else None
 
     def _changed_settings(self) -> EntryOverview | None:
-        text = self._schedule_change_text()
+        text = self._changes_text()
         if not text:
             return None
         if self.row.schedule is entry_schedule.NO_SCHEDULE:
             return self._without_slots()
-        times = [recorded.at for recorded, _ in self.records.config_changes.get(self.label, ())]
-        times += [past.until for past in self._past if past.until < self.records.period.until]
-        changed_at = max(times, default=self.records.period.begin)
+        changed_at = self.records.config_changes[self.label][-1][0].at
         _, _, closed = self._unsettled
         if closed and not any(_has_run(each) and each.last_slot > changed_at for each in self._all_runs):
             return self._closed_by_schedule({}, closed)
         return self._overview("unusual", "changed", text.removeprefix("; "), self._explain_command)
 
-    def _schedule_change_text(self) -> str:
-        """What reloads of the period have changed, or what has changed in its schedule."""
+    def _changes_text(self) -> str:
+        """What the last reload of the period has changed."""
         recorded = self.records.config_changes.get(self.label, ())
-        if recorded:
-            last = recorded[-1][0]
-            changes = [each for reload, each in recorded if reload.id == last.id]
-            shown = "; ".join(squeeze(each.says, MAX_ERROR) for each in changes[:MAX_CHANGES])
-            more = f" and {len(changes) - MAX_CHANGES} more keys" if len(changes) > MAX_CHANGES else ""
-            return f"; changed at {self.times.at(last.at)} by {last.event.by}: {shown}{more}"
-        past = [each for each in self._past if each.until < self.records.period.until and each.state == "active"]
-        if not past or self.row.state != "active":
+        if not recorded:
             return ""
-        found = schedule_texts.schedule_changes(past[0].schedule_text, self.row.schedule_text)
-        return f"; changed at {self.times.at(past[-1].until)}: {found}" if found else ""
+        last = recorded[-1][0]
+        changes = [each for reload, each in recorded if reload.id == last.id]
+        shown = "; ".join(squeeze(each.says, MAX_ERROR) for each in changes[:MAX_CHANGES])
+        more = f" and {len(changes) - MAX_CHANGES} more keys" if len(changes) > MAX_CHANGES else ""
+        return f"; changed at {self.times.at(last.at)} by {last.event.by}: {shown}{more}"
 
     def _override_text(self) -> str:
         """The environment variables that set values of the entry, with the values of the file."""

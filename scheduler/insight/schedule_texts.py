@@ -1,4 +1,4 @@
-"""Describes schedules, active hours and calendars for people, and what has changed between two schedules."""
+"""Describes schedules, active hours and calendars for people."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from heartbeat.calendars import Calendar
 from heartbeat.hours import DAYS, EVERY_DAY, Window
 from heartbeat.words import format_duration
 from scheduler.model import entry_schedule, local_days
-from scheduler.model.config_changes import KeyChange
 from scheduler.model.local_days import is_repeated, offset_text
 
 NO_SCHEDULE_TEXT = "without a schedule"
-ALWAYS_TEXT = "always"
-MAX_DIFF = 3  # changed parts of a schedule that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,12 @@ def schedule_in_words(text: str) -> str:
     return f"{described} ({parts['zone']})" if "zone" in parts else described
 
 
-def hours_text(text: str, *, zones: bool = True) -> str:
+def hours_text(text: str) -> str:
     """The active hours of a schedule text: 08:00-22:00 (Europe/Berlin)."""
     windows = entry_schedule.active_hours(text).windows
-    shown = ", ".join(dict.fromkeys(map(_window_text, windows))) or ALWAYS_TEXT
+    shown = ", ".join(dict.fromkeys(map(_window_text, windows))) or "always"
     named = ", ".join(dict.fromkeys(window.zone.key for window in windows))
-    return f"{shown} ({named})" if zones and named else shown
+    return f"{shown} ({named})" if named else shown
 
 
 def _window_text(window: Window) -> str:
@@ -121,27 +118,3 @@ def excluding_calendar(text: str, instant: datetime, calendars: Mapping[str, Cal
         return ""
     names = [name for name, each in calendars.items() if each | days.only == days.only]
     return f"only_on: {', '.join(names)}" if names else ""
-
-
-def schedule_changes(old: str, new: str) -> str:
-    """What differs between two schedule texts: the keys with their old and new values in words. Empty if nothing does."""
-    before, after = entry_schedule.schedule_parts(old), entry_schedule.schedule_parts(new)
-    found = [("schedule", schedule_text(old), schedule_text(new)), _changed_hours(old, new)]
-    if "zone" in before and "zone" in after:
-        found.append(("timezone", before["zone"], after["zone"]))
-    found.append(("calendars", before.get("days") or "every day", after.get("days") or "every day"))
-    found.append(("stagger", _stagger_text(before), _stagger_text(after)))
-    found.append(("backoff_on_failure", str("backoff" in before).lower(), str("backoff" in after).lower()))
-    return "; ".join([KeyChange(*each).says for each in found if each[1] != each[2]][:MAX_DIFF])
-
-
-def _changed_hours(old: str, new: str) -> tuple[str, str, str]:
-    """The active hours, or only their time zone if nothing else differs."""
-    if hours_text(old, zones=False) != hours_text(new, zones=False):
-        return "active_hours", hours_text(old), hours_text(new)
-    zones = [", ".join(zone.key for zone in hours_zones(text)) for text in (old, new)]
-    return "timezone of active_hours", zones[0], zones[1]
-
-
-def _stagger_text(parts: Mapping[str, Any]) -> str:
-    return format_duration(timedelta(seconds=parts.get("stagger") or parts.get("offset") or 0))

@@ -261,9 +261,9 @@ def test_an_interval_of_zero(plant: Plant, say: Say) -> None:
 def test_an_agent_that_runs_only_when_it_is_woken(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(0))
-    world.reload(fleet("{interval: none}"))
+    edit(world, fleet("{interval: none}"))
     run_until_now(world)
-    check(say(world), "it has no schedule", "every 1h -> without a schedule")
+    check(say(world), "it has no schedule", "changed at 00:00 by file watch: heartbeat.interval 1h -> none")
 
 
 # --- what people did --------------------------------------------------------------------------------------------------
