@@ -221,24 +221,19 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _moment(instant: str | datetime) -> datetime:
-    """A time, which may be written as in JSON."""
-    return datetime.fromisoformat(instant) if isinstance(instant, str) else instant
-
-
-def format_time(instant: str | datetime | None) -> str:
-    """A time to the second, in `display_zone()`; a dash for None. A string is a time as in JSON.
+def format_time(instant: datetime | None) -> str:
+    """A time to the second, in `display_zone()`; a dash for None.
 
     In the hour that a clock change repeats, the offset from UTC follows.
     """
-    return "-" if instant is None else local_text(_moment(instant), display_zone())
+    return "-" if instant is None else local_text(instant, display_zone())
 
 
-def format_short_time(instant: str | datetime | None, now: datetime) -> str:
+def format_short_time(instant: datetime | None, now: datetime) -> str:
     """A time for a table, in `display_zone()`: without the date if it is today, else the date and the minute."""
     if instant is None:
         return "-"
-    moment, today = _moment(instant).astimezone(display_zone()), now.astimezone(display_zone()).date()
+    moment, today = instant.astimezone(display_zone()), now.astimezone(display_zone()).date()
     clock = f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%m-%d %H:%M}"
     return clock + (f" {offset_text(moment)}" if is_repeated(moment) else "")
 
@@ -252,8 +247,8 @@ def format_clock(instant: datetime, zone: ZoneInfo, *, with_zone: bool) -> str:
 def display_zone() -> ZoneInfo | None:
     """The zone in which times are printed, and times without an offset are read.
 
-    It is the top-level zone of the config. If the config is invalid or missing, it is that of the last valid config, which the
-    database has. None means the zone of the host, if there is neither.
+    It is the top-level zone of the active config, and of the file until a daemon has run. None means the zone of the host, if
+    there is neither.
     """
     context = click.get_current_context(silent=True)
     path = context.params.get("path") if context else None
@@ -291,25 +286,19 @@ _ZONE = f"{__name__}.zone"
 
 
 def _zone_of_config(path: Path, state: Path | None) -> ZoneInfo | None:
-    """The top-level zone of a config. If it differs from that of the last valid config, it counts only if the config is valid."""
+    """The zone of the active config, or of the last one; without one, the zone that the file names, even if it is invalid."""
     from scheduler.config.file import lenient_reading
     from scheduler.config.keys import time_zones  # for commands that tell times alone
 
-    name = lenient_reading.read_timezone_name(path, os.environ)
-    known, is_fixed = _last_valid_zone(path, state)
-    if known is not None and name != known:
-        name = (known if is_fixed else None) or _zone_of_valid_config(path) or known or name
+    name = _recorded_zone(path, state) or lenient_reading.read_timezone_name(path, os.environ)
     try:
         return time_zones.find_zone(name) if name else None
     except ValueError:
         return None
 
 
-def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
-    """The zone of the active config, or of the last one, and whether the environment of the daemon sets it.
-
-    None if the database has no zone, or cannot be read.
-    """
+def _recorded_zone(path: Path, state: Path | None) -> str | None:
+    """The zone that the database has; None if it has none, or cannot be read."""
     from scheduler.cli import daemon_files
     from scheduler.model.expected_error import ExpectedError
     from scheduler.store import config_history
@@ -317,35 +306,23 @@ def _last_valid_zone(path: Path, state: Path | None) -> tuple[str | None, bool]:
     try:
         files = daemon_files.locate_files(path, state)
         if not files.may_exist:
-            return None, False
+            return None
         with daemon_files.open_for_reading(files) as db:
-            is_fixed = any(each.key == "timezone" for each in config_history.overrides_in_force(db))
-            return config_history.zone_in_force(db), is_fixed
+            return config_history.zone_in_force(db)
     except ExpectedError:
-        return None, False
-
-
-def _zone_of_valid_config(path: Path) -> str | None:
-    from scheduler.config.file.diagnostics import ConfigError
-    from scheduler.config.settings.load import load_config
-
-    try:
-        return load_config(path, os.environ, resolve_secrets=False).settings.zone.key
-    except ConfigError:
         return None
 
 
-def format_elapsed(since: str | datetime | None, until: str | datetime | None) -> str:
+def format_elapsed(since: datetime | None, until: datetime | None) -> str:
     """The time between two instants in seconds; a dash if one of them is None."""
     if since is None or until is None:
         return "-"
-    return f"{(_moment(until) - _moment(since)).total_seconds():.1f}s"
+    return f"{(until - since).total_seconds():.1f}s"
 
 
-def elapsed_time(since: str | datetime, until: str | datetime) -> timedelta:
+def elapsed_time(since: datetime, until: datetime) -> timedelta:
     """The time between two instants, both cut to seconds, so that it agrees with the printed times."""
-    begin, end = map(_moment, (since, until))
-    return end.replace(microsecond=0) - begin.replace(microsecond=0)
+    return until.replace(microsecond=0) - since.replace(microsecond=0)
 
 
 def format_since(begin: datetime, now: datetime) -> str:

@@ -126,23 +126,19 @@ def visible_text(text: str | None, most: int = LONGEST_TEXT) -> str:
     return escape_control(text[:most]) + (" …" if len(text) > most else "")
 
 
-def _parse_moment(moment: str | datetime) -> datetime:
-    return datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-
-
-def local_time(moment: str | datetime | None, zone: ZoneInfo) -> str:
+def local_time(moment: datetime | None, zone: ZoneInfo) -> str:
     """A time with its date and the offset of its zone; a dash for None. Beside it the page names the zone."""
-    return "–" if moment is None else f"{_parse_moment(moment).astimezone(zone):%a %d %b %Y %H:%M:%S}"
+    return "–" if moment is None else f"{moment.astimezone(zone):%a %d %b %Y %H:%M:%S}"
 
 
-def day_time(moment: str | datetime | None, zone: ZoneInfo) -> str:
+def day_time(moment: datetime | None, zone: ZoneInfo) -> str:
     """The hour and minute of a time; a dash for None."""
-    return "–" if moment is None else f"{_parse_moment(moment).astimezone(zone):%H:%M}"
+    return "–" if moment is None else f"{moment.astimezone(zone):%H:%M}"
 
 
-def utc_text(moment: str | datetime) -> str:
+def utc_text(moment: datetime) -> str:
     """A time for programs, as in the attribute `datetime`."""
-    return moment if isinstance(moment, str) else f"{moment.astimezone(ZoneInfo('UTC')):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{moment.astimezone(ZoneInfo('UTC')):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def format_span(span: timedelta | float) -> str:
@@ -158,15 +154,15 @@ def format_span(span: timedelta | float) -> str:
     return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
 
 
-def until_text(moment: str | datetime, now: datetime) -> str:
+def until_text(moment: datetime, now: datetime) -> str:
     """How long it is until a time, for browsers without JavaScript: in 12 min."""
-    left = _parse_moment(moment) - now
+    left = moment - now
     return f"in {format_span(left)}" if left > timedelta() else "now"
 
 
-def ago_text(moment: str | datetime, now: datetime) -> str:
+def ago_text(moment: datetime, now: datetime) -> str:
     """How long ago a time was: 12 min ago."""
-    return f"{format_span(now - _parse_moment(moment))} ago"
+    return f"{format_span(now - moment)} ago"
 
 
 def share_of_limit(limit: UsedLimit) -> float:
