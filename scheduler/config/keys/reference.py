@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -57,8 +58,8 @@ def _render_section(title: str, model: Form, models: Form, seen: dict[str, str],
             path = f"{path}.NAME"
         for name in names:
             if name not in seen:
-                seen[name] = path
-                inner.append((name, path if len(names) == 1 else f"{path}, kind {' or '.join(kinds_of_model(models[name]))}"))
+                seen[name] = path if len(names) == 1 else f"{path}, kind {' or '.join(kinds_of_model(models[name]))}"
+                inner.append((name, seen[name]))
         default = _describe_default(form, required=key in model.get("required", ()))
         row = f"| `{key}` | {describe_form(form) or _describe_map(form, names, seen)} | {default} | {form['description']} |"
         if (place := rows.setdefault(row, title)) == title:
@@ -73,7 +74,7 @@ def _render_section(title: str, model: Form, models: Form, seen: dict[str, str],
     yield from own
     yield ""
     for place, repeated in same.items():
-        yield f"As in [{place}](#{place.replace('.', '').lower()}): {', '.join(f'`{key}`' for key in repeated)}.\n"
+        yield f"As in {_link(place, place)}: {', '.join(f'`{key}`' for key in repeated)}.\n"
     for name, path in inner:
         yield from _render_section(path, models[name], models, seen, rows)
 
@@ -94,8 +95,13 @@ def describe_form(form: Form) -> str:
 
 def _describe_map(form: Form, names: list[str], seen: Mapping[str, str]) -> str:
     if "additionalProperties" not in form:
-        return f"map, see `{seen[names[0]]}`"
-    return f"{'strings or ' if 'anyOf' in form['additionalProperties'] else ''}maps by name, see `{seen[names[0]]}`"
+        return _link("map", seen[names[0]])
+    return f"{'strings or ' if 'anyOf' in form['additionalProperties'] else ''}{_link('maps by name', seen[names[0]])}"
+
+
+def _link(text: str, title: str) -> str:
+    """A link to the section with this title."""
+    return f"[{text}](#{re.sub(r'[.,]', '', title).replace(' ', '-').lower()})"
 
 
 def _describe_default(form: Form, *, required: bool) -> str:
@@ -106,6 +112,8 @@ def _describe_default(form: Form, *, required: bool) -> str:
     default = form.get("default")
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
+    if default == {}:
+        return ""
     if isinstance(default, dict):
         return f"`{{{', '.join(f'{key}: {value}' for key, value in default.items())}}}`"
     return f"`{default}`" if default != "" else "empty"
