@@ -52,6 +52,12 @@ TAKE = (
 RENEW = (
     "update _leader set until_at = clock_timestamp() + make_interval(secs => ?) where epoch = ? and holder = ? returning epoch"
 )
+# Each transaction of a leader has this advisory lock (ServerStore._check_leadership).
+END_TRANSACTIONS = (
+    "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and classid = 728410 and granted"
+    " and objid = to_regclass('_leader') and mode = 'ShareLock'"
+    " and database = (select oid from pg_database where datname = current_database())"
+)
 RELEASE = "update _leader set until_at = '-infinity' where epoch = ? and holder = ?"
 
 
@@ -94,18 +100,27 @@ class Leadership:
                 return f"{seen['host'] or 'another daemon'} led until now"
             row = self._connect().execute(TAKE, (self._holder, self._host, LEASE, seen["epoch"])).fetchone()
         except ServerError as error:
+            if error.sqlstate == LOCKED:
+                self._end_transactions_of_former_leader()
+                return str(error)
             self._disconnect()
             self._expired = None
             if not error.is_passing or error.sqlstate == "42P01":
                 raise StoreError(f"cannot use {describe_server(self._url)}: {error}") from error
-            if error.sqlstate == LOCKED:  # by a transaction of the leader
-                return str(error)
             raise DatabaseUnavailable(str(error)) from error
         if row is None:
             return "another daemon leads"
         self.epoch, self._renewed_at = row["epoch"], asked_at
         self._server = read_server_identity(self._connect())
         return None
+
+    def _end_transactions_of_former_leader(self) -> None:
+        """End what locks an expired lease: a leader that was frozen in a transaction.
+
+        If it was frozen while it sent many statements at once, no timeout of the server ends the transaction.
+        """
+        with suppress(ServerError):  # this user may not end it
+            self._connect().execute(END_TRANSACTIONS)
 
     @property
     def is_confirmed(self) -> bool:

@@ -248,20 +248,29 @@ def test_a_leader_that_cannot_write_lets_another_daemon_lead_and_does_not_lead_a
     assert one.try_to_lead() == "two leads"
 
 
-def test_nobody_takes_over_during_a_transaction_of_the_leader(hosts: Hosts, address: str, postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("sends", [True, False], ids=["while it sends statements", "while it receives rows over a Unix socket"])
+def test_the_transaction_of_a_frozen_leader_is_ended_before_another_daemon_leads(
+    hosts: Hosts, address: str, postgres: PostgresServer, *, sends: bool
+) -> None:
+    """None of the timeouts of PostgreSQL ends it."""
     (one, store), (two, other) = hosts.add("one"), hosts.add("two")
     lead(one, store)
     postgres.query(address, EXPIRE)
     two.try_to_lead()
     two._connect().execute("set lock_timeout = 50")
     hosts.clock.now += PATIENCE
-    with store.transaction() as db:
-        db.execute(ONE_BOOT)
-        assert "lock timeout" in str(two.try_to_lead())
-    two.try_to_lead()
-    hosts.clock.now += PATIENCE
+    transaction = store.transaction()
+    transaction.__enter__().execute(ONE_BOOT)
+    frozen = cast("ServerConnection", store.connection)._raw.pgconn
+    if sends:
+        frozen.enter_pipeline_mode()
+        frozen.send_query_params(b"select 1", None)  # more was to follow
+    else:
+        frozen.send_query(b"select repeat('x', 1000) from generate_series(1, 100000)")
+    frozen.flush()
+    assert "lock timeout" in str(two.try_to_lead())
     lead(two, other)
-    assert len(boots.all_boots(other.connection)) == 1
+    assert boots.all_boots(other.connection) == []
 
 
 def test_a_leader_that_is_frozen_while_it_reads_many_rows_does_not_keep_another_one_from_leading() -> None:
