@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from patience import PATIENCE
+
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import ChannelKind
 from scheduler.config.settings.load import config_schema
@@ -37,5 +39,5 @@ def test_a_url_without_a_kind_belongs_to_the_kind_of_its_scheme() -> None:
 
 def test_reading_a_config_imports_neither_apprise_nor_an_http_client() -> None:
     script = "import sys, scheduler.config.settings.load; print(*({'aiohttp', 'apprise', 'asyncio'} & {*sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "\n"

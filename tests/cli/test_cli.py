@@ -13,6 +13,7 @@ import pytest
 from checkout import HOME
 from config_file import SMALL, write
 from loops import loop_over
+from patience import PATIENCE
 
 from heartbeatd.state_folder import read_state_path
 from scheduler import __main__
@@ -27,7 +28,7 @@ READS_ONLY = (*SERVER, "rich.table", "anthropic", "asyncio", "croniter", "httpx2
 
 
 def python(*arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +114,7 @@ def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pyte
 def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     heartbeatd = f"{shlex.quote(sys.executable)} -m scheduler"
     shell = f"{heartbeatd} files schema | head -c 1 >/dev/null"
-    ended = subprocess.run(["/bin/sh", "-c", shell], cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(["/bin/sh", "-c", shell], cwd=HOME, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.stderr == ""
 
 
@@ -155,6 +156,7 @@ def test_help_imports_no_library_but_click() -> None:
 import click, sys
 from scheduler.cli.main import commands, main
 from scheduler.cli.operation_commands import OperationCommand
+from patience import PATIENCE
 
 def show_help(command, *words):
     main([*words, "--help"])
@@ -211,7 +213,7 @@ def test_too_little_address_space_is_reported_in_one_sentence(tmp_path: Path, mi
     write(tmp_path, SMALL)
     limited = f"ulimit -v {mib * 1024}; exec {shlex.quote(sys.executable)} -m scheduler check"
     ended = subprocess.run(
-        ["sh", "-c", limited], cwd=tmp_path, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=120
+        ["sh", "-c", limited], cwd=tmp_path, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=PATIENCE
     )
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"heartbeatd: there is not enough memory: its address space is limited to {mib} MiB; allow")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from config_file import write
 from daemon_process import run_command
+from patience import PATIENCE
 
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
@@ -39,12 +40,12 @@ def add(config: Path, *words: str) -> int:
 
 
 def git(folder: Path, *words: str) -> None:
-    subprocess.run([*GIT, "-C", folder, *words], check=True, capture_output=True, timeout=60)
+    subprocess.run([*GIT, "-C", folder, *words], check=True, capture_output=True, timeout=PATIENCE)
 
 
 def look(command: str, folder: Path) -> tuple[int, str]:
     """The exit code and the output of a check, as the daemon runs it."""
-    found = subprocess.run(["/bin/sh", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(["/bin/sh", "-c", command], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return found.returncode, found.stdout.strip()
 
 
@@ -232,7 +233,7 @@ def server_with_certificate(folder: Path, days: int) -> Iterator[str]:
     """The HOST:PORT of a TLS server on the loopback interface whose certificate is valid for so many days."""
     key, certificate = folder / "key.pem", folder / "cert.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", str(days)]
-    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=PATIENCE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from config_file import write
+from patience import PATIENCE
 
 from scheduler.cli.main import main
 
@@ -166,7 +167,7 @@ def test_the_commands_that_init_prints_can_be_copied_even_if_the_folder_has_a_sp
     assert main(["init", str(tmp_path / "a place")]) == 0
     steps = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ")
     shown = subprocess.run(
-        ["/bin/sh", "-c", f"heartbeatd() {{ pwd; }}; {steps}"], capture_output=True, text=True, timeout=120, check=True
+        ["/bin/sh", "-c", f"heartbeatd() {{ pwd; }}; {steps}"], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert shown.stdout == f"{tmp_path}/a place\n" * 2
 

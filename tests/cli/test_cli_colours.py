@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 from world import MakeWorld, World
 
 from scheduler.cli.main import main
@@ -106,7 +107,7 @@ def on_a_terminal(words: list[str], **environ: str) -> str:
         stdout=theirs,
         stderr=subprocess.STDOUT,
         env=environ,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     os.close(theirs)
@@ -130,5 +131,5 @@ def test_a_pipe_gets_the_whole_text_of_a_problem(make_world: MakeWorld) -> None:
     world.run(hours=1)
     code = "import sys; from scheduler.cli.main import main; sys.exit(main())"
     words = [sys.executable, "-c", code, "-c", world.config, "problems"]
-    ended = subprocess.run(words, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(words, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert text.strip() in ended.stdout

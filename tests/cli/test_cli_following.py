@@ -14,6 +14,7 @@ from typing import IO
 
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 from world import MakeWorld, World
 
 from scheduler.cli.main import main
@@ -102,13 +103,13 @@ def started(*words: object) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Press Ctrl-C. Returns the exit code and the errors."""
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     return process.returncode, err
 
 

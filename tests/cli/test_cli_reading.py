@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from config_file import write
+from patience import PATIENCE
 from rich.cells import cell_len
 from world import add_entry_row, open_store
 
@@ -418,7 +419,7 @@ def test_a_table_in_a_pipe_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         [sys.executable, "-c", "from scheduler.cli.output import format_table; print(format_table(('A',), [('x' * 300,)]))"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert done.stdout.splitlines() == ["A", "x" * 300]

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 
 from scheduler.cli.main import commands, main
 
@@ -31,7 +32,7 @@ def complete(words: str, folder: Path = HOME) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     return [line.partition(",")[2] for line in asked.stdout.splitlines() if line]
@@ -44,7 +45,7 @@ def test_each_shell_gets_a_script(shell: str, call: str, capsys: pytest.CaptureF
     assert call in script
     if shutil.which(shell):
         (tmp_path / "script").write_text(script)
-        subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=60)
+        subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=PATIENCE)
 
 
 def test_an_unknown_shell_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,5 +104,5 @@ def test_the_man_page_names_every_command_and_option() -> None:
 def test_groff_finds_nothing_in_the_man_page() -> None:
     if not shutil.which("groff"):
         pytest.skip("needs groff (Debian: apt-get install groff)")
-    read = subprocess.run(["groff", "-man", "-ww", "-z", PAGE], capture_output=True, text=True, timeout=60, check=False)
+    read = subprocess.run(["groff", "-man", "-ww", "-z", PAGE], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (read.returncode, read.stderr) == (0, "")

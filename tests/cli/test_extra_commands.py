@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 
 MODULE = """
 import click
+from patience import PATIENCE
 
 @click.command()
 def greet():
@@ -37,7 +39,7 @@ def installed(tmp_path: Path) -> Path:
 def heartbeatd(installed: Path, *words: str) -> tuple[int, str, str]:
     environ = os.environ | {"PYTHONPATH": str(installed)}
     ended = subprocess.run(
-        [sys.executable, "-m", "scheduler", *words], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "scheduler", *words], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -93,7 +95,7 @@ def test_without_the_folder_of_extras_the_daemon_runs_and_check_names_what_is_mi
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "scheduler", *words]
         environ = os.environ | {"KEY": "sk-ant-0123456789", "TOKEN": "123456789:" + "A" * 35}
-        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     config.write_text(CONFIG)
     ended = run("run", "--once")

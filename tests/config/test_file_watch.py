@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from loops import loop_over
+from patience import PATIENCE
 
 from scheduler.system.file_watch import ChangeDetector, FileWatch
 
 OFTEN = 0.05  # seconds between looks
 GONE = "gone"
-PATIENCE = 60.0  # seconds that a test waits before it fails
 
 
 @loop_over(

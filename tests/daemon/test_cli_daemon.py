@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from config_file import write
 from daemon_process import run_command
+from patience import PATIENCE
 from warm_start import Heartbeatd
 
 from scheduler.config.file import marked_yaml
@@ -126,7 +127,7 @@ def test_status_shows_whether_the_daemon_runs(config: Path, daemon: Heartbeatd) 
 
 
 def wait_until_it_runs(config: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not json.loads(call(config, "status", "--format", "json").stdout)["queue"]["running"]:
         assert time.monotonic() < deadline, "the run does not begin"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from daemon_process import GATEWAY, Begin, Daemon, config, run_command
+from patience import PATIENCE
 from servers import gateway
 from servers.scripted import Server, silent_until_closed
 from simulation import size
@@ -119,7 +120,7 @@ def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
 
 def test_a_lane_can_be_locked_before_the_first_run(daemon: Begin) -> None:
     it = daemon(config(interval="none"))
-    taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, timeout=60, check=False)
+    taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, timeout=PATIENCE, check=False)
     assert taken.returncode == 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import required_programs
 from daemon_process import Daemon, daemons_in
+from patience import PATIENCE
 from warm_start import run_heartbeatd
 from world import MakeWorld
 
@@ -73,7 +74,7 @@ def mount() -> Iterator[Mount]:
         folder.mkdir(mode=0o700, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "heartbeatd-test", str(folder)]
         required_programs.need("mount")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         if done.returncode:
             pytest.skip("needs the right to mount a disk that can be filled (run it as root)")
         mounted.append(folder)
@@ -81,7 +82,7 @@ def mount() -> Iterator[Mount]:
 
     yield begin
     for folder in mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], timeout=120, check=False)
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=PATIENCE, check=False)
 
 
 @pytest.fixture

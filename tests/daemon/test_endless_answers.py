@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from patience import PATIENCE
 from run_async import call_agent, send_message, with_http
 from servers.scripted import Server, reply
 from test_telegram import MESSAGE
@@ -145,5 +146,5 @@ def test_the_requests_of_a_users_own_function_are_not_limited() -> None:
     body = b"x" * (WHOLE + MIB)
     with Server([reply(body)]) as server:
         with limited_answers():
-            assert len(requests.get(server.url, timeout=120).content) < len(body)
-        assert requests.get(server.url, timeout=120).content == body
+            assert len(requests.get(server.url, timeout=PATIENCE).content) < len(body)
+        assert requests.get(server.url, timeout=PATIENCE).content == body

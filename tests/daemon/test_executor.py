@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from patience import PATIENCE
 from thread_limit import no_thread_left
 
 from heartbeat.threads import in_daemon_thread
@@ -19,7 +20,6 @@ from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import MAX_SPAWN_THREADS, Children, EndReason
 from scheduler.work.executor import Done, Executor, LocalExecutor, NeverBegun, WorkerLoop
 
-PATIENCE = 60
 HERE = Path(__file__).parent
 
 

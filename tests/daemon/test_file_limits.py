@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from daemon_process import Daemon
+from patience import PATIENCE
 
 ALLOWED = "from scheduler.system import file_limits; print(file_limits.set_file_limit(file_limits.files_needed(100)), file_limits.set_file_limit(10))"
 
@@ -33,7 +34,7 @@ cron:
 def under(limits: str, *arguments: str, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:
     line = f'{limits}; exec "$0" "$@"'
     return subprocess.run(
-        ["sh", "-c", line, sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=True
+        ["sh", "-c", line, sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
 
 
@@ -64,6 +65,7 @@ def test_a_config_that_needs_more_open_files_than_allowed_causes_a_warning(
 FILLED = """
 import logging, os, resource, sys
 from scheduler.system import file_limits, log
+from patience import PATIENCE
 log.set_up_log(sys.stdout)
 seconds = [0.0]
 files = file_limits.FileDescriptors(lambda: seconds[0])

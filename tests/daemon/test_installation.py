@@ -15,14 +15,17 @@ import pytest
 import required_programs
 from checkout import HOME
 from dockerfile_parse import DockerfileParser
+from patience import PATIENCE
 from test_documented_examples import PAGES
 
 pytestmark = [pytest.mark.process, pytest.mark.ci]
 
-INSTALL_TIMEOUT = 800  # seconds, with the download of all dependencies
+INSTALL_TIMEOUT = 800  # seconds, with the download of all dependencies, on a busy machine
 
 
-def run(*command: str | Path, folder: Path, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, folder: Path, timeout: float = INSTALL_TIMEOUT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, without the variables that lead Python to the checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))}
     return subprocess.run(
@@ -101,7 +104,7 @@ def program(image: Path) -> Path:
 
 def test_the_wheel_contains_the_documentation_and_no_tests(wheel: Path) -> None:
     listed = subprocess.run(
-        [sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     names = {line.split()[0] for line in listed.stdout.splitlines()[1:]}
     shipped = {str(page.relative_to(HOME)) for page in PAGES if "bench" not in page.parts}

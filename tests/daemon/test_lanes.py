@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from checkout import HOME
 from config_file import write
-from daemon_process import AGENT, PATIENCE, Begin, Daemon
+from daemon_process import AGENT, Begin, Daemon
+from patience import PATIENCE
 from warm_start import Heartbeatd, run_heartbeatd
 
 from scheduler.system.lanes import Lanes, lanes_beside

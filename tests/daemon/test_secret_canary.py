@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+from patience import PATIENCE
 from servers.messages import text_answer
 from servers.scripted import Act, Request, Server, raw, reply, reset
 from test_daemon_models import Equipped, running
@@ -204,6 +205,7 @@ def _command(script: str, env: dict[str, str]) -> dict[str, Any]:
 
 AGENT = """\
 import os
+from patience import PATIENCE
 
 def ask(run):
     raise RuntimeError(dict(os.environ))
@@ -253,7 +255,7 @@ class Bird(Equipped):
     def get(self, path: str) -> bytes:
         """The answer of the HTTP API to a request with the token."""
         address = urlsplit(json.loads((self.folder / "state" / "daemon.json").read_text())["url"]).netloc
-        connection = http.client.HTTPConnection(address, timeout=120)
+        connection = http.client.HTTPConnection(address, timeout=PATIENCE)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {SECRET}"})
             answer = connection.getresponse()

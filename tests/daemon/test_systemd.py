@@ -16,7 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 from checkout import HOME
-from daemon_process import PATIENCE, config
+from daemon_process import config
+from patience import PATIENCE
 from warm_start import Heartbeatd
 
 from scheduler.system.systemd import ServiceManager

@@ -20,6 +20,7 @@ import pytest
 import required_programs
 from checkout import HOME
 from dockerfile_parse import DockerfileParser
+from patience import PATIENCE
 from ruamel.yaml import YAML
 
 from scheduler.cli import shipped_files
@@ -133,7 +134,7 @@ def test_systemd_verifies_the_unit_silently(unit: Path, comment: str) -> None:
     shipped = unit.read_text()
     assert "\n# LoadCredential=" in shipped and '"${file:$CREDENTIALS_DIRECTORY/anthropic_key}"' in shipped
     unit.write_text(shipped.replace("# LoadCredential=", f"{comment}LoadCredential="))
-    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=PATIENCE, check=False)
     ours = [line for line in verified.stderr.splitlines() if "heartbeatd" in line]  # other units of this machine may have faults
     assert (verified.returncode, verified.stdout, ours) == (0, "", [])
 
@@ -142,7 +143,7 @@ def test_systemd_verifies_the_unit_silently(unit: Path, comment: str) -> None:
 def test_systemd_rates_the_unit_as_hardened(unit: Path) -> None:
     """The exposure is between 0 (confined) and 10 (a service without settings has 9.6)."""
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit]
-    rated = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    rated = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     if "unrecognized option" in rated.stderr:
         pytest.skip("this systemd-analyze cannot rate a file")
     assert rated.returncode == 0, rated.stdout[-300:]
@@ -152,7 +153,7 @@ def test_systemd_rates_the_unit_as_hardened(unit: Path) -> None:
 def test_systemd_sysusers_reads_the_user(unit: Path, tmp_path: Path) -> None:
     (tmp_path / "root/etc").mkdir(parents=True)
     command = ["systemd-sysusers", "--dry-run", f"--root={tmp_path / 'root'}", unit.with_name("heartbeatd.sysusers")]
-    read = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    read = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (read.returncode, "heartbeatd" in read.stderr) == (0, True), read.stderr
 
 
@@ -204,7 +205,7 @@ def test_the_config_for_containers_is_accepted_with_the_settings_of_the_compose_
 @required_programs.needs("promtool")
 def test_prometheus_accepts_its_config_and_scrapes_the_daemon(box: Path) -> None:
     file = box / "prometheus/prometheus.yml"
-    subprocess.run(["promtool", "check", "config", file], check=True, capture_output=True, timeout=60)
+    subprocess.run(["promtool", "check", "config", file], check=True, capture_output=True, timeout=PATIENCE)
     (job,) = parse(file)["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["heartbeatd:7857"]}]
     assert parse(file)["alerting"]["alertmanagers"][0]["static_configs"] == [{"targets": ["alertmanager:9093"]}]
@@ -213,7 +214,7 @@ def test_prometheus_accepts_its_config_and_scrapes_the_daemon(box: Path) -> None
 @required_programs.needs("amtool")
 def test_alertmanager_accepts_its_config_and_wakes_the_agent_of_the_config(box: Path) -> None:
     file = box / "alertmanager/alertmanager.yml"
-    subprocess.run(["amtool", "check-config", file], check=True, capture_output=True, timeout=60)
+    subprocess.run(["amtool", "check-config", file], check=True, capture_output=True, timeout=PATIENCE)
     (hook,) = parse(file)["receivers"][0]["webhook_configs"]
     (agent,) = parse(box / "config/config.yaml")["agents"]
     assert hook["url"] == f"http://heartbeatd:7857/api/v1/agents/{agent}/wake"
@@ -240,7 +241,9 @@ def instructions(box: Path) -> list[tuple[str, str]]:
 
 def test_hadolint_finds_nothing_in_the_dockerfile(box: Path) -> None:
     linter = BESIDE_PYTHON / "hadolint"
-    found = subprocess.run([linter, "--no-color", box / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        [linter, "--no-color", box / "Dockerfile"], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (found.returncode, found.stdout) == (0, "")
 
 

@@ -33,6 +33,7 @@ from checkout import HOME
 from config_file import write
 from daemon_process import Daemon
 from loops import loop_over
+from patience import PATIENCE
 from ruamel.yaml import YAML
 from servers import gateway, telegram
 from servers.scripted import Server
@@ -147,7 +148,7 @@ def test_the_makefile_has_the_targets_of_the_readme() -> None:
     (block,) = (block for block in BLOCKS if is_excluded(block))
     for line in block.text.splitlines():
         dry = line.replace("make", "make -n", 1)
-        planned = subprocess.run(["sh", "-c", dry], cwd=HOME, capture_output=True, timeout=60, check=False)
+        planned = subprocess.run(["sh", "-c", dry], cwd=HOME, capture_output=True, timeout=PATIENCE, check=False)
         assert planned.returncode == 0, planned.stderr
 
 
@@ -236,7 +237,7 @@ def check_foreign_file(block: Block, folder: Path, scratch: Scratch) -> None:
     elif "receivers" in data:
         (folder / "alertmanager.yml").write_text(block.text)
         amtool = required_programs.need("amtool")
-        subprocess.run([amtool, "check-config", folder / "alertmanager.yml"], check=True, capture_output=True, timeout=120)
+        subprocess.run([amtool, "check-config", folder / "alertmanager.yml"], check=True, capture_output=True, timeout=PATIENCE)
     else:
         pytest.fail(f"{block}: no check for this file; is it a config of heartbeatd?")
 
@@ -310,7 +311,7 @@ class Scratch:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=PATIENCE,
             check=False,
         )
         assert ended.returncode == 0, f"{script}\n{ended.stdout}\n{ended.stderr}"
@@ -468,7 +469,9 @@ def test_systemd_accepts_the_units_of_a_page(tmp_path: Path) -> None:
         unit.write_text(re.sub(r"^(Exec\w+=)/(?:opt|usr/local)/\S+", r"\1/bin/true", block.text, flags=re.MULTILINE))
     units = sorted(str(unit) for unit in tmp_path.iterdir())
     assert units
-    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60, check=False)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     names = [Path(unit).name for unit in units]
     assert [line for line in verified.stderr.splitlines() if any(name in line for name in names)] == []
 
@@ -533,4 +536,4 @@ def test_json5_is_a_config_of_openclaw(block: Block, tmp_path: Path) -> None:
 def test_prometheus_accepts_a_query(block: Block, tmp_path: Path) -> None:
     rules = {"groups": [{"name": "example", "rules": [{"record": "example", "expr": block.text.strip()}]}]}
     (tmp_path / "rules.yml").write_text(dump(rules))
-    subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yml"], check=True, capture_output=True, timeout=120)
+    subprocess.run(["promtool", "check", "rules", tmp_path / "rules.yml"], check=True, capture_output=True, timeout=PATIENCE)

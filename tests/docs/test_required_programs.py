@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 from required_programs import summarize_skipped
 
 
@@ -50,7 +51,7 @@ def test_a_test_run_ends_with_a_summary_of_skipped_tests(workers: str, tmp_path:
     ]
     environ = os.environ | {"PATH": str(tmp_path)}
     environ = {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
-    ended = subprocess.run(command, cwd=HOME, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=HOME, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
     lines = ended.stdout.splitlines()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert lines[lines.index("NOT TESTED:") :] == [

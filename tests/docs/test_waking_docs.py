@@ -19,6 +19,7 @@ import required_programs
 from checkout import HOME
 from config_file import read
 from daemon_process import Daemon
+from patience import PATIENCE
 from ruamel.yaml import YAML
 
 PAGE = (HOME / "docs" / "waking.md").read_text("utf-8")
@@ -62,7 +63,9 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         program = re.sub(r"/usr/local/bin/\S+", "/bin/true", unit)
         (tmp_path / name).write_text(program)
     units = [str(tmp_path / name) for name in ("backup.timer", "backup.service", "wake-ops@backup.service")]
-    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=120, check=False)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (verified.returncode, [line for line in verified.stderr.splitlines() if str(tmp_path) in line or "ops" in line]) == (
         0,
         [],
@@ -103,7 +106,7 @@ def run_by(daemon: Daemon, trigger: str) -> dict[str, Any]:
 @required_programs.needs("curl")
 def test_the_curl_command_wakes_the_agent(daemon: Daemon) -> None:
     (line,) = shown("sh", "curl")
-    sent = subprocess.run(["sh", "-c", here(daemon, line)], capture_output=True, text=True, timeout=120, check=False)
+    sent = subprocess.run(["sh", "-c", here(daemon, line)], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (sent.returncode, json.loads(sent.stdout)["wake"]) == (0, 1), sent.stderr
     prompt = run_by(daemon, "api")["text"]
     assert "By api scripts:" in prompt
@@ -137,7 +140,7 @@ class Alertmanager:
         }
         request = Request(self._url, json.dumps([alert]).encode(), {"Content-Type": "application/json"})
         try:
-            with urlopen(request, timeout=120) as answer:
+            with urlopen(request, timeout=PATIENCE) as answer:
                 return bool(answer.status == 200)
         except URLError:
             return False

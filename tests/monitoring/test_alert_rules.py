@@ -15,6 +15,7 @@ import pytest
 import required_programs
 import shipped_dashboard
 from loops import loop_over
+from patience import PATIENCE
 
 from scheduler.cli.main import main
 
@@ -412,7 +413,7 @@ def promtool() -> Promtool:
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [found, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=200, env=environ
+            [found, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=PATIENCE, env=environ
         )
 
     return run
@@ -498,7 +499,7 @@ def test_the_documented_commands_replace_the_job_and_the_links_in_every_file(tmp
     assert main(["files", "grafana", "--out", str(tmp_path)]) == 0
     page = (shipped_dashboard.GRAFANA.parent / "docs" / "monitoring.md").read_text("utf-8")
     for line in re.findall(r"^sed -i .*$", page, re.MULTILINE):
-        subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True, timeout=60)
+        subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True, timeout=PATIENCE)
     texts = {path: path.read_text() for path in tmp_path.glob("*/*.*")}
     assert [path for path, text in texts.items() if '"heartbeatd"' in text or "docs/runbooks.md" in text] == []
     rules = shipped_dashboard.yaml(tmp_path / "prometheus/rules.yml")["groups"][0]["rules"]
@@ -526,11 +527,11 @@ def test_the_rules_for_kubernetes_are_the_same(tmp_path: Path) -> None:
 def test_amtool_accepts_the_config_for_alertmanager_and_its_routes() -> None:
     amtool = required_programs.need("amtool")
     config = shipped_dashboard.GRAFANA / "alertmanager" / "alertmanager.yml"
-    subprocess.run([amtool, "check-config", config], check=True, capture_output=True, timeout=60)
+    subprocess.run([amtool, "check-config", config], check=True, capture_output=True, timeout=PATIENCE)
 
     def route(*labels: str) -> str:
         asked = [amtool, "config", "routes", "test", f"--config.file={config}", *labels]
-        return subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+        return subprocess.run(asked, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
 
     assert route("alertname=Watchdog", "severity=none") == "dead-mans-switch"
     assert route("alertname=HeartbeatdDown", "severity=critical", "job=heartbeatd") == "on-call"

@@ -16,6 +16,7 @@ import pytest
 import required_programs
 import shipped_dashboard
 from metrics_page import Page
+from patience import PATIENCE
 from prometheus_server import Prometheus
 from servers.messages import Models, error_answer, message, text
 from servers.scripted import Act, reply
@@ -366,7 +367,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             shutil.rmtree(place)
         out.write("# EOF\n")
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "scrapes.txt"), str(folder / "tsdb")]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     (folder / "prometheus.yml").write_text("{}")
     it = Prometheus(folder, folder / "prometheus.yml")
     it.wait_until(lambda: it.query_api("status/buildinfo"))

@@ -19,6 +19,7 @@ from checkout import DATA
 from jsonschema import Draft7Validator
 from loops import loop_over
 from metrics_page import Page
+from patience import PATIENCE
 from prometheus_client.parser import text_string_to_metric_families
 from world import MakeWorld
 
@@ -158,7 +159,7 @@ def test_a_legend_uses_only_labels_that_remain_after_grouping() -> None:
 
 def test_the_dashboard_files_are_up_to_date(tmp_path: Path) -> None:
     """The generator needs grafana-foundation-sdk, which only developers have. The files are part of the wheel."""
-    subprocess.run([sys.executable, str(shipped_dashboard.GRAFANA / "write.py"), str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, str(shipped_dashboard.GRAFANA / "write.py"), str(tmp_path)], check=True, timeout=PATIENCE)
     for name in shipped_dashboard.BOARDS:
         written = (tmp_path / f"{name}.json").read_bytes()
         assert (shipped_dashboard.GRAFANA / "dashboards" / f"{name}.json").read_bytes() == written, "do: python grafana/write.py"
@@ -313,7 +314,9 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     every = [rule | {"labels": {"number": str(number)}} for number, rule in enumerate(every)]  # promtool rejects duplicates
     path = tmp_path / "queries.yml"
     path.write_text(json.dumps({"groups": [{"name": "queries", "rules": every}]}))
-    checked = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False, timeout=60)
+    checked = subprocess.run(
+        [promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert (checked.returncode, checked.stderr) == (0, "")
     assert f"SUCCESS: {len(every)} rules found" in checked.stdout
 

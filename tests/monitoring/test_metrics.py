@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import required_programs
 from metrics_page import Page
+from patience import PATIENCE
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -61,7 +62,7 @@ def test_promtool_accepts_the_page(make_world: MakeWorld) -> None:
     page = Page(world)
     world.run(minutes=90)
     checked = subprocess.run(
-        [promtool, "check", "metrics"], input=page.text(), capture_output=True, text=True, timeout=60, check=False
+        [promtool, "check", "metrics"], input=page.text(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 

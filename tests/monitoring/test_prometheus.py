@@ -15,6 +15,7 @@ import required_programs
 import shipped_dashboard
 from daemon_process import Daemon
 from metrics_page import Page
+from patience import PATIENCE
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import LABELS, Begin, Prometheus
 from servers.messages import error_answer, text_answer
@@ -220,7 +221,7 @@ def stored(folder: Path, seen: Iterator[tuple[datetime, str]]) -> datetime:
     path.write_text("\n".join([*lines, "# EOF\n"]))
     subprocess.run(
         ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(path), str(folder / "tsdb")],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=PATIENCE,
     )  # fmt: skip
     return max(datetime.fromtimestamp(float(line.rsplit(" ", 1)[1])).astimezone() for line in lines)
 

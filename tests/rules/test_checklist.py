@@ -15,6 +15,7 @@ from threading import Event, Thread
 
 import pytest
 from loops import loop_over
+from patience import PATIENCE
 
 from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import CHECKLIST_TEMPLATE, MAX_BYTES, FileProblem, create_checklist, read_file
@@ -140,7 +141,7 @@ def test_a_link_swapped_in_at_any_moment_is_never_followed(root: Path) -> None:
     found: Counter[str] = Counter()
     swapping = Thread(target=swap)
     swapping.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     try:
         # On a busy machine one of the two threads may stand still for as long as the other takes for thousands of rounds.
         while found.total() < 20_000 or (len(found) < 2 and time.monotonic() < deadline):

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from checkout import HOME
 from loops import loop_over
+from patience import PATIENCE
 from world import utc
 
 import heartbeat
@@ -189,7 +190,13 @@ def test_a_call_without_functions_is_rejected() -> None:
 
 def bare(*argv: str) -> str:
     done = subprocess.run(
-        [sys.executable, *argv], capture_output=True, text=True, check=True, timeout=60, cwd="/", env={"PYTHONPATH": str(HOME)}
+        [sys.executable, *argv],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+        cwd="/",
+        env={"PYTHONPATH": str(HOME)},
     )
     return done.stdout
 
@@ -211,7 +218,9 @@ def test_the_page_has_an_installation_command_and_its_example_runs() -> None:
     assert "`pip install /path/to/heartbeatd`" in page
     (named,) = set(re.findall(r"\.venv/bin/python (examples/\S+\.py)", page))
     assert f".venv/bin/python {named}" in (HOME / named).read_text("utf-8").splitlines()[0]
-    done = subprocess.run([sys.executable, named], cwd=HOME, env={}, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, named], cwd=HOME, env={}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

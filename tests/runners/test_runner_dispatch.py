@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 from run_async import call_agent, call_decider
 from servers import completions, gateway, messages
 from servers.scripted import Act, Server, reply
@@ -67,7 +68,7 @@ def test_models_of_both_kinds_decide(tmp_path: Path, kind: str, body: object) ->
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     slow = "{'anthropic', 'httpx2', 'aiohttp', 'pydantic'}"
     code = f"import sys, heartbeat.runners.dispatch; print(sorted({slow} & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert ended.stdout.strip() == "[]"
 
 
@@ -80,7 +81,7 @@ def test_needed_libraries_can_be_imported_in_advance() -> None:
             import_libraries([runner])
             print("anthropic.resources.messages" in sys.modules)
     """
-    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert ended.stdout.split() == ["False", "False", "True"]
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 from world import AgentCall, MakeWorld
 
 LOOK = HOME / "agents" / "host" / "look.py"
@@ -21,7 +22,7 @@ agents:
 
 def look(prompt: str) -> str:
     """What the program prints for this prompt."""
-    ended = subprocess.run([sys.executable, LOOK], input=prompt, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, LOOK], input=prompt, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return ended.stdout
 
 

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from scheduler.store import run_history
 from scheduler.store.database import (
@@ -150,7 +151,7 @@ def test_the_commands_for_a_damaged_database_can_be_pasted_into_a_shell(tmp_path
     with pytest.raises(StoreError) as refused:
         Store.open(path, check=True)
     commands = str(refused.value).partition("to its place: ")[2]
-    subprocess.run(["/bin/sh", "-c", commands], timeout=120, check=True)
+    subprocess.run(["/bin/sh", "-c", commands], timeout=PATIENCE, check=True)
     names = {each.name for each in folder.iterdir()}
     assert names >= {"a.db.damaged", "a.db.damaged-wal"}
     assert not names & {"a.db", "a.db-wal"}
@@ -226,7 +227,7 @@ def test_a_reader_never_sees_a_half_created_database(tmp_path: Path) -> None:
     results: set[str] = set()
 
     def read_until_it_is_there(path: Path) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 with closing(open_read_only(path)) as connection:
@@ -319,7 +320,7 @@ def test_a_log_without_its_database_counts_as_a_lost_database(tmp_path: Path) ->
         command = str(refused.value).rpartition(": ")[2]
     assert not path.exists()
     path.with_name("a b.db-wal").write_bytes(b"x")
-    subprocess.run(command, shell=True, timeout=120, check=True)
+    subprocess.run(command, shell=True, timeout=PATIENCE, check=True)
     with opened(path) as store:
         add_boot(store)
     assert count_boots(path) == 1

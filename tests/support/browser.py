@@ -10,12 +10,13 @@ from typing import Any
 
 import required_programs
 from axe_playwright_python.sync_playwright import Axe
+from patience import PATIENCE
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 PROGRAM = "chromium-headless-shell"
 WIDTHS = {"phone": 390, "desktop": 1440}
 SCREENS = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
-TIMEOUT = 60_000  # milliseconds
+TIMEOUT = 1000 * PATIENCE  # milliseconds
 expect.set_options(timeout=TIMEOUT)  # a busy machine may need longer than the five seconds of Playwright
 needs_browser = required_programs.needs(PROGRAM)
 

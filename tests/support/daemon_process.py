@@ -18,7 +18,8 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from checkout import HOME
-from warm_start import PATIENCE, Heartbeatd, run_heartbeatd
+from patience import PATIENCE
+from warm_start import Heartbeatd, run_heartbeatd
 
 from scheduler.cli.main import main
 

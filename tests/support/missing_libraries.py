@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from patience import PATIENCE
+
 
 def environment_without(folder: Path, *libraries: str) -> dict[str, str]:
     """The environment variables for `python -S`, which then finds all installed packages but those whose names begin like this."""
@@ -27,6 +29,6 @@ def run_without(folder: Path, libraries: tuple[str, ...], *arguments: str, **var
         env=environment_without(folder, *libraries) | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import urlencode, urlsplit
 
-from daemon_process import PATIENCE
+from patience import PATIENCE
 from web_daemon import WebDaemon
 
 

@@ -14,7 +14,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-PATIENCE = 60.0  # seconds until a wait fails the test
+from patience import PATIENCE
+
 LABELS = 'instance="127.0.0.1:7857",job="heartbeatd"'
 
 

@@ -24,6 +24,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn, Self
 
 from checkout import HOME
+from patience import PATIENCE
 
 MODULES = (
     "scheduler.cli.run",
@@ -32,7 +33,6 @@ MODULES = (
     "scheduler.extras.cluster.remote_executor",
 )
 LARGEST_START = 1 << 17  # bytes
-PATIENCE = 60.0  # seconds until a wait fails the test
 
 
 class Heartbeatd:

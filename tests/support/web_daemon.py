@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from daemon_process import PATIENCE
+from patience import PATIENCE
 from pydantic import TypeAdapter
 from world import World
 

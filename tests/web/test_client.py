@@ -22,6 +22,7 @@ from typing import Any
 import httpx2
 import pytest
 from checkout import HOME
+from patience import PATIENCE
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd import AsyncClient, Client, Event, HeartbeatdError
@@ -155,7 +156,7 @@ def test_programs_of_users_can_be_type_checked() -> None:
 
 def test_the_import_loads_nothing_of_the_engine() -> None:
     code = "import heartbeatd, sys; heartbeatd.Client; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=60, check=True)
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, timeout=PATIENCE, check=True)
     names = set(loaded.stdout.split())
     libraries = {
         "aiohttp",
@@ -393,7 +394,9 @@ THREADS = {  # what happens to a program: its code, and what it prints
 def test_a_program_never_waits_for_its_thread_in_vain(daemon: WebDaemon, program: str) -> None:
     code = "import gc, os, signal, threading, heartbeatd\nclient = heartbeatd.Client()\n" + textwrap.dedent(program)
     environment = {**os.environ, "HEARTBEATD_URL": daemon.server.url, "HEARTBEATD_TOKEN": CHIEF}
-    done = subprocess.run([sys.executable, "-c", code], cwd=HOME, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=HOME, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.stdout, done.stderr) == ("chief\n", "")
 
 

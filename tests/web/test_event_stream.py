@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd.verbs import Pause
@@ -61,7 +62,7 @@ class Reader:
 @contextmanager
 def reading(daemon: WebDaemon, token: str = READER, last_id: str | None = None) -> Iterator[Reader]:
     """A reader, which has received the beginning of the stream."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE)
     try:
         more = {} if last_id is None else {"Last-Event-ID": last_id}
         connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token}"} | more)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from scheduler.system import file_limits
@@ -387,7 +388,7 @@ def test_a_cancelled_wait_does_not_cancel_the_request_in_the_engine(tmp_path: Pa
         with socket.create_connection(("127.0.0.1", port)) as client:
             head = f"POST /api/v1/resume HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKENS['chief']}\r\n\r\n"
             client.sendall(head.encode())
-            reply.result(timeout=120)
+            reply.result(timeout=PATIENCE)
             other.stop()
         assert not waiting.cancelled()
         waiting.set_result([])

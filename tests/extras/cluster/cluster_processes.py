@@ -11,9 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 from daemon_process import run_command
+from patience import PATIENCE
 from warm_start import Heartbeatd
-
-PATIENCE = 60
 
 
 class Cluster:

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import psycopg
 from cluster_comparison import BeatProgram
 from cluster_processes import Cluster
+from patience import PATIENCE
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
 
-PATIENCE = 120.0  # seconds
 EVERY, SLOW_EVERY, WORK, SLOW_WORK = 3, 20, 0.1, 4.0  # seconds
 ALLOWED_SILENCE = 60.0  # seconds, in addition to an agent's interval
 CONFIG = """\

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from patience import PATIENCE
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
@@ -20,7 +21,6 @@ from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop
 
-PATIENCE = 10
 QUEUES = itertools.count(1)
 DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes a while
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from patience import PATIENCE
+
 from scheduler.extras.cluster.job_queue import STATEMENT_TIMEOUT
 from scheduler.system.boot_clock import BootClock
 
-PATIENCE = 60  # seconds of real time after which a test that hangs fails
 LOOK_EVERY = 0.002
 
 

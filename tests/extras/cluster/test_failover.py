@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import required_programs
 from failover_simulation import FailoverSimulation
+from patience import PATIENCE
 from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
@@ -38,7 +39,6 @@ from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import Interrupted
 
-PATIENCE = 60  # seconds
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
 
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import required_programs
 from daemon_process import daemons_in
+from patience import PATIENCE
 from servers.postgres import PostgresServer
 from test_disk_full import CONFIG, Mount, did, failed_turns, mount, slots_without_a_row
 
@@ -46,4 +47,4 @@ def test_on_a_full_disk_of_the_postgresql_server_nothing_runs_and_afterwards_eve
                 assert it.stop() == 0
         finally:
             server.close()
-            subprocess.run(["umount", "--lazy", str(place)], timeout=120, check=False)
+            subprocess.run(["umount", "--lazy", str(place)], timeout=PATIENCE, check=False)

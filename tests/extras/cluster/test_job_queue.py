@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 import required_programs
 from checkout import HOME
+from patience import PATIENCE
 from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 
@@ -208,7 +209,7 @@ def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_no
 
     def cancel_before_the_commit() -> bool:
         answer = cancelling.submit(own.use, lambda queue: queue.withdraw([key], "cancelled"))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not answer.done() and not waits_for_a_lock():
             assert time.monotonic() < deadline
             time.sleep(0.01)

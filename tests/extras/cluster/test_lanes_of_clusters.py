@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import required_programs
 from cluster_processes import Cluster
+from patience import PATIENCE
 from servers.postgres import PostgresServer
 from warm_start import Heartbeatd
 
@@ -24,7 +25,6 @@ from scheduler.model.settings import RemoteQueue
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
-PATIENCE = 60
 QUEUE = 'executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: {lease}}}'
 CONFIG = """\
 state: {state}

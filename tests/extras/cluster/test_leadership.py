@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import cast
 from urllib.parse import urlsplit
 
+import patience
 import psycopg
 import pytest
 import required_programs
@@ -542,7 +543,7 @@ def test_run_once_takes_the_expired_lease_of_a_killed_daemon(address: str, tmp_p
     postgres.query(address, "update heartbeatd._leader set host = 'a', holder = 'killed', epoch = epoch + 1")
     postgres.query(address, EXPIRE)
     command = [sys.executable, "-m", "scheduler", "run", "--once", "-c", str(tmp_path / "config.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.PATIENCE, check=False)
     assert (done.returncode, "leading" in done.stderr) == (0, True)
 
 
@@ -610,7 +611,7 @@ class RealDaemon:
         return str(json.loads((self.folder / "state/daemon.json").read_text("utf-8"))["url"])
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"{self.url()}/metrics", timeout=120) as page:
+        with urllib.request.urlopen(f"{self.url()}/metrics", timeout=patience.PATIENCE) as page:
             return str(page.read(), "utf-8")
 
     def ready(self) -> str:
@@ -627,7 +628,7 @@ class RealDaemon:
 
     def wait_until(self, expected: str) -> None:
         """Wait until it is ready, or not ready for this reason."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience.PATIENCE
         while (found := self.ready()) != expected:
             assert time.monotonic() < deadline, (found, Path(self.log.name).read_text("utf-8"))
             time.sleep(0.1)
@@ -641,7 +642,7 @@ class RealDaemon:
 
     def wait_until_logged(self, words: str) -> None:
         """Wait until the log contains these words."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience.PATIENCE
         while words not in (text := Path(self.log.name).read_text("utf-8")):
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
@@ -695,7 +696,7 @@ def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(
     address: str, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     with closing(RealDaemon(tmp_path / "one", address)) as one, closing(RealDaemon(tmp_path / "two", address)) as two:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience.PATIENCE
         while "ok" not in (one.ready(), two.ready()):
             assert time.monotonic() < deadline, (one.ready(), two.ready())
             time.sleep(0.1)
@@ -801,7 +802,7 @@ def test_a_lease_that_is_lost_between_any_two_statements_of_a_new_leader_loses_a
         daemon = Daemon(config, {})
         for statement in range(1 + step, 200, 16):
             lose_at(daemon, statement)
-            assert daemon.run(until=time.monotonic() + 60) == STANDS_BY_AGAIN
+            assert daemon.run(until=time.monotonic() + patience.PATIENCE) == STANDS_BY_AGAIN
             postgres.query(address, "update heartbeatd._leader set until_at = '-infinity'")
             daemon = Daemon(config, {}, after=daemon)
         assert daemon.run(until=time.monotonic() + 1.5) == 0

@@ -11,6 +11,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 import required_programs
+from patience import PATIENCE
 from servers.postgres import PostgresServer
 from warm_start import Heartbeatd
 from world import MakeWorld, World, all_rows
@@ -134,12 +135,12 @@ def end_within_a_copy(source: str, target: str, locked: str, mode: LiteralString
         other.execute(f"lock table heartbeatd.wake in {mode} mode")
         migrate = Heartbeatd("database", "migrate", source, target)
         waiting = "select count(*) from pg_locks where relation = 'heartbeatd.wake'::regclass and not granted"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while watcher.execute(waiting).fetchone() != (1,):
             assert migrate.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         migrate.kill()
-        migrate.wait(timeout=60)
+        migrate.wait(timeout=PATIENCE)
 
 
 def test_a_copy_to_a_server_that_is_killed_leaves_the_target_empty_and_the_source_unchanged(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import required_programs
+from patience import PATIENCE
 from servers.postgres import EmptyDatabases, PostgresServer
 from world import MakeWorld
 
@@ -394,7 +395,7 @@ def test_nothing_of_the_driver_is_imported_for_a_file(tmp_path: Path) -> None:
         f"open_for_writing(Path({str(tmp_path / 'a.db')!r})).close()\n"
         "print([each for each in sys.modules if each.split('.')[0] in ('psycopg', 'psycopg_pool', 'procrastinate')])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert found.stdout == "[]\n"
 
 

@@ -6,7 +6,8 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from test_systemd import PATIENCE, Manager, Service, config, manager, service
+from patience import PATIENCE
+from test_systemd import Manager, Service, config, manager, service
 
 __all__ = ["manager", "service"]
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 import required_programs
-from cluster_processes import PATIENCE, Cluster
+from cluster_processes import Cluster
+from patience import PATIENCE
 from servers.messages import Models, message, text, tool
 from servers.postgres import PostgresServer
 from servers.scripted import Act, Request, reply

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from scheduler.extras.cluster.worker_guard import END, HEADER, WorkerFile, end_programs_of_dead_workers
 from scheduler.system.log import LOGGER_NAME
@@ -19,7 +20,6 @@ from scheduler.system.orphans import RUN_ID_VARIABLE, WORKER_VARIABLE
 
 pytestmark = pytest.mark.process
 
-PATIENCE = 60
 KILLED = "1-killed"  # the ID of a worker that was killed together with its guard
 LOOK_EVERY = 0.02
 

@@ -27,6 +27,7 @@ import required_programs
 from checkout import HOME
 from cluster_processes import Cluster
 from missing_libraries import run_without
+from patience import PATIENCE
 from remote_bench import RemoteBench, TextCodec
 from run_async import new_http_client
 from servers.postgres import PostgresServer
@@ -57,7 +58,6 @@ from scheduler.work.executor import Done, Interrupted, NeverBegun
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
-PATIENCE = 60
 LEASE = 2.0
 
 
@@ -1410,7 +1410,7 @@ def test_an_interrupted_run_once_that_waits_for_the_queue_ends_with_one_line(tmp
 
 def test_a_daemon_without_workers_imports_nothing_of_the_extra() -> None:
     code = "import sys, scheduler.app, scheduler.cli.run; print({'procrastinate', 'psycopg', 'psycopg_pool'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "set()"
 
 

@@ -18,6 +18,7 @@ import pytest
 from checkout import HOME, SERVERS
 from daemon_process import run_command
 from missing_libraries import environment_without
+from patience import PATIENCE
 from servers.gateway import text_answer as gateway_answer
 from servers.messages import Models, message, text, tool
 from servers.scripted import Act, Request, Server, reply, silence
@@ -42,6 +43,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from patience import PATIENCE
 
 sys.stdin.read()
 provider = TracerProvider(resource=Resource({{"service.name": "the agent"}}))
@@ -151,9 +153,9 @@ def run_once(folder: Path, yaml: str, environ: Mapping[str, str], *options: str)
     (folder / "config.yaml").write_text(yaml, "utf-8")
     command = ["-c", str(folder / "config.yaml"), "run", "--once"]
     if not options:
-        return run_heartbeatd(*command, env=environ, timeout=90)
+        return run_heartbeatd(*command, env=environ, timeout=PATIENCE)
     python = [sys.executable, *options, "-m", "scheduler", *command]
-    return subprocess.run(python, cwd=HOME, env=environ, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(python, cwd=HOME, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def answer_model(request: Request) -> Act:

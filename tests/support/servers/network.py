@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
+from patience import PATIENCE
+
 CLONE_NEWNET = 0x40000000
 HUB = "10.77.0.1"  # the address of this process for all hosts
-PATIENCE = 10.0  # seconds
 
 Cut = Literal["black hole", "reset", "loss to the server", "loss from the server"]
 

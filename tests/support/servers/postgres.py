@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psycopg
 import required_programs
+from patience import PATIENCE
 
 from scheduler.store.locations import open_for_writing
 
-START_PATIENCE = 60.0  # seconds; a server that was killed first recovers
 USERS = ("postgres", "nobody")  # root cannot run the server; the first of these that exists does
 SETTINGS = {
     "listen_addresses": "",
@@ -78,10 +78,10 @@ class PostgresServer:
             stdin=subprocess.DEVNULL, cwd="/", user=None if self._prefix else self._user, env=self._environment(), start_new_session=True,
         )  # fmt: skip
         log.close()
-        deadline = time.monotonic() + START_PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while subprocess.run(
             [self._programs / "pg_isready", "-q", f"-h{self.folder}", "-dpostgres", "-Uheartbeatd"],
-            env=self._environment(), timeout=120, check=False,
+            env=self._environment(), timeout=PATIENCE, check=False,
         ).returncode:  # fmt: skip
             assert time.monotonic() < deadline and self._process.poll() is None, (self.folder / "log").read_text(
                 "utf-8", "replace"
@@ -119,7 +119,7 @@ class PostgresServer:
                 signal.pidfd_send_signal(children[-1], signal.SIGKILL)
             self._end(signal.SIGKILL)
             for each in children:
-                assert select.select([each], [], [], START_PATIENCE)[0], "a process of a killed server has not ended"
+                assert select.select([each], [], [], PATIENCE)[0], "a process of a killed server has not ended"
 
     def restart(self) -> None:
         """Stop and start the server."""
@@ -157,13 +157,13 @@ class PostgresServer:
     def _end(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
-            self._process.wait(timeout=START_PATIENCE)
+            self._process.wait(timeout=PATIENCE)
         self._process = None
 
     def _call(self, program: str, *arguments: str) -> str:
         done = subprocess.run(
             [self._programs / program, *arguments], capture_output=True, text=True, cwd="/", user=self._user,
-            env=self._environment(), timeout=START_PATIENCE, check=False,
+            env=self._environment(), timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
