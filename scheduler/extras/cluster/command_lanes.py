@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
 from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
-from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
+from scheduler.extras.cluster.postgresql import LEADER_LOCK, WRITER_SETTINGS, ServerConnection
 from scheduler.model.expected_error import InputError
 from scheduler.model.settings import RemoteQueue
 from scheduler.store.lane_holds import COMMAND, SERVER_NOW
@@ -25,9 +25,8 @@ T = TypeVar("T")
 KEEPS_PER_LEASE = 10
 COMMAND_HOLD = timedelta(minutes=2)
 
-# An advisory lock, one for each schema. Each transaction of the leader has it in shared mode. A command takes it alone, and thus
-# waits until the transaction of the leader has ended.
-LOCK_LANES = "select pg_advisory_xact_lock(728410, tableoid::int) from _leader"
+# A command takes the lock alone, and thus waits until the transaction of the leader has ended.
+LOCK_LANES = f"select pg_advisory_xact_lock({LEADER_LOCK}, tableoid::int) from _leader"  # noqa: S608 (a constant)
 OTHER = f"select holder from hold where name = ? and holder <> ? and holder like ? and until_at > {SERVER_NOW} limit 1"  # noqa: S608
 HOLD_FOR_COMMAND = (
     f"insert into hold (name, holder, until_at) select ?, ?, {SERVER_NOW} + ? where not exists ({OTHER})"

@@ -9,6 +9,7 @@ from contextlib import suppress
 from math import inf
 
 from scheduler.extras.cluster.postgresql import (
+    LEADER_LOCK,
     SERVER_REPLACED,
     ServerConnection,
     ServerError,
@@ -52,9 +53,8 @@ TAKE = (
 RENEW = (
     "update _leader set until_at = clock_timestamp() + make_interval(secs => ?) where epoch = ? and holder = ? returning epoch"
 )
-# Each transaction of a leader has this advisory lock (ServerStore._check_leadership).
 END_TRANSACTIONS = (
-    "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and classid = 728410 and granted"
+    f"select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and classid = {LEADER_LOCK} and granted"  # noqa: S608
     " and objid = to_regclass('_leader') and mode = 'ShareLock'"
     " and database = (select oid from pg_database where datname = current_database())"
 )

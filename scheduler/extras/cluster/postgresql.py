@@ -69,6 +69,15 @@ IDENTITY = (
     "select left(pg_walfile_name(pg_current_wal_lsn()), 8)",
 )
 NO_RIGHT = "42501"
+# An advisory lock, together with the number of the table `_leader`, so that each schema has one. Each transaction of the leader
+# has it in shared mode.
+LEADER_LOCK = 728_410
+# `for key share` blocks a change of the epoch, which has a unique index, but not the renewal of this daemon's own lease.
+# A command that takes a lane waits for the advisory lock (see command_lanes.py).
+SEE_LEADER = (
+    "select epoch, host, pg_current_xact_id()::text as number,"  # noqa: S608 (a constant)
+    f" pg_advisory_xact_lock_shared({LEADER_LOCK}, tableoid::int) from _leader for key share"
+)
 SERVER_REPLACED = "another database server has taken over, and may lack the last commits"
 
 # What a person has to mend, in the errors of a connection, which have no code. In other languages than English, the daemon waits.
@@ -457,12 +466,7 @@ class ServerStore(Store):
 
     def _check_leadership(self) -> str:
         """Returns the id of the transaction. Raises LeadershipLost if another daemon has led since."""
-        # `for key share` blocks a change of the epoch, which has a unique index, but not the renewal of this daemon's own lease.
-        # A command that takes a lane waits for the advisory lock (see lane_holds.py).
-        row = self._server.execute(
-            "select epoch, host, pg_current_xact_id()::text as number, pg_advisory_xact_lock_shared(728410, tableoid::int)"
-            " from _leader for key share"
-        ).fetchone()
+        row = self._server.execute(SEE_LEADER).fetchone()
         self._check_epoch(row)
         return str(row["number"])
 
