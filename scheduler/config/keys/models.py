@@ -441,7 +441,7 @@ class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
     light_context: bool = key(False, "With `true`, the prompt does not contain the `context` files.", own=True)
     isolated_session: bool = key(True, "With `false`, the prompt contains earlier messages of the agent.", own=True)
     session_keep: Annotated[int, Field(ge=2, le=100, multiple_of=2)] = key(
-        8, "Number of earlier messages in the prompt, with `isolated_session: false`."
+        8, "Number of earlier messages in the prompt, with `isolated_session: false`. They are deleted after `history.keep`."
     )
 
 
