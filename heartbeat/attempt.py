@@ -44,7 +44,6 @@ from heartbeat.spec import (
     Decide,
     Heartbeat,
     ModelRunner,
-    Precheck,
     PromptLimit,
     PythonRunner,
     Runner,
@@ -117,13 +116,17 @@ class _Attempt:
         self.elapsed = elapsed
         self.limit = given.facts.limit or agent.prompt_limit
 
-    async def check_and_call(self) -> AttemptResult:
+    async def check_and_call(self, *, has_workspace: bool = False) -> AttemptResult:
         """Run the precheck, if there is one, and call the agent unless it shows that there is nothing to do.
 
-        The output of the precheck counts as changed if the agent must be called because of `max_age`.
+        The output of the precheck counts as changed if the agent must be called because of `max_age`. `has_workspace`: the folder
+        in which programs run exists. Otherwise it is created. If that fails, the start of the program fails with a better error.
         """
-        check = self.agent.precheck
-        await _make_workspace(self.resources, self.agent.workspace, check or self.agent.runner)
+        check, runner = self.agent.precheck, self.agent.runner
+        uses_tools = isinstance(runner, ModelRunner) and runner.tools is not None
+        if not has_workspace and (check or uses_tools or isinstance(runner, CommandRunner | PythonRunner)):
+            with suppress(OSError):
+                await runners.offload(self.resources, partial(self.agent.workspace.mkdir, parents=True, exist_ok=True))
         if check is None:
             return await self.compose_and_call(None)
         now, looked_at = self.given.facts.now, self.given.memory.looked_at
@@ -249,7 +252,8 @@ class _HeartbeatAttempt(_Attempt):
         obstacle = first_obstacle(self.situation)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=await self.explain(obstacle))
-        return await self.check_and_call()
+        has_read_file = spec.reads_checklist and not isinstance(self.situation.checklist, Skip)
+        return await self.check_and_call(has_workspace=has_read_file)  # a file that was read lies in it: this saves a thread
 
     async def explain(self, obstacle: Skip) -> str | None:
         """Details of an obstacle: why the checklist cannot be read or created, or what is known beforehand."""
@@ -470,13 +474,6 @@ def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta
     if answer.turns is not None:
         return answer.turns or (replace(UNSENT_CALL, failure=answer.failure),)
     return (answer.as_call(runner.provider.name if isinstance(runner, ModelRunner) else None, model, took),)
-
-
-async def _make_workspace(resources: Resources, workspace: Path, program: object) -> None:
-    """Create the folder in which a program will run. If that fails, the start of the program fails with a better error."""
-    if isinstance(program, CommandRunner | PythonRunner | Precheck) or (isinstance(program, ModelRunner) and program.tools):
-        with suppress(OSError):
-            await runners.offload(resources, partial(workspace.mkdir, parents=True, exist_ok=True))
 
 
 def _read_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:

@@ -46,6 +46,25 @@ def precheck_outputs(*outputs: object) -> Callable[[AgentCall], object]:
     return script
 
 
+# --- workspaces -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"checklist": checklist_key("- look")}, {"checklist": "HEARTBEAT.md", "on_missing": "run"}],
+    ids=["checklist in the config", "no checklist"],
+)
+def test_a_program_finds_its_workspace_although_nobody_has_created_it(make_world: MakeWorld, keys: dict[str, str]) -> None:
+    world = make_world(agent(**keys))
+    folder, found = world.folder / "agents/ops", list[bool]()
+    world.scripts["ops"] = lambda _: found.append(folder.is_dir()) or QUIET
+    world.run(minutes=31)
+    folder.rmdir()
+    world.run(minutes=30)
+    assert len(found) > 1
+    assert all(found)
+
+
 # --- missing checklists -----------------------------------------------------------------------------------------------
 
 
