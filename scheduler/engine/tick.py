@@ -326,8 +326,8 @@ class Engine:
         self._requests_before_starts = work.requests_left
         self._clock.forget(ticked.clock)
         self._grown_histories.follow(tick.tx.events, tick.plan.settings.history.runs)
-        in_progress = {claim.run.id: claim for claim in (*self._runs.inflight().values(), *ticked.claims)}
-        self._places.note(in_progress, reading, full=ticked.is_full)
+        holders = (*self._runs.inflight().values(), *ticked.claims) if ticked.is_full else ()
+        self._places.note({claim.run.id: claim for claim in holders}, reading, full=ticked.is_full)
         self.report_available()
         for _, run in work.runs:
             if runs_in_progress.is_unexpected(run.exception):
