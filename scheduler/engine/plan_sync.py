@@ -57,9 +57,9 @@ def find_new_entries(db: sqlite3.Connection, plan: Plan) -> list[Entry]:
 def add_entries(tick: Tick, new: Sequence[Entry], *, at_once: bool) -> None:
     """Add new entries. A fixed interval starts when the entry is first seen, plus its stagger, on a whole second."""
     entries.add_entries(tick.tx, [_row_of_new_entry(tick, entry, at_once=at_once) for entry in new])
-    for entry in new:
+    for entry in (each for each in new if each.kind is Kind.CRON):
         _note_one_time_job(tick.tx, entry)
-        if entry.kind is Kind.CRON and _starts_now(entry, at_once=at_once):
+        if _starts_now(entry, at_once=at_once):
             wake = Wake(entry.name, source=Trigger.MANUAL, sender="once", kind=Kind.CRON)
             wake_starts.accept_wake(tick, entries.get_entry(tick.tx, entry.kind, entry.name), wake)
 
@@ -70,15 +70,14 @@ def _starts_now(entry: Entry, *, at_once: bool) -> bool:
 
 def _row_of_new_entry(tick: Tick, entry: Entry, *, at_once: bool) -> EntryRow:
     """The row of a new entry, which has no ID yet."""
+    schedule = entry.schedule_text
     runs_now = _starts_now(entry, at_once=at_once) and entry.kind is Kind.HEARTBEAT
-    anchor = _anchor_of_new_entry(tick.now, entry.schedule_text)
+    anchor = _anchor_of_new_entry(tick.now, schedule)
     if runs_now and entry.is_open_at(tick.now):
         # This run replaces the first slot, because each run costs money. Outside the active hours the slot stays.
-        anchor += timedelta(seconds=entry_schedule.schedule_parts(entry.schedule_text).get("interval", 0))
-    settled = _settled_at(tick.now, entry.schedule_text) - MILLISECOND
-    row = EntryRow(
-        0, entry.kind, entry.name, _planned_state(entry), entry.schedule_text, tick.now, anchor, settled, slot=None, due_at=None
-    )  # fmt: skip
+        anchor += timedelta(seconds=entry_schedule.schedule_parts(schedule).get("interval", 0))
+    settled, state = _settled_at(tick.now, schedule) - MILLISECOND, _planned_state(entry)
+    row = EntryRow(0, entry.kind, entry.name, state, schedule, tick.now, anchor, settled, slot=None, due_at=None)
     return row._replace(slot=tick.now, due_at=tick.now) if runs_now else planning.with_next_due(tick.tx, row)
 
 
