@@ -286,7 +286,7 @@ class Messages(RuleBasedStateMachine):
         if attempt.channel == LOG:
             return {}
         if attempt.state == "delivered":
-            return self.rules.channel_takes(attempt.channel)
+            return self.rules.channel_takes(attempt.channel, given_up)
         if attempt.state == "dead":
             return self.rules.channel_refuses(attempt.channel, given_up)
         self.pending.add(attempt.key)

@@ -182,14 +182,16 @@ class Rules:
         has_taken_others = self.now - self.delivered_at.get(channel, -DAY) < HOUR
         return {} if waited < HOUR or has_taken_others else self.channel_refuses(channel, given_up)
 
-    def channel_takes(self, channel: str) -> Expected:
+    def channel_takes(self, channel: str, given_up: Set[str] = frozenset()) -> Expected:
+        """A channel took a message. If the end of its problem is `given_up` now, it is sent again when the next one is taken."""
         subject = f"channel {channel}"
         problem = self.problems.get((subject, "undelivered"))
         if problem is None:
             return {}
         if problem.is_open:
             self._end(problem)
-        return self._due(subject, ["undelivered"])
+        lost = {who for who, sent in problem.sent.items() if sent.is_end and sent.message in given_up}
+        return {place: chance for place, chance in self._due(subject, ["undelivered"]).items() if place.recipient not in lost}
 
     def reload(self, subject: str, recipients: list[str], remind: timedelta) -> None:
         self.deliver[subject], self.remind = recipients, remind
