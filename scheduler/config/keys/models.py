@@ -58,7 +58,7 @@ def key(
     some agents may change it only if it is `own`. No token may change it if it is `file_only`: it can run programs, read files,
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
-    `applies_to` is the other key without which it has no effect. `former` are earlier names of a map, for error messages.
+    `applies_to` is the other key without which it has no effect. `former` are earlier names of a map, which still work.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+from heartbeat.words import format_count
 from heartbeatd.state_folder import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
 from scheduler.config.file import inheritance, marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
+from scheduler.config.keys import models
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def read_config_data(
         diagnostics.raise_errors()
         root = MarkedMap()
     _check_line_of_state(root, content, diagnostics)
-    file, root = root, apply_overrides(root, environ, diagnostics)
+    file, root = root, rename_former_keys(apply_overrides(root, environ, diagnostics), diagnostics)
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
     diagnostics.default_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
@@ -113,6 +116,62 @@ def _set_value(node: MarkedMap, steps: list[str], value: object, place: External
         value = _set_value(below or MarkedMap(), rest, value, place, diagnostics)
     marks = {**node.marks, first: node.marks[first] if rest and first in node.marks else (place, place)}
     return MarkedMap({**node, first: value}, marks)
+
+
+def rename_former_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
+    """The config with the present names of keys. One warning names the first former name, and what to write."""
+    found: list[tuple[Position, str, str]] = []
+
+    def at_path(node: object, path: tuple[str, ...], steps: tuple[str, ...]) -> Any:
+        """The node with the keys renamed in the heartbeats or jobs at the end of this path; `*` stands for all names."""
+        if not isinstance(node, MarkedMap):
+            return node
+        if not path:
+            return _with_present_names(node, steps, found, diagnostics)
+        names = node if path[0] == "*" else [name for name in path[:1] if name in node]
+        renamed = {name: new for name in names if (new := at_path(node[name], path[1:], (*steps, name))) is not node[name]}
+        return MarkedMap({**node, **renamed}, node.marks) if renamed else node
+
+    for path in HEARTBEATS_AND_JOBS:
+        root = at_path(root, path, ())
+    if found:
+        place, former, advice = found[0]
+        more = f" (and {format_count(len(found) - 1, 'more former name')})" if len(found) > 1 else ""
+        diagnostics.add_warning(place, former, advice + more)
+    return root
+
+
+HEARTBEATS_AND_JOBS = (
+    ("defaults", "heartbeat"),
+    ("defaults", "agent", "heartbeat"),
+    ("defaults", "cron"),
+    ("agents", "*", "heartbeat"),
+    ("cron", "*"),
+)
+
+
+def _with_present_names(
+    part: MarkedMap, steps: tuple[str, ...], found: list[tuple[Position, str, str]], diagnostics: Diagnostics
+) -> MarkedMap:
+    """A heartbeat or a job with the present names of its keys. `found` gets each former name: position, path, advice."""
+    former_keys = models.former_keys("Heartbeat" if "heartbeat" in steps else "Job")
+    for former in [key for key in part if key in former_keys]:
+        name, value, marks = former_keys[former], part[former], part.marks[former]
+        is_off = former == "on_failure" and value == "none"
+        advice = f"write {name}: {{after: none}}" if is_off else f"move its keys to {name}"  # which may be there already
+        found.append((marks[0], marked_yaml.dotted_path((*steps, former)), f"this key is called {name} now; {advice}"))
+        if is_off:
+            value = MarkedMap({"after": "none"}, {"after": marks})
+        present = part.get(name)
+        if isinstance(present, MarkedMap) and isinstance(value, MarkedMap):
+            for twice in [key for key in value if key in present and value[key] != present[key]]:
+                path = marked_yaml.dotted_path((*steps, former, twice))
+                message = f"this is called {name}.{twice} now, which has another value; remove one of them"
+                diagnostics.add_error(value.marks[twice][0], path, message)
+            value, marks = MarkedMap({**value, **present}, {**value.marks, **present.marks}), part.marks[name]
+        values = {**{key: each for key, each in part.items() if key != former}, name: value}
+        part = MarkedMap(values, {**part.marks, name: marks})
+    return part
 
 
 def agent_defaults(root: MarkedMap) -> MarkedMap:
