@@ -18,6 +18,8 @@ from scheduler.cli.operation_commands import OperationCommand, commands_of_secti
 from scheduler.cli.options import DURATION, NUMBER, TIME, TIME_RULE, CommandFunction, WordOption, WordParam
 from scheduler.system import extras
 
+WATCH_INTERVAL = 2.0  # seconds
+
 
 class GroupWithExtras(click.Group):
     """A group to which extras may add commands, by entry points named PREFIX and the name of the command.
@@ -67,6 +69,15 @@ def command(
 
 
 @command("status:print_status")
+@click.option(
+    "--watch",
+    is_flag=False,
+    flag_value=WATCH_INTERVAL,
+    type=click.FloatRange(0.1, 86400),
+    metavar="[SECONDS]",
+    help=f"Show the status again every SECONDS seconds (default: {WATCH_INTERVAL:g}), until Ctrl-C."
+    " In a terminal, the status is updated in place.",
+)
 @options.reading_options
 def status() -> None:
     """Show what is due, what is running, and whether the daemon is up."""

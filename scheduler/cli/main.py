@@ -61,7 +61,6 @@ FORMER_OPTIONS = {
     "--shard": WITH_SHARDS,
     "--drain": WITH_SHARDS,
     "--diff": "was removed here; `heartbeatd check --diff -c FILE` shows what FILE would change in the active config",
-    "--watch": "was removed; `watch heartbeatd status` shows the status every two seconds",
 }
 FORMER_VARIABLE = "HEARTBEATD_SHARD"
 

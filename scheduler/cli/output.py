@@ -10,7 +10,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
@@ -182,6 +183,26 @@ def print_list(
         click.echo(f"times in {zone_name()}" + (f"; {more:,} more with --limit" if more else ""))
     else:
         click.echo(empty)
+
+
+@contextmanager
+def own_screen() -> Iterator[Callable[[str], None]]:
+    """A function that shows a text on another screen of the terminal, until the block ends. The end of a long text is counted."""
+    from rich.console import Console  # only for this view
+    from rich.live import Live
+    from rich.text import Text
+
+    is_plain = click.get_current_context().color is False
+    console = Console(highlight=False)
+
+    def show(text: str) -> None:
+        lines = (click.unstyle(text) if is_plain else text).split("\n")
+        if (below := len(lines) - console.height) > 0:
+            lines[console.height - 1 :] = [f"and {below + 1} more lines"]
+        live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield show
 
 
 def shorten_to_line(text: str, width: int) -> str:

@@ -1,13 +1,17 @@
-"""Shows in a terminal that a command still works."""
+"""Writes to a terminal in place: that a command still works, and a text that is shown again and again (`status --watch`)."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TextIO
+
+import click
+
+from scheduler.cli import output
 
 DELAY = 2.0  # seconds
 INTERVAL = 1.0  # seconds
@@ -44,3 +48,16 @@ def _report(what: str, stream: TextIO, delay: float, over: threading.Event) -> N
     if is_shown:
         stream.write(f"\r{CLEAR_LINE}")
         stream.flush()
+
+
+def show_repeatedly(make_lines: Callable[[], Iterable[str]], interval: float, *, in_place: bool) -> None:
+    """Show lines again every `interval` seconds, until Ctrl-C: on a terminal `in_place`, else one text after the other."""
+    text, in_place = "", in_place and sys.stdout.isatty()
+    with suppress(KeyboardInterrupt), output.own_screen() if in_place else nullcontext(click.echo) as show:
+        while True:
+            text = "\n".join(make_lines())
+            show(text)
+            sys.stdout.flush()
+            time.sleep(interval)
+    if in_place:
+        click.echo(text)

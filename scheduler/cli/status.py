@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import click
 
@@ -21,7 +22,7 @@ from heartbeatd.answers import (
     SpendToday,
     Status,
 )
-from scheduler.cli import daemon_files
+from scheduler.cli import daemon_files, progress
 from scheduler.cli.daemon_files import DaemonFiles, DaemonProcess, Source
 from scheduler.cli.output import (
     Column,
@@ -66,8 +67,15 @@ STARTS_AND_STALLS = (*STARTS, "frozen")  # of the leader; the other problems hav
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
-def print_status(source: Source) -> None:
-    """Print the status."""
+def print_status(watch: float | None, source: Source) -> None:
+    """Print the status, once or every `watch` seconds."""
+    if watch is None:
+        click.echo("\n".join(_status_lines(source)))
+    else:
+        progress.show_repeatedly(partial(_status_lines, source), watch, in_place=source.form == "text")
+
+
+def _status_lines(source: Source) -> Iterator[str]:
     files, now = source.files, utc_now()
     up = daemon_files.find_running_daemon(files)
     reserved = 0 if files.server else disk_reserve.reserved_bytes(files.database)
@@ -79,7 +87,7 @@ def print_status(source: Source) -> None:
     standby = daemon_files.describe_standby(files, up, leader) if up else None
     if source.form == "json":
         as_json = _status_data(data, up, standby, leader.host if leader else None) | {"refused_starts": _refused_starts(files)}
-        click.echo(json.dumps(as_json, indent=2))
+        yield json.dumps(as_json, indent=2)
         return
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
@@ -89,9 +97,9 @@ def print_status(source: Source) -> None:
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if files.may_exist else ()),
     ):
-        click.echo("\n".join(_wrap_fact(fact)))
+        yield from _wrap_fact(fact)
     for text in _entry_lines(data, now) if files.may_exist else ():
-        click.echo(text)
+        yield from text.split("\n")
 
 
 def _wrap_fact(fact: str | Fact) -> list[str]:

@@ -79,10 +79,6 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
             ["plan", "--diff", "edited.yaml"],
             "heartbeatd: the option --diff was removed here; `heartbeatd check --diff -c FILE` shows what FILE would change in the active config; see `heartbeatd plan --help`",
         ),
-        (
-            ["status", "--watch"],
-            "heartbeatd: the option --watch was removed; `watch heartbeatd status` shows the status every two seconds; see `heartbeatd status --help`",
-        ),
         (["run", "--shard=1"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd run --help`"),
         (["run", "--drain"], f"heartbeatd: the option --drain {NO_SHARDS}; see `heartbeatd run --help`"),
     ],

@@ -1,13 +1,15 @@
-"""`logs` lists what happened, and follows what happens next until Ctrl-C."""
+"""`logs` lists what happened and follows what happens next; `status --watch` shows the status again and again. Ctrl-C ends both."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
@@ -94,10 +96,10 @@ def test_no_database_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @contextmanager
-def started(*words: object) -> Iterator[subprocess.Popen[str]]:
-    environ = {"PYTHONPATH": str(HOME), "COLUMNS": "200", "LC_ALL": "C.UTF-8"}
+def started(*words: object, stdout: int = subprocess.PIPE, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    environ = {"PYTHONPATH": str(HOME), "TERM": "xterm", "COLUMNS": "200", "LINES": "40", "LC_ALL": "C.UTF-8", **environ}
     process = subprocess.Popen(
-        [sys.executable, "-c", CODE, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True
+        [sys.executable, "-c", CODE, *map(str, words)], stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True
     )
     try:
         yield process
@@ -126,3 +128,29 @@ def test_logs_follow_prints_new_events_until_ctrl_c(world: World) -> None:
         assert "agent/ops" in read_until(process.stdout, "alert")
         code, err = interrupt(process)
     assert (code, "Traceback" in err) == (0, False)
+
+
+def test_status_watch_prints_one_status_after_the_other_in_a_pipe(world: World) -> None:
+    with started("-c", world.config, "status", "--watch", "0.1") as process:
+        assert process.stdout
+        for _ in range(3):
+            assert read_until(process.stdout, "daemon:").startswith("daemon: ")
+        code, err = interrupt(process)
+    assert (code, err) == (0, "")
+
+
+def test_status_watch_redraws_a_terminal_in_place_and_leaves_the_last_status(world: World) -> None:
+    mine, theirs = pty.openpty()
+    with started("-c", world.config, "status", "--watch", "0.1", stdout=theirs) as process:
+        os.close(theirs)
+        screen = b""
+        while screen.count(b"\x1b[H") < 3:
+            screen += os.read(mine, 65536)
+        code, err = interrupt(process)
+    with suppress(OSError):  # at the end of the output
+        while True:
+            screen += os.read(mine, 65536)
+    os.close(mine)
+    assert (code, err) == (0, "")
+    assert screen.startswith(b"\x1b[?1049h\x1b[H")
+    assert b"daemon" in screen.partition(b"\x1b[?1049l")[2]
