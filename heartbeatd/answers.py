@@ -1072,23 +1072,26 @@ class CostChange(ResponseBody):
 
 
 class ScheduleChange(ResponseBody):
-    """An entry whose schedule changes, as agent/NAME or cron/NAME: its next run, and its runs in a week."""
+    """An entry whose schedule changes, as agent/NAME or cron/NAME: its next run, and its runs in a week and in `span_s`."""
 
     name: str
     before: Time | None
     after: Time | None
     runs_a_week: RunsChange
+    runs: RunsChange | None = None
 
 
 class ConfigForecast(ResponseBody):
     """What other settings would change. `usd_a_day` is the highest possible cost of a day; null in it means no limit.
 
-    `runs_a_week` are the scheduled runs of the next seven days, without wakes.
+    `runs_a_week` are the scheduled runs of the next seven days, without wakes. `runs` are those of `span_s` seconds.
     """
 
     next: list[ScheduleChange]
     runs_a_week: RunsOfKinds
     usd_a_day: CostChange | None
+    runs: RunsOfKinds | None = None
+    span_s: float | None = None
 
 
 class TokenSums(EntryPart):

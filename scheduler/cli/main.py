@@ -57,11 +57,7 @@ FORMER_COMMANDS = {
     "conditions": "is now `heartbeatd problems`, and `heartbeatd problems close` closes a problem",
     "reshard": WITH_SHARDS,
 }
-FORMER_OPTIONS = {
-    "--shard": WITH_SHARDS,
-    "--drain": WITH_SHARDS,
-    "--diff": "was removed here; `heartbeatd check --diff -c FILE` shows what FILE would change in the active config",
-}
+FORMER_OPTIONS = ("--shard", "--drain")
 FORMER_VARIABLE = "HEARTBEATD_SHARD"
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.
@@ -128,7 +124,7 @@ def _format_usage_error(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "heartbeatd"
     message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and error.option_name in FORMER_OPTIONS:
-        message = f"the option {error.option_name} {FORMER_OPTIONS[error.option_name]}"
+        message = f"the option {error.option_name} {WITH_SHARDS}"
     return f"heartbeatd: {message}; see `{where} --help`"
 
 

@@ -230,7 +230,16 @@ the next scheduled time. Times are then in the time zone of the agent or job, al
     "GetPlan": Shape(
         "show_plan:print_plan",
         (_name(required=False),),
-        (_flag("Instead, show the maximum cost of one day, for each agent and job and in total.", "--worst"),),
+        (
+            _flag("Instead, show the maximum cost of one day, for each agent and job and in total.", "--worst"),
+            click.Option(
+                ["--diff", "other"],
+                type=click.Path(path_type=Path, dir_okay=False),
+                metavar="FILE",
+                help="Instead, show what the config FILE would change: keys, next runs, runs a week, and maximum cost of a day."
+                " With NAME, only for this agent or job. With --for, runs are counted for this time instead of a week.",
+            ),
+        ),
         """With NAME, each run of that agent or job is on its own line. The times of agents and jobs with an interval depend on a
 start time that is stored in the database. Without a database, the plan assumes that the daemon starts now for the first time.
 Days and local times are in the time zone of each agent or job.""",

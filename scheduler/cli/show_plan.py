@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import date, datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
@@ -45,13 +46,21 @@ NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of fu
 TimedRow = tuple[datetime, list[str]]  # the time by which the row is sorted, and its cells
 
 
-def print_plan(make: Make[GetPlan], name: str | None, worst: bool, source: Source) -> None:
-    """Print the plan, or the maximum cost of a day."""
+def print_plan(make: Make[GetPlan], name: str | None, worst: bool, other: Path | None, source: Source) -> None:
+    """Print the plan, the maximum cost of a day, or what another config would change."""
     files, now, asked = daemon_files.locate_files(source.config, source.state), output.utc_now(), make()
     try:
         begin, until = forecast.period_of(asked, now)
     except ValueError as error:
         raise InputError(f"--{error}") from None
+    if other is not None:
+        from scheduler.cli import config_preview
+
+        preview = config_preview.preview_files(source, other, name, asked.for_)
+        print_answer(preview.data, source.form, preview.lines)
+        if source.form == "text":
+            config_preview.print_schedules(preview, asked.for_)
+        return
     if worst:
         _print_worst_day(source)
         return

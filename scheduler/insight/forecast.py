@@ -16,6 +16,7 @@ from heartbeatd.answers import (
     ClockChange,
     ConfigForecast,
     CostChange,
+    DailyMaximum,
     DayTotals,
     PlanForecast,
     PlannedDay,
@@ -219,36 +220,62 @@ def _clock_changes(zones: Iterable[ZoneInfo], begin: datetime, end: datetime) ->
 # --- what another config would change ---------------------------------------------------------------------------------
 
 
-def foresee_changes(db: sqlite3.Connection, found: ConfigComparison, now: datetime) -> ConfigForecast:
-    """What the new settings of a comparison would change."""
+def foresee_changes(
+    db: sqlite3.Connection, found: ConfigComparison, now: datetime, only: Key | None = None, span: timedelta = A_WEEK
+) -> ConfigForecast:
+    """What the new settings of a comparison would change. `only`: for this entry. Another `span` than a week is counted too."""
     plans = make_plan(found.old), make_plan(found.new)
-    seen = [{(each.course.kind, each.course.name): each for each in forecast_entries(db, plan, now)} for plan in plans]
+    seen = [_forecasts(db, plan, now, only) for plan in plans]
     keys = sorted({*seen[0], *seen[1]})
-    weeks = [Counter({key: each.count(now, now + A_WEEK) for key, each in side.items()}) for side in seen]
-    costs = [compute_daily_maximum(settings, now) for settings in (found.old, found.new)]
-    agents, jobs = (_runs_of(weeks, [key for key in keys if key[0] is kind]) for kind in (Kind.HEARTBEAT, Kind.CRON))
-    return ConfigForecast(
+    weeks = [_count_runs(side, now, A_WEEK) for side in seen]
+    spans = [_count_runs(side, now, span) for side in seen] if span != A_WEEK else []
+    costs = [_maximum(compute_daily_maximum(settings, now), only) for settings in (found.old, found.new)]
+    foreseen = ConfigForecast(
         next=[
             ScheduleChange(
                 name=Kind(key[0]).label_of(key[1]),
                 before=_next_run(seen[0].get(key), now),
                 after=_next_run(seen[1].get(key), now),
                 runs_a_week=_runs_of(weeks, [key]),
+                **({"runs": _runs_of(spans, [key])} if spans else {}),
             )
             for key in keys
             if _is_moved(plans, key)
         ],
-        runs_a_week=RunsOfKinds(agents=agents, jobs=jobs),
-        usd_a_day=CostChange(before=costs[0].usd_per_day, after=costs[1].usd_per_day)
-        if costs[0].entries or costs[1].entries
-        else None,
+        runs_a_week=_runs_of_kinds(weeks, keys),
+        usd_a_day=CostChange(before=costs[0][0], after=costs[1][0]) if costs[0][1] or costs[1][1] else None,
     )
+    if spans:
+        foreseen.runs, foreseen.span_s = _runs_of_kinds(spans, keys), span.total_seconds()
+    return foreseen
+
+
+def _forecasts(db: sqlite3.Connection, plan: Plan, now: datetime, only: Key | None) -> dict[Key, EntryForecast]:
+    found = {(each.course.kind, each.course.name): each for each in forecast_entries(db, plan, now)}
+    return {key: each for key, each in found.items() if only in (None, key)}
+
+
+def _count_runs(seen: Mapping[Key, EntryForecast], now: datetime, span: timedelta) -> Counter[Key]:
+    return Counter({key: each.count(now, now + span) for key, each in seen.items()})
 
 
 def _runs_of(counts: Iterable[Counter[Key]], keys: Iterable[Key]) -> RunsChange:
     """The runs of these entries before and after."""
     before, after = (sum(side[key] for key in keys) for side in counts)
     return RunsChange(before=before, after=after)
+
+
+def _runs_of_kinds(counts: Iterable[Counter[Key]], keys: Iterable[Key]) -> RunsOfKinds:
+    agents, jobs = (_runs_of(counts, [key for key in keys if key[0] is kind]) for kind in (Kind.HEARTBEAT, Kind.CRON))
+    return RunsOfKinds(agents=agents, jobs=jobs)
+
+
+def _maximum(found: DailyMaximum, only: Key | None) -> tuple[float | None, bool]:
+    """The highest possible cost of a day, of all entries or of this one, and whether any of them calls an agent."""
+    if only is None:
+        return found.usd_per_day, bool(found.entries)
+    costs = [each.usd_per_day for each in found.entries if (each.kind, each.name) == only]
+    return (None if None in costs else sum(cost or 0 for cost in costs)), bool(costs)
 
 
 def _is_moved(plans: tuple[Plan, Plan], key: Key) -> bool:

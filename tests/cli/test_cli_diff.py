@@ -1,4 +1,4 @@
-"""`check --diff` and `reload --dry-run` show what an edited config would change, with the daemon up and down."""
+"""`check --diff`, `reload --dry-run` and `plan --diff` show what an edited config would change, with the daemon up and down."""
 
 from __future__ import annotations
 
@@ -200,8 +200,33 @@ def test_the_overrides_of_the_daemon_apply_to_the_copy_too(config: Path, monkeyp
     assert call(config, "check", "--diff").stdout.splitlines()[1] == "agent/a00: heartbeat.interval 3h -> 30m"
 
 
-def test_a_secret_that_may_have_changed_is_not_called_the_same(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The stored copy has no secrets, so that a comparison with it cannot show another one."""
+def test_plan_diff_compares_two_files_without_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--diff", str(edited(config)), "-c", str(config)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "37 agents: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00" in "\n".join(shown)
+    assert any(line.split()[0] == "agent/a00" and line.split()[-2:] == ["196", "126"] for line in shown if line)
+    assert shown[-1] == "and 17 more; --format json lists all"
+
+
+def test_plan_diff_of_one_agent_counts_its_runs_in_a_given_time(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare = ["plan", "--diff", str(edited(config)), "-c", str(config)]
+    assert main([*compare, "a07", "--for", "7d"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "agent/a07: heartbeat.active_hours 08:00-22:00 -> 09:00-18:00" in shown
+    assert "runs a week: agents 196 -> 126" in shown
+    assert main([*compare, "agent/a07", "--for", "48h"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "runs in 2d: agents 56 -> 36" in shown
+    assert shown[-2].split()[-4:] == ["RUNS", "IN", "2d", "THEN"]
+    assert (shown[-1].split()[0], shown[-1].split()[-2:]) == ("agent/a07", ["56", "36"])
+    assert main([*compare, "night1", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == []
+    assert main([*compare, "nobody"]) == 2
+    assert "nobody" in capsys.readouterr().err
+
+
+def test_a_secret_that_changed_is_named_where_both_files_have_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The stored copy has no secrets, so that a comparison with it cannot show another one, and must not call it the same."""
     config.write_text(FORTY + "providers: {anthropic: {api_key: first-secret-key}}\n")
     copy = edited(config, config.read_text().replace("first", "second"))
     world = World(config.parent, config.read_text())
@@ -211,6 +236,7 @@ def test_a_secret_that_may_have_changed_is_not_called_the_same(config: Path, cap
     world.stop()
     state = ("--state", str(world.state))
     for words, expected in (
+        (("plan", "--diff", str(copy), "-c", str(config)), ["providers.anthropic.api_key *** -> *** (another value)"]),
         (("check", "--diff", "-c", str(config), *state), ["nothing changes"]),
         (("check", "--diff", "-c", str(copy), *state), ["nothing changes", NOT_COMPARED]),
     ):
@@ -225,6 +251,6 @@ def test_a_secret_that_may_have_changed_is_not_called_the_same(config: Path, cap
         assert "secret-key" not in shown.out + shown.err
 
 
-def test_without_a_database_the_error_names_the_option_for_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_database_the_commands_name_another_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--diff", "-c", str(config)]) == 2
-    assert "--state names the one of the daemon" in capsys.readouterr().err
+    assert "`heartbeatd plan --diff FILE` compares two files" in capsys.readouterr().err
