@@ -148,7 +148,6 @@ def test_help_imports_no_library_but_click() -> None:
 import click, sys
 from scheduler.cli.main import commands, main
 from scheduler.cli.operation_commands import OperationCommand
-from patience import PATIENCE
 
 def show_help(command, *words):
     main([*words, "--help"])

@@ -15,7 +15,6 @@ from patience import PATIENCE
 
 MODULE = """
 import click
-from patience import PATIENCE
 
 @click.command()
 def greet():

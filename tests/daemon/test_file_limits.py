@@ -65,7 +65,6 @@ def test_a_config_that_needs_more_open_files_than_allowed_causes_a_warning(
 FILLED = """
 import logging, os, resource, sys
 from scheduler.system import file_limits, log
-from patience import PATIENCE
 log.set_up_log(sys.stdout)
 seconds = [0.0]
 files = file_limits.FileDescriptors(lambda: seconds[0])

@@ -205,7 +205,6 @@ def _command(script: str, env: dict[str, str]) -> dict[str, Any]:
 
 AGENT = """\
 import os
-from patience import PATIENCE
 
 def ask(run):
     raise RuntimeError(dict(os.environ))

@@ -43,7 +43,6 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from patience import PATIENCE
 
 sys.stdin.read()
 provider = TracerProvider(resource=Resource({{"service.name": "the agent"}}))
