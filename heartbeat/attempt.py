@@ -350,11 +350,11 @@ class _HeartbeatAttempt(_Attempt):
         return _combine_answers(self.spec, answers, result) if answers.was_asked_again else result
 
     def may_ask(self, question: Prompt, calls: Sequence[Call]) -> bool:
-        """Whether the time of the attempt and its reservation in the budget allow another call, after these calls."""
+        """Whether the time of the attempt, and its reservation in the budget or the limit of its prompt, allow another call."""
         if self.timeout - self.elapsed() < MIN_TIME_LEFT:
             return False
         if not self.given.has_budget:
-            return True
+            return self.limit.count(*self.texts(question)) <= self.limit.tokens
         limits, runner = self.given.turns, self.spec.runner
         if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
             return False

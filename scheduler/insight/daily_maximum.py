@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -92,7 +92,17 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             # One slot of the previous day may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
             most = budget.attempt_usage(beat, settings.prices, *_run_limits(settings, Kind.HEARTBEAT, beat.name))
+            if (Kind.HEARTBEAT, beat.name) not in settings.allowances:
+                most = _with_further_calls(most, beat.ask_again)
             yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
+
+
+def _with_further_calls(attempt: AttemptUsage, ask_again: int) -> AttemptUsage:
+    """The maximum without a budget: no reservation limits the further calls of the agent's model for an incomplete answer."""
+    if not attempt.model_calls:
+        return attempt
+    *before, last = attempt.model_calls
+    return replace(attempt, model_calls=(*before, replace(last, turns=last.turns * (1 + ask_again))))
 
 
 def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:

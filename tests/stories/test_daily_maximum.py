@@ -64,7 +64,12 @@ def test_the_maximum_includes_every_run_that_a_wake_may_start(tmp_path: Path) ->
 def test_without_a_budget_the_number_of_attempts_limits_the_cost_of_a_day(tmp_path: Path) -> None:
     (ops,) = maximum(tmp_path, "budget: unlimited, interval: 24h").entries
     assert (ops.runs, ops.attempts, ops.by) == (4, 4 * 6, "runs")  # three attempts, and three crashes
-    assert ops.usd_per_day == pytest.approx(24 * MAX_COST)
+    assert ops.usd_per_day == pytest.approx(24 * 3 * MAX_COST)  # two further calls if an answer is incomplete
+
+
+def test_without_a_budget_an_agent_that_is_not_asked_again_costs_one_call_an_attempt(tmp_path: Path) -> None:
+    (ops,) = maximum(tmp_path, "budget: unlimited, interval: 24h, ask_again: 0").entries
+    assert ops.usd_per_attempt == pytest.approx(MAX_COST)
 
 
 def test_the_lower_of_budget_and_attempts_is_the_maximum_cost(tmp_path: Path) -> None:

@@ -295,6 +295,8 @@ def test_without_a_precheck_a_problem_that_is_left_out_is_asked_for(make_world: 
     [
         ("", 1900, 2),
         (", ask_again: 0", 60, 1),
+        (", max_input_tokens: 800", 60, 2),
+        (", max_input_tokens: 400", 60, 1),  # the first prompt fits, and the question with the first answer does not
         (", budget: {usd_per_day: 1}", 1900, 2),  # the reservation is enough for two short calls
         (", budget: {tokens_per_run: 4600}", 60, 2),
         (", budget: {tokens_per_run: 4600}", 1900, 1),  # and here for one
