@@ -54,9 +54,9 @@ RENEW = (
     "update _leader set until_at = clock_timestamp() + make_interval(secs => ?) where epoch = ? and holder = ? returning epoch"
 )
 END_TRANSACTIONS = (
-    f"select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and classid = {LEADER_LOCK} and granted"  # noqa: S608
-    " and objid = to_regclass('_leader') and mode = 'ShareLock'"
-    " and database = (select oid from pg_database where datname = current_database())"
+    "select pg_terminate_backend(pid) from pg_locks, _leader where until_at <= clock_timestamp()"  # noqa: S608 (a constant)
+    f" and locktype = 'advisory' and classid = {LEADER_LOCK} and objid = _leader.tableoid and objsubid = 2"
+    " and database = (select oid from pg_database where datname = current_database()) and mode = 'ShareLock' and granted"
 )
 RELEASE = "update _leader set until_at = '-infinity' where epoch = ? and holder = ?"
 
@@ -100,11 +100,12 @@ class Leadership:
                 return f"{seen['host'] or 'another daemon'} led until now"
             row = self._connect().execute(TAKE, (self._holder, self._host, LEASE, seen["epoch"])).fetchone()
         except ServerError as error:
-            if error.sqlstate == LOCKED:
-                self._end_transactions_of_former_leader()
+            if error.sqlstate == LOCKED and self._ends_transactions_of_former_leader():
                 return str(error)
             self._disconnect()
             self._expired = None
+            if error.sqlstate == LOCKED:  # by another program, or this user may not end the transaction
+                return str(error)
             if not error.is_passing or error.sqlstate == "42P01":
                 raise StoreError(f"cannot use {describe_server(self._url)}: {error}") from error
             raise DatabaseUnavailable(str(error)) from error
@@ -114,13 +115,16 @@ class Leadership:
         self._server = read_server_identity(self._connect())
         return None
 
-    def _end_transactions_of_former_leader(self) -> None:
-        """End what locks an expired lease: a leader that was frozen in a transaction.
+    def _ends_transactions_of_former_leader(self) -> bool:
+        """End what locks an expired lease: a leader that was frozen in a transaction. Returns whether there was one.
 
-        If it was frozen while it sent many statements at once, no timeout of the server ends the transaction.
+        If it was frozen while it sent many statements at once, no timeout of the server ends the transaction. A leader that has
+        renewed the lease in the meantime keeps its transaction.
         """
-        with suppress(ServerError):  # this user may not end it
-            self._connect().execute(END_TRANSACTIONS)
+        try:
+            return bool(self._connect().execute(END_TRANSACTIONS).fetchall())
+        except ServerError:
+            return False
 
     @property
     def is_confirmed(self) -> bool:

@@ -274,6 +274,37 @@ def test_the_transaction_of_a_frozen_leader_is_ended_before_another_daemon_leads
     assert boots.all_boots(other.connection) == []
 
 
+def test_a_leader_that_renews_its_expired_lease_during_a_long_transaction_keeps_the_transaction(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    (one, store), (two, _) = hosts.add("one"), hosts.add("two")
+    lead(one, store)
+    postgres.query(address, EXPIRE)
+    two.try_to_lead()
+    hosts.clock.now += PATIENCE
+    with store.transaction() as db, ThreadPoolExecutor() as pool:
+        db.execute(ONE_BOOT)
+        standby = pool.submit(two.try_to_lead)
+        while not postgres.query(address, "select 1 from pg_locks where not granted"):
+            assert not standby.done()
+        assert one._renew() is None
+        assert "lock timeout" in str(standby.result())
+    assert two.try_to_lead() == "one leads"
+    assert len(boots.all_boots(store.connection)) == 1
+
+
+def test_a_command_says_so_if_another_program_locks_an_expired_lease(
+    hosts: Hosts, address: str, postgres: PostgresServer
+) -> None:
+    one, store = hosts.add("one")
+    lead(one, store)
+    postgres.query(address, EXPIRE)
+    with psycopg.connect(address) as other, hosts.clock.passing():
+        other.execute("select 1 from heartbeatd._leader for update")
+        with pytest.raises(DatabaseUnavailable, match="lock timeout"):
+            lead_for_a_command(address, "command", hosts.clock)
+
+
 def test_a_leader_that_is_frozen_while_it_reads_many_rows_does_not_keep_another_one_from_leading() -> None:
     """The server waits in the transaction until they are received. None of the timeouts of PostgreSQL ends that."""
     with socket.create_server(("127.0.0.1", 0)) as free:
