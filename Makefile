@@ -31,10 +31,10 @@ waiting-tests = $(filter $(WAITING),$(TESTS:/=))
 other-tests = $(filter-out $(WAITING),$(TESTS:/=))
 
 # All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Tests that wait run beside those that compute, which have a
-# lower priority and use the time that is left. The output of those that wait comes last.
+# lower priority and use the time that is left. The output of those that wait comes last. Without `env`, the shell would let them ignore Ctrl-C.
 test: .venv/ready
-	$(if $(and $(waiting-tests),$(other-tests)),output=$$(mktemp) && trap 'rm -f "$$output"' EXIT && trap 'exit 1' INT TERM && { \
-	  $(wait-for-tests) >"$$output" 2>&1 & failed=0; nice -n 5 $(compute-tests) || failed=1; \
+	$(if $(and $(waiting-tests),$(other-tests)),output=$$(mktemp) && trap 'rm -f "$$output"' EXIT && trap 'wait; exit 1' INT && { \
+	  env --default-signal=INT $(wait-for-tests) >"$$output" 2>&1 & trap 'kill -INT $$!; wait; exit 1' TERM; failed=0; nice -n 5 $(compute-tests) || failed=1; \
 	  wait $$! || failed=1; cat "$$output"; exit $$failed; },$(if $(waiting-tests),$(wait-for-tests),$(compute-tests)))
 
 wait-for-tests = $(BIN)/python -m pytest -n $$((2 * $(CORES))) --dist loadfile $(waiting-tests)
