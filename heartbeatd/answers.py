@@ -764,12 +764,12 @@ class Preconditions(EntryPart):
 
 
 class LoggedEvent(EntryBody):
-    """Something that happened: what (`event`), to which agent or job, and how it ended (`result`)."""
+    """Something that happened: what (`event`), to what (an agent or a job, or another subject of a problem), and its `result`."""
 
     at: Time
     event: Literal["run", "skip", "start", "message", "problem", "daemon", "config"]
     id: int | None
-    kind: EntryKind | None
+    kind: EntryKind | Literal["provider", "channel", "daemon"] | None
     name: str | None
     result: str
     detail: str | None

@@ -20,7 +20,7 @@ from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zo
 from scheduler.insight import reload_history
 from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run
-from scheduler.model.outcome import Kind
+from scheduler.model.problem import Subject
 from scheduler.store import boots, overviews
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
@@ -122,7 +122,7 @@ def _format_event(event: LoggedEvent) -> Iterator[str]:
     level = _level(event)
     at = format_time(event.at)
     yield paint(at, level) if level is Level.PLANNED else at
-    yield Kind(event.kind).label_of(event.name) if event.kind and event.name else event.event
+    yield Subject(event.kind, event.name).label if event.kind and event.name else event.event
     text, detail, error = _describe(event)
     more = f": {one_line(error)}" if error else ""
     yield paint(text, level) + (f" {one_line(detail)}" if detail else "") + more

@@ -19,7 +19,15 @@ from checkout import HOME
 from patience import PATIENCE
 from world import MakeWorld, World
 
+from heartbeat.findings import Severity
 from scheduler.cli.main import main
+from scheduler.engine.problems import after_finding
+from scheduler.engine.requests import NoteRejectedConfig
+from scheduler.model.circuit import Circuit
+from scheduler.model.problem import Finding, Subject
+from scheduler.model.settings import Target
+from scheduler.store import problems
+from scheduler.store.transaction import Transaction
 
 CODE = "import sys; from scheduler.cli.main import main; sys.exit(main())"
 CONFIG = """\
@@ -65,6 +73,22 @@ def test_logs_lists_runs_messages_problems_and_boots_in_order(call: Call) -> Non
     assert any(text.startswith("agent/idle  skipped checklist_empty (") for text in texts)
     assert any(text.startswith("cron/tick  failed exit") for text in texts)
     assert any(text.startswith("daemon  started") for text in texts)
+
+
+def test_logs_lists_problems_of_the_daemon_of_channels_and_of_providers(world: World, call: Call) -> None:
+    found = Finding("refused", Severity.CRITICAL, "no credit", "payment", "payment")
+    with world.store.transaction() as db:
+        tx = Transaction(db, datetime.now(UTC), "me")
+        for subject in (Subject.of_circuit(Circuit("openai")), Subject.of_target(Target("hook"))):
+            problems.save_problem(tx, after_finding(None, subject, found, tx.now))
+    world.request(NoteRejectedConfig("config.yaml:9:1: agentz: unknown key", "file watch"))
+    world.run(minutes=1)
+    texts = [line[21:] for line in call("logs", "-n", "100")]
+    assert {"provider/openai  problem opened refused: no credit", "channel/hook  problem opened refused: no credit"} < {*texts}
+    assert any(text.startswith("daemon  problem opened config: config.yaml:9:1") for text in texts)
+    assert any(text.startswith("daemon  message delivered to log (message ") for text in texts)
+    kinds = {json.loads(line)["kind"] for line in call("logs", "-n", "100", "--format", "json")}
+    assert kinds == {"heartbeat", "cron", "provider", "channel", "daemon", None}
 
 
 def test_logs_of_a_name_lists_this_entry_and_the_daemon(call: Call) -> None:
