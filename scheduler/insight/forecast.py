@@ -230,17 +230,18 @@ def foresee_changes(
     weeks = [_count_runs(side, now, A_WEEK) for side in seen]
     spans = [_count_runs(side, now, span) for side in seen] if span != A_WEEK else []
     costs = [_maximum(compute_daily_maximum(settings, now), only) for settings in (found.old, found.new)]
+    moved = {key: [_next_run(side.get(key), now) for side in seen] for key in keys if _is_moved(plans, key)}
     foreseen = ConfigForecast(
         next=[
             ScheduleChange(
                 name=Kind(key[0]).label_of(key[1]),
-                before=_next_run(seen[0].get(key), now),
-                after=_next_run(seen[1].get(key), now),
+                before=before,
+                after=after,
                 runs_a_week=_runs_of(weeks, [key]),
                 **({"runs": _runs_of(spans, [key])} if spans else {}),
             )
-            for key in keys
-            if _is_moved(plans, key)
+            for key, (before, after) in moved.items()
+            if before or after
         ],
         runs_a_week=_runs_of_kinds(weeks, keys),
         usd_a_day=CostChange(before=costs[0][0], after=costs[1][0]) if costs[0][1] or costs[1][1] else None,

@@ -225,6 +225,18 @@ def test_plan_diff_of_one_agent_counts_its_runs_in_a_given_time(config: Path, ca
     assert "nobody" in capsys.readouterr().err
 
 
+def test_an_entry_that_runs_neither_before_nor_after_a_change_is_not_among_the_next_runs(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    World(config.parent, config.read_text()).stop()
+    config.write_text(HEAD + AGENT.format(name="a", more=", heartbeat: {enabled: false}") + AGENT.format(name="b", more=""))
+    copy = edited(config, config.read_text().replace("08:00-22:00", "09:00-18:00"))
+    assert main(["plan", "--diff", str(copy), "-c", str(config)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "never" not in shown
+    assert "next runs (Europe/Berlin): agent/b " in shown
+
+
 def test_a_secret_that_changed_is_named_where_both_files_have_it(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The stored copy has no secrets, so that a comparison with it cannot show another one, and must not call it the same."""
     config.write_text(FORTY + "providers: {anthropic: {api_key: first-secret-key}}\n")
