@@ -402,6 +402,8 @@ def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) ->
 
 def _read_list(text: str, item_type: type | UnionType) -> list[Any]:
     """A list in a column. What is damaged is left out, so that the rest can be used."""
+    if text == "[]":  # most are; the comparison takes a fifteenth of the time of the JSON reader
+        return []
     try:
         found = json.loads(text)
     except ValueError:
