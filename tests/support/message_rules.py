@@ -6,7 +6,7 @@ A test plays the same events here and in the daemon, and compares. Nothing is ta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 INFO, WARNING, CRITICAL = range(3)
@@ -124,7 +124,8 @@ class Rules:
                 ended = problem.ended if problem is not None and is_same and not self.is_muted(agent) else {}
                 self._see(agent, key, severity)
                 if problem is not None and problem.ended_at is not None and self.has_passed(DAY, problem.ended_at) is not True:
-                    problem.sent = {**ended, **problem.sent}  # an `info` comes back: no news to those that it was sent to
+                    # An `info` comes back: no news to those that it was sent to. If it is unstable again, they are told again.
+                    problem.sent = {**{who: replace(sent, is_unstable=False) for who, sent in ended.items()}, **problem.sent}
             if (problem := self.problems.get((agent, key))) is not None and problem.is_open:
                 problem.missed, problem.line = 0, severity
         for key, problem in self._open_of(agent):
