@@ -151,6 +151,7 @@ def test_the_second_prompt_names_what_is_missing(make_world: MakeWorld, tmp_path
     assert "Line 1" not in question
 
 
+@pytest.mark.long_on_server("days of simulated time")
 def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_world: MakeWorld, tmp_path: Path) -> None:
     keys = ("disk", "storage", "var-full", "fs", "space", "partition", "volume")
     runs = [[(f"{keys[run % 7]}-{run}", f"/var is {run % 9 + 90} % full", "warning")] for run in range(400)]

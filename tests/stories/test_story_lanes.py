@@ -362,6 +362,7 @@ def test_setting_the_clock_back_does_not_prolong_the_wait_for_a_lane(make_world:
     assert len(world.calls) >= 1
 
 
+@pytest.mark.long_on_server("28,000 statements")
 def test_every_slot_is_recorded_once_however_often_the_lane_is_locked(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="5m"))
     for minutes in range(1, 24):
