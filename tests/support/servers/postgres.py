@@ -27,7 +27,6 @@ SETTINGS = {
     "max_connections": "60",
     "shared_buffers": "16MB",
     "fsync": "off",  # tests do not cut the power
-    "plan_cache_mode": "force_generic_plan",  # otherwise the server plans each of the first five executions of a statement
     "log_min_messages": "fatal",
 }
 
