@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from patience import PATIENCE
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
@@ -22,6 +21,8 @@ from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop
 
 QUEUES = itertools.count(1)
+# A worker of a server that was replaced may wait much longer for an answer. Its thread ends with the process.
+STOP_PATIENCE = 10
 DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes a while
 
 
@@ -149,7 +150,7 @@ class RemoteBench:
 
         def stop() -> None:
             worker.stop()
-            thread.join(PATIENCE)
+            thread.join(STOP_PATIENCE)
             loop.close()
 
         self._closers.append(stop)
