@@ -27,18 +27,16 @@ TESTS := $(sort $(dir $(wildcard tests/*/test_*.py tests/extras/*/test_*.py)))
 # starts the servers of the file once.
 WAITING := $(foreach folder,channels daemon docs extras/cluster extras/mcp extras/traces monitoring page runners web,tests/$(folder) tests/$(folder)/%)
 CORES := $(shell nproc)
-waiting-tests = $(filter $(WAITING),$(TESTS:/=))
-other-tests = $(filter-out $(WAITING),$(TESTS:/=))
 
-# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Tests that wait run beside those that compute, which have a
-# lower priority and use the time that is left. The output of those that wait comes last. Without `env`, the shell would let them ignore Ctrl-C.
+# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Both parts are run, also if the first one fails.
 test: .venv/ready
-	$(if $(and $(waiting-tests),$(other-tests)),output=$$(mktemp) && trap 'rm -f "$$output"' EXIT && trap 'wait; exit 1' INT && { \
-	  env --default-signal=INT $(wait-for-tests) >"$$output" 2>&1 & trap 'kill -INT $$!; wait; exit 1' TERM; failed=0; nice -n 5 $(compute-tests) || failed=1; \
-	  wait $$! || failed=1; cat "$$output"; exit $$failed; },$(if $(waiting-tests),$(wait-for-tests),$(compute-tests)))
+	failed=0; \
+	$(call run-tests,$(filter-out $(WAITING),$(TESTS:/=)),$(CORES),worksteal) || failed=1; \
+	$(call run-tests,$(filter $(WAITING),$(TESTS:/=)),$$((2 * $(CORES))),loadfile) || failed=1; \
+	exit $$failed
 
-wait-for-tests = $(BIN)/python -m pytest -n $$((2 * $(CORES))) --dist loadfile $(waiting-tests)
-compute-tests = $(BIN)/python -m pytest -n $(CORES) --dist worksteal $(other-tests)
+# Arguments: the paths of the tests, the number of workers, and the mode of pytest-xdist. Without paths, nothing is run.
+run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) $(1),true)
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not process"
