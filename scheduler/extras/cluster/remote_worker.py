@@ -39,6 +39,7 @@ LEASE_MARGIN = 0.75  # of the lease; the rest is for ending tasks, and for the d
 GUARD_MARGIN = 0.85  # of the lease, after which the guard acts: later than the worker itself, and before others repeat the runs
 POLL_SECONDS = 2.0  # between looks for jobs and cancellations, in case that a notification is lost
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
+CANCEL_AGAIN_SECONDS = 1.0
 STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given up
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
@@ -207,9 +208,11 @@ class RemoteWorker(Generic[T, R]):
         for attempt in list(self._attempts.values()):
             self._interrupt(attempt, self._stopped(), "shutdown")
         await self._wait_until_idle(2 * STUCK_SECONDS, None)
-        for task in (*tasks, reporting):
-            task.cancel()
-        await asyncio.gather(*tasks, reporting, return_exceptions=True)
+        waiting = {*tasks, reporting}
+        while waiting:  # psycopg answers a first cancellation by waiting for its server, which may be cut off
+            for task in waiting:
+                task.cancel()
+            _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
         if self._worker_id is not None:
             with suppress(QueueUnavailable):
                 await self._queue.unregister(self._worker_id)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from patience import PATIENCE
 from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
@@ -21,8 +22,6 @@ from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop
 
 QUEUES = itertools.count(1)
-# A worker of a server that was replaced may wait much longer for an answer. Its thread ends with the process.
-STOP_PATIENCE = 10
 DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes a while
 
 
@@ -150,7 +149,8 @@ class RemoteBench:
 
         def stop() -> None:
             worker.stop()
-            thread.join(STOP_PATIENCE)
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
             loop.close()
 
         self._closers.append(stop)
