@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,6 +28,7 @@ LONG_TASK_SECONDS = 5.0  # from the submission of a task until its worker is rep
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
 MAX_BATCH = 500  # attempts that are submitted in one transaction
 CLOSE_SECONDS = 5.0
+CANCEL_AGAIN_SECONDS = 1.0
 NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker`, or raise limits.concurrency there"
 
 
@@ -202,10 +203,7 @@ class RemoteExecutor(Generic[T, R]):
             closed.result(2 * CLOSE_SECONDS)
 
     async def _close(self, closed: Future[None]) -> None:
-        others = [task for task in self._side_tasks if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_until_ended(task for task in self._side_tasks if task is not asyncio.current_task())
         with suppress(QueueUnavailable, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._send()
@@ -440,6 +438,15 @@ async def run_again_after_errors(loop: Callable[[], Coroutine[Any, Any, None]]) 
         except Exception as error:  # noqa: BLE001 (without this loop, nothing would be executed any more)
             log_event(logging.ERROR, "queue_broken", error=error)
             await asyncio.sleep(RETRY_SECONDS)
+
+
+async def cancel_until_ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks, again and again. psycopg answers a first cancellation by waiting for its server, which may be cut off."""
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> None:

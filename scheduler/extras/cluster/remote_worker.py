@@ -25,7 +25,7 @@ from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
 from scheduler.extras.cluster.payloads import AttemptRefused, Codec, InvalidPayload
-from scheduler.extras.cluster.remote_executor import log_availability, run_again_after_errors, wait_for_event
+from scheduler.extras.cluster.remote_executor import cancel_until_ended, log_availability, run_again_after_errors, wait_for_event
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
@@ -39,7 +39,6 @@ LEASE_MARGIN = 0.75  # of the lease; the rest is for ending tasks, and for the d
 GUARD_MARGIN = 0.85  # of the lease, after which the guard acts: later than the worker itself, and before others repeat the runs
 POLL_SECONDS = 2.0  # between looks for jobs and cancellations, in case that a notification is lost
 RETRY_SECONDS = 0.5  # after PostgreSQL could not be reached
-CANCEL_AGAIN_SECONDS = 1.0
 STUCK_SECONDS = 15.0  # from the end of a task's time until its result is given up
 CONFIG_PATIENCE = 15.0  # seconds that a refused task waits for another config, which may be on its way
 CONFIG_LOOK_SECONDS = 0.5
@@ -208,11 +207,7 @@ class RemoteWorker(Generic[T, R]):
         for attempt in list(self._attempts.values()):
             self._interrupt(attempt, self._stopped(), "shutdown")
         await self._wait_until_idle(2 * STUCK_SECONDS, None)
-        waiting = {*tasks, reporting}
-        while waiting:  # psycopg answers a first cancellation by waiting for its server, which may be cut off
-            for task in waiting:
-                task.cancel()
-            _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_SECONDS)
+        await cancel_until_ended((*tasks, reporting))
         if self._worker_id is not None:
             with suppress(QueueUnavailable):
                 await self._queue.unregister(self._worker_id)
