@@ -18,13 +18,12 @@ from heartbeat.runners import Call, Tokens
 from heartbeat.verdict import with_cut_note
 from scheduler.engine import (
     budget_reservations,
-    entry_problems,
     job_failures,
     notices,
     planning,
     problem_notices,
-    provider_problems,
     reported_problems,
+    run_problems,
     wake_starts,
 )
 from scheduler.engine.problems import News
@@ -210,7 +209,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = known_state(before, tick.now) if is_muted else None
-    ends_mute = known is not None and entry_problems.has_news(tick.tx, claim, result, update, known)
+    ends_mute = known is not None and run_problems.has_news(tick.tx, claim, result, update, known)
     row, is_held = before, False
     if is_muted and not ends_mute:
         is_held = bool(recipients)
@@ -261,12 +260,12 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         job_failures.settle_after_run(tx, claim, result, closing.text_targets)
         row = job_failures.end_reports_about_recovered_jobs(tick, claim, row)
     if entry.kind is Kind.HEARTBEAT:
-        return entry_problems.update_problems(tick, claim, result, row)
+        return run_problems.update_problems(tick, claim, result, row)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
     has_worked = result.outcome in ANSWERED
     covered = job_failures.end_reports_about(tick, entry.name, claim) if has_worked else frozenset[Target]()
-    return entry_problems.update_problems(tick, claim, result, row, woken, covered)
+    return run_problems.update_problems(tick, claim, result, row, woken, covered)
 
 
 def _queue_messages(tick: Tick, claim: Claim, closing: Closing) -> None:
@@ -491,13 +490,13 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     closed = [
         circuit
         for call in relevant
-        for circuit in breakers.record_call(tick.tx, claim, call, provider_problems.refusal_text(call.provider, result))
+        for circuit in breakers.record_call(tick.tx, claim, call, run_problems.refusal_text(call.provider, result))
     ]
     for circuit in closed:
-        provider_problems.record_closed_breaker(tick, claim, circuit)
+        run_problems.record_closed_breaker(tick, claim, circuit)
     for call in relevant:
         if is_answered(call) and result.outcome in ANSWERED:
-            provider_problems.record_answer(tick, claim, call)
+            run_problems.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.facts.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:

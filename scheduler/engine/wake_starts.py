@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 
-from scheduler.engine import budget_reservations, entry_problems, planning
+from scheduler.engine import budget_reservations, planning, run_problems
 from scheduler.engine.inbox import Refused
 from scheduler.engine.planning import NEAR_SLOT
 from scheduler.engine.tick_items import Tick
@@ -226,4 +226,4 @@ def expire_wakes(tick: Tick) -> None:
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.problem_rule.after:
-            entry_problems.notify_expired_wakes(tick, entry, tuple(together))
+            run_problems.notify_expired_wakes(tick, entry, tuple(together))
