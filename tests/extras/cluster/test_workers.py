@@ -28,6 +28,7 @@ from checkout import HOME
 from cluster_processes import Cluster
 from missing_libraries import run_without
 from patience import PATIENCE
+from procrastinate.connector import LISTEN_TIMEOUT
 from remote_bench import RemoteBench, TextCodec
 from run_async import new_http_client
 from servers.postgres import PostgresServer
@@ -49,6 +50,7 @@ from scheduler.extras.cluster.job_queue import (
     Withdrawal,
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
+from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
 from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.model.daemon_health import WorkerState
@@ -657,6 +659,29 @@ def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench:
     executor.cancel(1, "cancelled")
     clock.wait_until(executor.results)
     assert isinstance(executor.results()[0][1].exception, NeverBegun)
+
+
+def test_a_scheduler_that_closes_sends_what_is_left_although_the_server_no_longer_answers_its_listening_connection(
+    bench: RemoteBench, clock: SimulatedClock, postgres: PostgresServer
+) -> None:
+    """psycopg answers the first cancellation of the listening task by waiting for the server."""
+    leads, dsn = threading.Event(), bench.dsn.reveal()
+    executor = bench.make_executor("closing", lambda: None, may_submit=leads.is_set)
+    executor.submit(1, "a")
+    listening = "select pid, query from pg_stat_activity where pid <> pg_backend_pid() and query ~ '^(LISTEN|SELECT 1)'"
+    clock.wait_until(lambda: postgres.query(dsn, listening))
+    pid = int(postgres.query(dsn, listening).split("|")[0])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        clock.advance(LISTEN_TIMEOUT)  # it asks the server for a sign of life
+        leads.set()
+        began_at = clock.now
+        with clock.passing():
+            executor.close()
+        assert clock.now - began_at < CLOSE_SECONDS
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert postgres.query(dsn, "select count(*) from procrastinate_jobs where queue_name = 'closing'") == "1"
 
 
 class FailingForget(JobQueue):
