@@ -11,7 +11,6 @@ from checkout import HOME
 from config_file import read
 
 import heartbeat
-from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import config_schema
 from scheduler.web import event_stream
 from scheduler.web.perform import ENDPOINTS
@@ -91,15 +90,6 @@ def test_the_library_page_names_every_argument_and_field() -> None:
     assert set(signature(heartbeat.beat).parameters) - {"spec", "former"} <= named
     assert set(heartbeat.Spec.__dataclass_fields__) <= named
     assert set(heartbeat.Beat.__dataclass_fields__) <= named
-
-
-def test_the_mistake_in_the_readme_gives_the_error_shown_there(tmp_path: Path) -> None:
-    """Misspells the interval of the shipped config, as the README suggests."""
-    shipped, page = ((DOCS.parent / name).read_text("utf-8") for name in ("config.yaml", "README.md"))
-    (shown,) = re.findall(r"^`(config\.yaml:.*)`$", page, re.MULTILINE)
-    with pytest.raises(ConfigError) as refused:
-        read(tmp_path, shipped.replace("interval: 5m ", "interval: soon ", 1), {})
-    assert str(refused.value).removeprefix(f"{tmp_path}/") == shown
 
 
 def test_every_path_of_the_daemon_in_the_pages_and_in_the_alerts_exists() -> None:

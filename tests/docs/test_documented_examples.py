@@ -210,21 +210,6 @@ def test_a_yaml_example_is_valid(
     assert keys <= INCOMPLETE, found["warnings"]
 
 
-def test_the_config_of_the_readme_has_no_warning_and_a_maximum_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In an empty folder, as a reader would paste it."""
-    example = (HOME / "README.md").read_text("utf-8").partition("## The config by example")[2].partition("```yaml\n")[2]
-    text = example.partition("```")[0]
-    for name, value in environment_of(text).items():
-        monkeypatch.setenv(name, value)
-    file = write(tmp_path, text)
-    assert main(["-c", str(file), "check"]) == 0
-    assert capsys.readouterr() == (f"{file} is valid: 2 agents, 1 job\n", "")
-    assert main(["-c", str(file), "plan", "--worst"]) == 0
-    assert capsys.readouterr().out.endswith("all: at most 0.5000 USD a day\n")
-
-
 def check_foreign_file(block: Block, folder: Path, scratch: Scratch) -> None:
     """Check a file of another program. Fails for a file of a program that is not known here."""
     data = parse(block.text)

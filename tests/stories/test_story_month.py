@@ -1,4 +1,4 @@
-"""A quarter with 120 events and a mediocre agent, or nine days of it, with the config that the README prints."""
+"""A quarter with 120 events and a mediocre agent, or nine days of it, with the config that the README prints and a nightly job."""
 
 from __future__ import annotations
 

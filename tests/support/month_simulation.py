@@ -261,10 +261,20 @@ class MediocreAgent:
         return self.chance.random() < share
 
 
+NIGHTLY_BACKUP = """
+cron:
+  nightly-backup:
+    schedule: "0 3 * * *"
+    command: tar -czf backup.tar.gz agents
+    wake_heartbeat: ops
+    wake_on: failure
+"""
+
+
 def readme_config(*, precheck: bool = True) -> str:
-    """The config that the README prints, or the same without its precheck."""
+    """The config that the README prints, with or without its precheck, and a job that wakes its agent."""
     page = (HOME / "README.md").read_text("utf-8")
-    config = page.partition("```yaml\n")[2].partition("```")[0]
+    config = page.partition("```yaml\n")[2].partition("```")[0] + NIGHTLY_BACKUP
     return config if precheck else re.sub(r"^ {6}precheck:.*\n(?: {8}.*\n)+", "", config, count=1, flags=re.MULTILINE)
 
 
@@ -287,8 +297,7 @@ class Month:
         self.calls: list[datetime] = []
         self.tokens = 0
         self._last_message: dict[str, Any] = {}
-        for name in ("ops", "night"):
-            (self.folder / "agents" / name).mkdir(parents=True)
+        (self.folder / "agents" / "ops").mkdir(parents=True)
         settings = {"ANTHROPIC_API_KEY": "k", "HEARTBEATD_SET__history__runs": "100000", "TG_TOKEN": "1", "TG_CHAT": "2"}
         self.world = World(
             self.folder, self.config, start=START, environ=settings, server=self.server, http=self,
