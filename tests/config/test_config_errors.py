@@ -356,6 +356,8 @@ ELSEWHERE = [
     ('timezone: Europe/Berlin', 'min_interval: 5m', 'min_interval: unknown key here; it belongs under limits'),
     ('timezone: Europe/Berlin', 'interval: 30m', 'interval: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('retries: 2', "channels: {a: 'tgram://1:x/2'}", 'agents.ops.heartbeat.channels: unknown key here; it belongs at the top of the file'),
+    ('    workspace: agents/ops\n', '    runner: {kind: command, command: [cat]}\n', 'agents.ops.runner.command: unknown key; did you mean argv?'),
+    ('    workspace: agents/ops\n', '    runner: {kind: command, url: cat}\n', 'agents.ops.runner.url: unknown key here; url is for kind: http'),
     ('workspace:', 'cwd:', 'agents.ops.cwd: unknown key; write workspace, runner, model, context, executor or heartbeat'),
     ('interval: 30m', 'every: 30m', 'agents.ops.heartbeat.every: unknown key here; it belongs under deadman or cron.NAME'),
     ('active_hours:', 'activeHours:', 'agents.ops.heartbeat.activeHours: unknown key; did you mean active_hours?'),

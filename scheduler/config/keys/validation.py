@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from pydantic import ValidationError
@@ -84,7 +84,7 @@ def find_unknown_key(root: MarkedMap) -> tuple[Steps, str] | None:
     try:
         _validate_config(root)
     except ValidationError as error:
-        for found in _iterate_errors(error):
+        for found in error.errors(include_url=False):
             if found["type"] == "extra_forbidden":
                 return found["loc"], _explain_error(found, "Config")
     return None
@@ -99,8 +99,10 @@ def _add_errors(
     error: ValidationError, model: str, node: object, steps: Steps, place: Position, diagnostics: Diagnostics
 ) -> None:
     """Report each error once. A key that is missing in `defaults`, or beside a misspelt one, is no error of its own."""
-    misspelt = {found["loc"][:-1] for found in _iterate_errors(error) if found["type"] == "extra_forbidden"}
-    for found in _iterate_errors(error):
+    errors = error.errors(include_url=False)
+    misspelt = {found["loc"][:-1] for found in errors if found["type"] == "extra_forbidden"}
+    missing = {found["loc"][:-1]: str(found["loc"][-1]) for found in reversed(errors) if found["type"] == "missing"}
+    for found in errors:
         is_missing = found["type"] in _MISSING
         if is_missing and (model == "Defaults" or found["loc"][:-1] in misspelt):
             continue
@@ -110,11 +112,8 @@ def _add_errors(
         if is_key or found["type"] == "extra_forbidden":
             at = _key_position(node, known, at)
         path = marked_yaml.dotted_path([*steps, *known])
-        diagnostics.add_error(at, path, _explain_error(found, model), missing=str(known[-1]) if is_missing else "")
-
-
-def _iterate_errors(error: ValidationError) -> Iterator[ErrorDetails]:
-    yield from error.errors(include_url=False)
+        required = "" if model == "Defaults" else missing.get(found["loc"][:-1], "")
+        diagnostics.add_error(at, path, _explain_error(found, model, required), missing=str(known[-1]) if is_missing else "")
 
 
 def _key_position(node: object, steps: Sequence[str | int], place: Position) -> Position:
@@ -122,15 +121,15 @@ def _key_position(node: object, steps: Sequence[str | int], place: Position) -> 
     return above.marks[str(steps[-1])][0] if isinstance(above, MarkedMap) and steps[-1:] and steps[-1] in above else place
 
 
-def _explain_error(found: ErrorDetails, model: str) -> str:
-    """What is wrong in a value of this model, and what to write."""
+def _explain_error(found: ErrorDetails, model: str, required: str = "") -> str:
+    """What is wrong in a value of this model, and what to write. `required` is a key that its map lacks."""
     kind, value, limits = found["type"], found["input"], found.get("ctx", {})
     if kind == "value_error":
         return str(limits["error"])
     parts = models_at(found["loc"], model)
     name = next((str(step) for step in reversed(found["loc"]) if isinstance(step, str)), "")
     if kind == "extra_forbidden":
-        return _explain_unknown_key(name, models_at(found["loc"][:-1], model)[0], found["loc"])
+        return _explain_unknown_key(name, models_at(found["loc"][:-1], model)[0], found["loc"], required)
     words = re.findall(r"'([^']*)'", str(limits.get("expected", limits.get("expected_tags", ""))))
     if kind == "union_tag_not_found":
         words = [word for part in parts for word in kinds_of_model(part)]
@@ -166,8 +165,8 @@ def _example(model: Form, name: str) -> str:
     return as_yaml(form.get("examples", [form.get("default", 1)])[0])
 
 
-def _explain_unknown_key(name: str, model: Form, steps: Steps) -> str:
-    """The error for an unknown key: with the closest key of its map, else with the maps that have a key of this name."""
+def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) -> str:
+    """The error for an unknown key: with the closest key of its map or the one that it lacks, else with the maps that have it."""
     if removed := REMOVED.get((model["title"], name)):
         return removed
     if present := models.former_keys(model["title"]).get(name):
@@ -178,6 +177,8 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps) -> str:
     kinds = [word for part in models_at(steps[:-2]) for word in kinds_of_model(part) if name in part["properties"]]
     if kinds:
         return f"unknown key here; {name} is for kind: {join_with_or(kinds)}"
+    if required:
+        return f"unknown key; did you mean {required}?"
     if len(steps) > 1 and name in definition("")["properties"]:
         return "unknown key here; it belongs at the top of the file"
     if homes := _maps_with_key(name, steps):
