@@ -356,7 +356,6 @@ ELSEWHERE = [
     ('timezone: Europe/Berlin', 'min_interval: 5m', 'min_interval: unknown key here; it belongs under limits'),
     ('timezone: Europe/Berlin', 'interval: 30m', 'interval: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('retries: 2', "channels: {a: 'tgram://1:x/2'}", 'agents.ops.heartbeat.channels: unknown key here; it belongs at the top of the file'),
-    ('    workspace: agents/ops\n', '    runner: {kind: command, command: [cat]}\n', 'agents.ops.runner.command: unknown key; did you mean argv?'),
     ('    workspace: agents/ops\n', '    runner: {kind: command, url: cat}\n', 'agents.ops.runner.url: unknown key here; url is for kind: http'),
     ('workspace:', 'cwd:', 'agents.ops.cwd: unknown key; write workspace, runner, model, context, executor or heartbeat'),
     ('interval: 30m', 'every: 30m', 'agents.ops.heartbeat.every: unknown key here; it belongs under deadman or cron.NAME'),
@@ -378,6 +377,11 @@ ELSEWHERE = [
 def test_an_unknown_key_gets_the_closest_one_or_the_map_that_has_it(tmp_path: Path, right: str, wrong: str, line: str) -> None:
     messages = [found.split(": ", 1)[1] for found in complaints(tmp_path, RIGHT.replace(right, wrong, 1))]
     assert line in messages
+
+
+def test_an_unknown_key_beside_one_that_is_missing_is_taken_for_it(tmp_path: Path) -> None:
+    (line,) = complaints(tmp_path, SMALL.replace("argv", "command"))  # which other maps have
+    assert line.endswith("agents.ops.runner.command: unknown key; did you mean argv?")
 
 
 # fmt: off
