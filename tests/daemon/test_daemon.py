@@ -342,7 +342,7 @@ def test_a_cancelled_model_call_ends_at_once_and_releases_its_lane(daemon: Begin
 
 
 def test_a_job_can_deliver_the_report(daemon: Begin) -> None:
-    """The example of docs/operations.md with another program name and code path."""
+    """The example of docs/money.md with another program name and code path."""
     root = HOME
     report = f"{shlex.quote(sys.executable)} -m scheduler report --for 7d"
     job = f'cron:\n  weekly: {{schedule: "0 8 * * 1", command: "{report}", deliver: log, env: {{PYTHONPATH: "{root}"}}}}\n'
