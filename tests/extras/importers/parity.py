@@ -29,21 +29,21 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("on only while the file exists"),
         Row("several checks in order, each with a reason"),
         Row("headings and empty checkboxes are no content"),
-        Row("the user has priority: a heartbeat never waits for the lock, the user does", ("test_story_lanes.py::test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after",)),
+        Row("the user has priority: no heartbeat runs while a user talks to the agent", ("test_story_lanes.py::test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after",)),
         Row("HEARTBEAT_OK is suppressed, with up to 5 more characters"),
         Row("repeated text is suppressed for 24 h (SHA-256, stripped, lower case)"),
         Row("single turn, no tools", ("test_runner_anthropic.py::test_one_turn_is_requested_without_tools_and_with_a_token_limit",)),
         Row("agent function in the same process"),
         Row("status and manual trigger", ("test_status_data.py::test_each_entry_is_listed_with_its_state_its_next_time_and_its_last_run", "test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot")),
-        Row("the output of a run and of the chat are not mixed", ("test_channels.py::test_a_long_text_arrives_in_parts_and_in_order",)),
+        Row("the parts of a long message arrive in order", ("test_channels.py::test_a_long_text_arrives_in_parts_and_in_order",)),
     ),
     "GoClaw": (
         Row("all keys of a heartbeat"),
-        Row("due agents are polled every 30 s"),
+        Row("due agents are found at once (there, within 30 s)"),
         Row("runs by ticker, manual test, RPC test or cron"),
         Row("a fixed delay from a hash of the name, at most 10 % of the interval"),
-        Row("outside the active hours, a run is skipped. While the queue is busy (`queue_busy`), it stays due", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
-        Row("an empty checklist skips the run, events, retries after 1 s and 2 s, alerts are delivered", ("test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered",)),
+        Row("outside the active hours, a run is skipped. While the agent is busy (`queue_busy`), it stays due", ("test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run",)),
+        Row("retries after 1 s and 2 s, and an event for each step of a run", ("test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered",)),
         Row("HEARTBEAT_OK anywhere suppresses the answer"),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
         Row("light context: only the checklist"),
@@ -60,7 +60,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("first run soon after the start"),
         Row("stateless runs"),
         Row("the same tools as in chat"),
-        Row("results none, error, async, silent, user-visible", ("test_story_async_results.py::test_an_async_result_is_classified_and_sent_once",)),
+        Row("five results: none, error, async, silent, visible to the user", ("test_story_async_results.py::test_an_async_result_is_classified_and_sent_once",)),
         Row("messages to the last channel of a user, never to an internal one", ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
         Row("heartbeat.log, and tool calls in the log", ("test_log.py::test_an_event_is_one_line_with_its_fields_in_order", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_waits_for_runs_in_progress_and_exits_cleanly",)),
@@ -82,7 +82,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("a model decides with a forced call `{action, tasks}`, then the agent executes the tasks", ("test_story_models.py::test_a_decision_to_run_passes_its_tasks_to_the_agents_own_runner",)),
         Row("sections `## Active Tasks` and `## Completed`"),
         Row("callbacks on_execute, on_notify", ("test_library.py::test_a_decision_to_run_gives_its_tasks_to_on_execute_or_else_to_the_agent",)),
-        Row("the scheduler sets the time, the heartbeat checks", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
+        Row("the rules of heartbeats do not depend on the scheduler", ("test_layers.py::test_a_file_imports_only_the_libraries_allowed_for_its_package",)),
         Row("user, agent or skill may edit the file"),
     ),
     "OpenClaw": (
@@ -133,8 +133,8 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     yield "# Parity"
     yield ""
-    yield "The features of seven other systems, with the tests that show them here, and what is missing. [Coming from another system](coming-from.md)"
-    yield "lists their settings. This page is generated by `python tests/extras/importers/parity.py > docs/parity.md`."
+    yield "Features of seven other systems. The tests show that heartbeatd has them too. [Coming from another system](coming-from.md) lists the settings."
+    yield "This page is generated by `python tests/extras/importers/parity.py > docs/parity.md`."
     for system, rows in SYSTEMS.items():
         yield from ("", f"## {system}", "", "| | feature | tests |", "|---|---|---|")
         for number, each in enumerate(rows, 1):
