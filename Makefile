@@ -7,7 +7,7 @@ BIN := .venv/bin
 # If this variable is set, each process of a test run compiles the code and rewrites the asserts of all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all simulate bench cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
+.PHONY: all simulate mutants bench cluster-cutoffs cluster-kills faults quiet-month run test test-postgresql unit lint types format man clean
 
 all: format lint types unit
 
@@ -57,6 +57,11 @@ simulate: .venv/ready
 	@echo 'SEED=$(SEED)'
 	HEARTBEATD_TEST_SIMULATE=$(SEED) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 --hypothesis-seed=$(SEED) \
 	  -m "simulation or long_simulation" $(TESTS)
+
+# Plants small slips, one at a time, and lists those that no fast test notices: make mutants PACKAGE=scheduler/engine SEED=1 SAMPLE=40
+# With CHANGED=1, in the lines that differ from origin/main, or else in those of the last commit, in less than five minutes.
+mutants: .venv/ready
+	$(BIN)/python -m bench.mutants --sample $(or $(SAMPLE),40) --seed $(SEED) $(if $(CHANGED),--changed --seconds 240,$(PACKAGE))
 
 lint: .venv/ready
 	$(BIN)/ruff check
