@@ -299,8 +299,8 @@ class Rules:
             yield from self._either(unstable, UNSTABLE, OPENS)
         if sent.lost:
             yield from (sent.lost, *self._either(unstable, UNSTABLE, OPENS))
-            if sent.lost == RISES and problem.severity <= (sent.told or INFO):
-                yield NOTHING
+            if sent.lost in (RISES, OPENS) and problem.severity <= (sent.told or INFO):
+                yield NOTHING  # they know it already: what was lost said that it is worse than now
         elif problem.severity > sent.severity:
             yield RISES
         elif unstable is not False and not sent.is_unstable:
