@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 from checkout import HOME
-from config_file import read
 
 import heartbeat
 from scheduler.config.settings.load import config_schema
@@ -47,14 +45,6 @@ def test_each_of_seven_systems_has_a_section() -> None:
 def test_each_section_lists_the_differences(system: str, words: list[str]) -> None:
     _, _, different = SECTIONS[system].partition("**Different here**")
     assert all(word in different for word in words)
-
-
-@pytest.mark.parametrize("system", SECTIONS)
-def test_the_config_of_each_section_is_accepted(tmp_path: Path, system: str) -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```", SECTIONS[system], re.DOTALL)
-    loaded = read(tmp_path, shown, {})
-    assert loaded.settings.heartbeats
-    assert [str(warning) for warning in loaded.warnings if "deliver" in str(warning)] == []
 
 
 def test_the_table_of_requests_has_every_request_with_its_permission() -> None:
