@@ -18,7 +18,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import Any
 import click
 import pytest
 import required_programs
+import warm_start
 from checkout import HOME
 from config_file import write
 from daemon_process import Daemon
@@ -231,7 +231,7 @@ def check_foreign_file(block: Block, folder: Path, scratch: Scratch) -> None:
 
 # Programs that would change this machine or need an account, with what they do here. `test_installation` runs the real installers.
 STAND_INS = {
-    "heartbeatd": f'exec {shlex.quote(sys.executable)} -m scheduler "$@"',
+    "heartbeatd": warm_start.FOR_SCRIPTS,
     "curl": f'exec {shutil.which("curl") or "curl"} -f "$@"',  # an error status fails the example
     "crontab": 'case "$1" in -l) echo "30 2 * * * /srv/backup.sh" ;; -e) ;; *) exit 2 ;; esac',
     "sudo": 'exec "$@"',
@@ -287,12 +287,14 @@ class Scratch:
             for file in re.findall(r"~/(\S+)", files):  # a file of the other system, in the home folder
                 (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(HOME / "tests/data/import" / system / Path(file).name, self.folder / file)
+        server = warm_start.open_for_scripts()
         values = {"HOME": str(self.folder), "SCRIPTS_TOKEN": TOKEN, "TOKEN": TOKEN, "PYTHONPATH": str(HOME), **environment}
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         ended = subprocess.run(
             ["sh", "-eu", "-c", script],
             cwd=self.folder,
-            env={**os.environ, "PATH": path, **values},
+            env={**os.environ, "PATH": path, "WARM_START": str(server), **values},
+            pass_fds=[server],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -33,6 +34,19 @@ MODULES = (
     "scheduler.extras.cluster.remote_executor",
 )
 LARGEST_START = 1 << 17  # bytes
+
+# What a shell script executes as `heartbeatd ARGUMENTS`. The script has inherited the socket of `open_for_scripts`.
+_CALL = """
+import json, os, socket, sys
+status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+start = {"arguments": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [json.dumps(start).encode()], [0, 1, 2, theirs.fileno()])
+theirs.close()
+status.recv(64)
+code = os.waitstatus_to_exitcode(int(status.recv(64)))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+FOR_SCRIPTS = f'exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(_CALL)} "$WARM_START" "$@"'
 
 
 class Heartbeatd:
@@ -103,6 +117,11 @@ def run_heartbeatd(
         code = Heartbeatd(*arguments, cwd=cwd, env=env, stdout=out, stderr=err).wait(timeout)
         printed = [os.pread(each.fileno(), os.fstat(each.fileno()).st_size, 0).decode() for each in (out, err)]
     return subprocess.CompletedProcess(arguments, code, *printed)
+
+
+def open_for_scripts() -> int:
+    """The descriptor that a script must inherit, its number in `WARM_START`, to execute `FOR_SCRIPTS`."""
+    return _server().fileno()
 
 
 def _open_output(given: int | IO[Any], nothing: int, opened: list[int], text: bool) -> tuple[IO[Any] | None, int]:
