@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import click
 import pytest
 from checkout import HOME
 from patience import PATIENCE
+from warm_start import Heartbeatd, run_heartbeatd
 from world import MakeWorld, World
 
 from scheduler.cli.main import main
@@ -99,19 +98,10 @@ def test_errors_of_check_are_red(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def on_a_terminal(words: list[str], **environ: str) -> str:
     """The output of a command whose standard output is a terminal."""
     mine, theirs = pty.openpty()
-    code = "import sys; from scheduler.cli.main import main; sys.exit(main())"
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HOME), "TERM": "xterm", "COLUMNS": "200", **environ}
-    ended = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=subprocess.STDOUT,
-        env=environ,
-        timeout=PATIENCE,
-        check=False,
-    )
+    code = Heartbeatd(*words, env=environ, stdout=theirs, stderr=theirs).wait(PATIENCE)
     os.close(theirs)
-    assert ended.returncode == 0
+    assert code == 0
     with os.fdopen(mine, "rb") as screen:
         return screen.read1().decode()
 
@@ -129,7 +119,5 @@ def test_a_pipe_gets_the_whole_text_of_a_problem(make_world: MakeWorld) -> None:
     text = "the disk is full " * 9
     world = make_world(CONFIG, scripts={"good": lambda _: f"[disk] {text}"})
     world.run(hours=1)
-    code = "import sys; from scheduler.cli.main import main; sys.exit(main())"
-    words = [sys.executable, "-c", code, "-c", world.config, "problems"]
-    ended = subprocess.run(words, env={"PYTHONPATH": str(HOME)}, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    ended = run_heartbeatd("-c", world.config, "problems", env={"PYTHONPATH": str(HOME)})
     assert text.strip() in ended.stdout

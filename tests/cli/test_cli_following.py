@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from typing import IO
 import pytest
 from checkout import HOME
 from patience import PATIENCE
+from warm_start import Heartbeatd
 from world import MakeWorld, World
 
 from heartbeat.findings import Severity
@@ -29,7 +29,6 @@ from scheduler.model.settings import Target
 from scheduler.store import problems
 from scheduler.store.transaction import Transaction
 
-CODE = "import sys; from scheduler.cli.main import main; sys.exit(main())"
 CONFIG = """\
 channels: {hook: {kind: webhook, url: "https://example.org/"}}
 defaults:
@@ -120,23 +119,20 @@ def test_no_database_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @contextmanager
-def started(*words: object, stdout: int = subprocess.PIPE, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def started(*words: object, stdout: int = subprocess.PIPE, **environ: str) -> Iterator[Heartbeatd]:
     environ = {"PYTHONPATH": str(HOME), "TERM": "xterm", "COLUMNS": "200", "LINES": "40", "LC_ALL": "C.UTF-8", **environ}
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, *map(str, words)], stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)
+    with Heartbeatd(*words, stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+def interrupt(process: Heartbeatd) -> tuple[int, str]:
     """Press Ctrl-C. Returns the exit code and the errors."""
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
-    return process.returncode, err
+    assert process.stderr is not None
+    return process.wait(PATIENCE), process.stderr.read()
 
 
 def read_until(stream: IO[str], part: str) -> str:

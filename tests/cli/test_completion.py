@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 from checkout import HOME
 from patience import PATIENCE
+from warm_start import run_heartbeatd
 
 from scheduler.cli.main import commands, main
 
@@ -20,8 +20,7 @@ PAGE = HOME / "packaging" / "heartbeatd.1"
 def complete(words: str, folder: Path = HOME) -> list[str]:
     """What bash offers for the last word, in a folder."""
     count = len(words.split(" ")) - 1
-    asked = subprocess.run(
-        [sys.executable, "-c", "import sys; from scheduler.cli.main import main; sys.exit(main())"],
+    asked = run_heartbeatd(
         env={
             "_HEARTBEATD_COMPLETE": "bash_complete",
             "COMP_WORDS": words,
@@ -30,11 +29,8 @@ def complete(words: str, folder: Path = HOME) -> list[str]:
             "PATH": "",
         },
         cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
     )
+    assert asked.returncode == 0
     return [line.partition(",")[2] for line in asked.stdout.splitlines() if line]
 
 

@@ -88,7 +88,7 @@ MISSING = "this needs an extra that is not installed; write: pip install 'heartb
 @pytest.mark.process
 def test_without_the_folder_of_extras_the_daemon_runs_and_check_names_what_is_missing(tmp_path: Path) -> None:
     for package in ("scheduler", "heartbeat", "cron", "heartbeatd"):
-        shutil.copytree(HOME / package, tmp_path / package, ignore=shutil.ignore_patterns("extras", "__pycache__"))
+        shutil.copytree(HOME / package, tmp_path / package, ignore=shutil.ignore_patterns("extras"))
     config = tmp_path / "config.yaml"
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
