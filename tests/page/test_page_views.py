@@ -19,7 +19,8 @@ from browser import (
     overflowing_width,
     save_screenshot,
 )
-from playwright.sync_api import Browser, Page, expect
+from loops import loop_over
+from playwright.sync_api import Browser, Page, StorageState, expect
 from test_cli_reading import add_run
 from web_daemon import TOKENS, WebDaemon
 from world import AgentCall
@@ -113,10 +114,17 @@ def _reload(daemon: WebDaemon, text: str, status: int) -> None:
     assert daemon.post("/-/reload", token=daemon.token).status == status
 
 
-@pytest.fixture
-def page(browser: Browser, daemon: WebDaemon) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def session(browser: Browser, daemon: WebDaemon) -> StorageState:
+    """The cookies of a user who has logged in."""
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["chief"])
+        return page.context.storage_state()
+
+
+@pytest.fixture
+def page(browser: Browser, daemon: WebDaemon, session: StorageState) -> Iterator[Page]:
+    with open_page(browser, daemon.server.url, storage_state=session) as page:
         yield page
 
 
@@ -124,9 +132,10 @@ def page(browser: Browser, daemon: WebDaemon) -> Iterator[Page]:
 @pytest.mark.parametrize(
     ("width", "scheme"), SCREENS if "SCREENSHOTS" in os.environ else [("phone", "light"), ("desktop", "dark")]
 )
-def test_every_view_is_accessible_on_every_screen(width: str, scheme: str, browser: Browser, daemon: WebDaemon) -> None:
-    with open_page(browser, daemon.server.url, width, scheme) as page:
-        log_in(page, TOKENS["chief"])
+def test_every_view_is_accessible_on_every_screen(
+    width: str, scheme: str, browser: Browser, daemon: WebDaemon, session: StorageState
+) -> None:
+    with open_page(browser, daemon.server.url, width, scheme, storage_state=session) as page:
         for name, (path, heading) in VIEWS.items():
             page.goto(path)
             assert page.get_by_role("heading", name=heading, level=1).is_visible(), name
@@ -340,7 +349,7 @@ def test_a_token_that_may_only_read_has_no_buttons(browser: Browser, daemon: Web
             assert "may not operate" in answer.text(), path
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("path", "status"),
     [
         ("jobs/nosuch", 404),
