@@ -237,15 +237,15 @@ def test_a_copy_that_is_damaged_or_that_this_version_rejects_is_not_compared(tmp
         assert (compare_stored(bad, good), compare_stored(good, bad), stored_overrides(bad)) == (None, None, {}), content
 
 
-def test_ten_thousand_agents_are_compared_in_seconds(tmp_path: Path) -> None:
+def test_three_thousand_agents_are_compared_in_seconds(tmp_path: Path) -> None:
     many = "defaults: {agent: {runner: {kind: command, argv: [ask]}}, heartbeat: {interval: 30m, deliver: log}}\nagents:\n"
-    many += "".join(f"  agent{number}: {{heartbeat: {{retries: {number % 3}}}}}\n" for number in range(10_000))
+    many += "".join(f"  agent{number}: {{heartbeat: {{retries: {number % 3}}}}}\n" for number in range(3_000))
     old, new = stored(tmp_path, many), stored(tmp_path, many.replace("interval: 30m", "interval: 1h"))
-    assert len(old.snapshot) < 200_000
+    assert len(old.snapshot) < 60_000
     begun = time.process_time()
     found = compare_stored(old, new)
     assert found is not None
     assert found.diff.lines() == [
-        "10,000 agents: heartbeat.interval 30m -> 1h (agent0, agent1, agent10 and 9,997 more)",
+        "3,000 agents: heartbeat.interval 30m -> 1h (agent0, agent1, agent10 and 2,997 more)",
     ]
-    assert time.process_time() - begun < 30
+    assert time.process_time() - begun < 3

@@ -45,7 +45,7 @@ def test_a_crash_after_any_statement_leaves_whole_transactions_and_the_next_boot
 ) -> None:
     codes = set()
     server = database_of(tmp_path)
-    for statement in range(20 + step, 180, 6):
+    for statement in range(20 + step, 180, size(10, 6)):
         codes.add(die_at(tmp_path, server, statement))
         with closing(open_read_only(server or tmp_path / "state" / "heartbeatd.db")) as db:
             if server is None:
@@ -77,7 +77,7 @@ def test_two_daemons_on_one_database_would_claim_each_slot_once(tmp_path: Path) 
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = World(tmp_path, "agents:\n" + "".join(f"  {name}: {beat}\n" for name in names))
     world.store.close()
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
         claimed = pool.starmap(_claim_all, [(tmp_path, f"owner{number}") for number in range(2)])
     assert sorted(name for names in claimed for name in names) == sorted(names)
     with closing(sqlite3.connect(world.state)) as db:

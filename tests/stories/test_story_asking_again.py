@@ -151,12 +151,11 @@ def test_the_second_prompt_names_what_is_missing(make_world: MakeWorld, tmp_path
     assert "Line 1" not in question
 
 
-@pytest.mark.long_on_server("days of simulated time")
 def test_an_agent_that_words_its_keys_anew_at_each_run_is_reported_once(make_world: MakeWorld, tmp_path: Path) -> None:
     keys = ("disk", "storage", "var-full", "fs", "space", "partition", "volume")
     runs = [[(f"{keys[run % 7]}-{run}", f"/var is {run % 9 + 90} % full", "warning")] for run in range(400)]
     world, _ = played(make_world, tmp_path, None, *runs)
-    world.run(hours=41)
+    world.run(hours=26)
     assert len([line for line in sent(world) if "reminder" not in line]) == 1
 
 
@@ -206,7 +205,7 @@ def test_an_agent_that_words_everything_anew_at_each_run_sends_few_messages(
     has_precheck: bool,
     minutes: int,
 ) -> None:
-    chance, runs = Random(1), size(110, 165)
+    chance, runs = Random(1), size(60, 165)
     config = CONFIG.format(more=PRECHECK if has_precheck else "").replace("15m", f"{minutes}m")
     if not is_model:
         config = config.replace("{kind: anthropic, provider: p}", "{kind: command, argv: [agent]}").replace("    model: m\n", "")

@@ -22,7 +22,7 @@ from scheduler.insight.daily_maximum import compute_daily_maximum
 pytestmark = pytest.mark.simulation
 
 # Both include 28 March, when Berlin's clocks go forward, and 4 April, when Sydney's go back.
-START, DAYS = ("2027-03-24 00:00", size(16, 30)) if ON_SERVER or not IS_LONG else ("2027-02-20 00:00", 100)
+START, DAYS = ("2027-03-24 00:00", size(13, 30)) if ON_SERVER or not IS_LONG else ("2027-02-20 00:00", 100)
 ZONES = {"ops": ZoneInfo("Europe/Berlin"), "far": ZoneInfo("Australia/Sydney"), "tool": ZoneInfo("UTC")}
 INPUT, OUTPUT = 2.0, 10.0  # USD per million tokens
 CONFIG = """

@@ -14,7 +14,7 @@ ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
 
 
-@pytest.mark.parametrize(("runs", "most"), [(50, 60), (500, 560)])
+@pytest.mark.parametrize(("runs", "most"), [(50, 60), (250, 280)])
 def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(make_world: MakeWorld, runs: int, most: int) -> None:
     world = make_world(job(every="1s") + f"history: {{keep: 30d, runs: {runs}}}\n")
     rows = []

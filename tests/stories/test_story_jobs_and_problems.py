@@ -725,7 +725,7 @@ def test_a_crash_after_any_statement_neither_loses_nor_doubles_the_report(
 ) -> None:
     codes = set()
     server = database_of(tmp_path)
-    for statement in range(3, 240, size(21, 7 if server else 2)):
+    for statement in range(3, 240, size(29, 7 if server else 2)):
         codes.add(outbox_of_a_crash(tmp_path, server, statement, answer))
         world = World(tmp_path, config(), start="2026-03-02 08:41", scripts=failing_backup(answer), server=server)
         world.run_until("2026-03-02 20:00")

@@ -209,9 +209,9 @@ def test_an_empty_file_has_no_jobs() -> None:
     assert taken("") == taken("\n# only a comment\n\n") == Crontab((), (), ())
 
 
-def test_a_hundred_thousand_lines_are_read() -> None:
-    found = taken("".join(f"{number % 60} {number % 24} * * * /srv/run{number}\n" for number in range(100_000)))
-    assert len(found.lines) == 100_000
+def test_twenty_thousand_lines_are_read() -> None:
+    found = taken("".join(f"{number % 60} {number % 24} * * * /srv/run{number}\n" for number in range(20_000)))
+    assert len(found.lines) == 20_000
 
 
 @loop_over(
