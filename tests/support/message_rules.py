@@ -215,7 +215,7 @@ class Rules:
         problem.is_closed_by_user, problem.looks = True, LOOKS
         for who, sent in problem.sent.items():
             if unstable is not False and sent.is_unstable:
-                kept[who], sent.may_be_settled = sent, unstable is None
+                kept[who], sent.may_be_settled = sent, sent.may_be_settled or unstable is None
             else:
                 problem.ended[who] = sent
         problem.sent = kept
