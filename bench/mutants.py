@@ -37,15 +37,15 @@ from coverage import Coverage
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from checkout import HOME
-from mutants import Mutant, candidates, plant, sources
+from mutants import Mutant, NotLoaded, candidates, plant, sources
 
 PRODUCT = ("scheduler", "heartbeat", "cron", "heartbeatd")
 FOLDERS = ("rules", "store", "stories", "web", "config", "monitoring", "page", "extras/chat", "extras/importers", "extras/mcp")
 OPTIONS = "-o addopts= -o tmp_path_retention_policy=none -p no:schemathesis -p no:terminal -p no:xdist"
 STATE = HOME / ".mutants_cache"
-SLOWEST = 2.0  # seconds of CPU time; slower tests are left out
-LONGEST = 10.0  # seconds of CPU time to record the tests of a file; its other tests are left out
-MOST = 20.0  # seconds of CPU time of the tests of one slip
+SLOWEST = 1.5  # seconds of CPU time; slower tests are left out
+LONGEST = 15.0  # seconds of CPU time to record the tests of a file; its other tests are left out
+MOST = 12.0  # seconds of CPU time of the tests of one slip
 WORKERS = len(os.sched_getaffinity(0))
 
 
@@ -103,6 +103,7 @@ class MutationRun:
 
     def _lines_of(self, items: Iterable[pytest.Item]) -> dict[str, tuple[float, array[int]]]:
         coverage = Coverage(data_file=None, config_file=False, messages=False, source=[str(HOME / each) for each in PRODUCT])
+        signal.signal(signal.SIGPROF, _end_slow_test)
         seconds: dict[str, float] = {}
         began = time.process_time()
         with coverage.collect():
@@ -111,19 +112,19 @@ class MutationRun:
                     break
                 coverage.switch_context(item.nodeid)
                 before, self.failed = time.process_time(), ""
+                signal.setitimer(signal.ITIMER_PROF, 2 * SLOWEST)  # ends a slow test
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if not self.failed:
                     seconds[item.nodeid] = time.process_time() - before
+        signal.setitimer(signal.ITIMER_PROF, 0)
         executed: dict[str, array[int]] = {test: array("L") for test in seconds}
         data = coverage.get_data()
         for path in data.measured_files():
             file = str(Path(path).relative_to(HOME))
-            lines = self.texts[file].split("\n")
+            keys = [_key(file, text) for text in self.texts.get(file, "").split("\n")]  # nothing of templates
             for line, tests in data.contexts_by_lineno(path).items():
-                key = _key(file, lines[line - 1])
-                for test in tests:
-                    if test in executed:
-                        executed[test].append(key)
+                for test in executed.keys() & tests if line <= len(keys) else ():
+                    executed[test].append(keys[line - 1])
         return {test: (seconds[test], executed[test]) for test in seconds}
 
     def _results(self, items: dict[str, pytest.Item]) -> Iterator[tuple[Mutant, str | None]]:
@@ -237,14 +238,18 @@ def _work(work: Callable[[Any], Any], job: Any, writer: Connection, expected: fl
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     try:
         writer.send(work(job))
-    except LookupError as error:
+    except NotLoaded as error:
         writer.send(f"not planted: {error}")
     writer.close()
     os._exit(0)
 
 
+def _end_slow_test(*_: object) -> None:
+    raise TimeoutError("a slow test")
+
+
 def _with_next(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    return zip(items, [*items[1:], None], strict=True)
+    return zip(items, [*items, None][1:], strict=True)
 
 
 def _key(file: str, line: str) -> int:

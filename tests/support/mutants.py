@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -33,6 +34,10 @@ SQL_SLIPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bmax\("), "min("), (re.compile(r"\bmin\("), "max("), (re.compile(r" desc\b"), ""), (re.compile(r"\bnot exists\b"), "exists"),
     (re.compile(r"\bis not null\b"), "is null"), (re.compile(r"(\w+) = \1 \+ "), r"\1 = "),
 )  # fmt: skip
+
+
+class NotLoaded(Exception):
+    """The function to change is not found, or the slip changes its closure."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +167,9 @@ def _short(node: ast.AST) -> str:
 
 
 def plant(mutant: Mutant) -> None:
-    """Put a slip into the modules of this process. Raises LookupError if the function is not loaded."""
+    """Put a slip into the modules of this process. Raises NotLoaded."""
     path = HOME / mutant.file
+    module = import_module(mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     tree = ast.parse(path.read_text("utf-8"))
     found, change = next(each for each in _find(mutant.file, tree) if each[0].number == mutant.number)
     assert found == mutant
@@ -172,7 +178,7 @@ def plant(mutant: Mutant) -> None:
     if mutant.function:
         _replace_code(compile(tree, str(path), "exec", dont_inherit=True), str(path), mutant.function)
     else:
-        _replace_constants(_module_of(mutant.file), tree, mutant.line)
+        _replace_constants(module, tree, mutant.line)
 
 
 def _replace_code(module: CodeType, path: str, function: str) -> None:
@@ -183,7 +189,7 @@ def _replace_code(module: CodeType, path: str, function: str) -> None:
         if isinstance(each, FunctionType) and each.__code__.co_filename == path and each.__code__.co_qualname == function
     ]
     if not functions or len(functions[0].__code__.co_freevars) != len(codes[function].co_freevars):
-        raise LookupError(function)
+        raise NotLoaded(function)
     for each in functions:
         each.__code__ = codes[function]
 
@@ -193,10 +199,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
         if isinstance(each, CodeType):
             yield each
             yield from _codes(each)
-
-
-def _module_of(file: str) -> ModuleType:
-    return sys.modules[file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")]
 
 
 def _replace_constants(module: ModuleType, tree: ast.Module, line: int) -> None:
