@@ -53,6 +53,7 @@ class Sent:
     lost: str = ""
     is_pending: bool = True
     is_end: bool = False  # it was the end, which is still known if it is lost
+    may_be_stable: bool = False  # it may have been sent when the problem was not unstable any more
     stable_at: timedelta | None = None  # since when it is not unstable any more
     was_removed: bool = False  # from the recipients since: then it need not get the end
     may_be_settled: bool = False  # it was over without a message, if it was not unstable at a time that one cannot know
@@ -215,7 +216,7 @@ class Rules:
         problem.is_closed_by_user, problem.looks = True, LOOKS
         for who, sent in problem.sent.items():
             if unstable is not False and sent.is_unstable:
-                kept[who], sent.may_be_settled = sent, sent.may_be_settled or unstable is None
+                kept[who], sent.may_be_settled = sent, sent.may_be_settled or sent.may_be_stable or unstable is None
             else:
                 problem.ended[who] = sent
         problem.sent = kept
@@ -233,8 +234,10 @@ class Rules:
             problem.sent[place.recipient] = Sent(problem.severity, self.now, message, told=told, is_end=True)
             return
         severity = problem.severity if told is None else max(problem.severity, told)
-        is_unstable = kind == UNSTABLE or self._stays_unstable(problem, before)
-        problem.sent[place.recipient] = Sent(severity, self.now, message, is_unstable, told)
+        stays_unstable = kind != UNSTABLE and self._stays_unstable(problem, before)
+        now = Sent(severity, self.now, message, kind == UNSTABLE or stays_unstable, told)
+        now.may_be_stable = stays_unstable and self.is_unstable(problem) is None
+        problem.sent[place.recipient] = now
 
     # --- rules ----------------------------------------------------------------------------------------------------------
 
@@ -297,6 +300,8 @@ class Rules:
             return
         if sent.may_be_settled:
             yield from self._either(unstable, UNSTABLE, OPENS)
+        if sent.may_be_stable and unstable is not False and problem.severity <= sent.severity:
+            yield UNSTABLE
         if sent.lost:
             yield from (sent.lost, *self._either(unstable, UNSTABLE, OPENS))
             if sent.lost in (RISES, OPENS) and problem.severity <= (sent.told or INFO):
