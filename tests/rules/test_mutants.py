@@ -28,7 +28,10 @@ WAKES = "scheduler/store/wakes.py"
         ("a.append(b)", ["without `a.append(b)`"]),
         ("log.debug(b)", []),
         ("return 'a text with = and and'", []),
-        ("return 'delete from wake where name = ?'", ["SQL `where name = ?` -> `where (name = ? or 1 = 1)`"]),
+        (
+            "return 'delete from wake where name = ?'",
+            ["SQL `where name = ?` -> `where (name = ? or 1 = 1)` in `delete from wake ...`"],
+        ),
     ],
 )
 def test_each_kind_of_line_has_its_slips(line: str, slips: list[str]) -> None:

@@ -202,6 +202,14 @@ def test_the_parts_of_the_agents_are_in_the_unit_of_the_exceeded_limit(make_worl
     assert text in world.records("a1")[-1]["error"]
 
 
+def test_the_parts_of_the_agents_are_those_of_today(make_world: MakeWorld) -> None:
+    world = make_world(fleet("{runs_per_day: 5}"), scripts=fleet_costs())
+    world.run(hours=17)
+    error = world.records("a1")[-1]["error"]
+    assert "until 2026-03-04 00:00" in error
+    assert "used by agent/a1 1, agent/a2 1, agent/a3 1, others 2" in error
+
+
 def test_an_entry_over_its_own_budget_names_no_others(make_world: MakeWorld) -> None:
     world = make_world(TEAM.replace("usd_per_run: 0.3", "usd_per_run: 0.3, runs_per_day: 1"))
     world.run(hours=1, minutes=1)

@@ -308,6 +308,29 @@ def test_of_two_agents_one_that_reports_is_enough(make_world: MakeWorld) -> None
     assert sent(world) == [f"03-02 10:00 {REPORT}"]
 
 
+def test_the_report_of_one_agent_replaces_the_notification_only_on_its_own_channel(make_world: MakeWorld) -> None:
+    text = config(agent=OTHER_AGENT.replace("deliver: phone", "deliver: room"))
+    text = text.replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]").replace("deliver: phone}", "deliver: [phone, room]}")
+    channels: list[tuple[str, str]] = []
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)})
+    deliver = world.send
+    world.send = lambda outgoing: (
+        channels.append((outgoing.channel.name, brief(outgoing.message.text).splitlines()[0])) or deliver(outgoing)
+    )
+    world.run_until("2026-03-02 12:00")
+    assert channels == [("phone", REPORT), ("room", FAILURE)]
+
+
+def test_an_agent_that_did_not_report_is_not_awaited_although_the_result_of_another_one_is(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        other = OTHER_AGENT.replace("{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}')
+        other = other.replace("10:00-22:00", "00:00-24:00").replace("deliver: phone", "deliver: phone, async_timeout: 12h")
+        text = config(agent=other).replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]")
+        world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+        world.run_until("2026-03-02 08:10")
+    assert held_back(world)[0]["held_back"]["agents"] == ["web"]
+
+
 def test_two_agents_that_do_not_report_release_the_notification_after_the_second(make_world: MakeWorld) -> None:
     world = make_world(**two_agents(scripts={"nightly-backup": in_turn(FAILED)}))
     world.run_until("2026-03-02 14:00")

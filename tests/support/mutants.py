@@ -23,7 +23,9 @@ OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 TWINS = {"min": "max", "max": "min", "any": "all", "all": "any"}
-NOT_WORTH_IT = re.compile(r"(log|logger|warnings)\.|.*\.(debug|info|warning|exception)\(")  # calls that only write a log line
+NOT_WORTH_IT = re.compile(
+    r"log_event\(|(log|logger|warnings)\.|.*\.(debug|info|warning|exception)\("
+)  # calls that only write a log line
 
 IS_SQL = re.compile(r"\b(select|update|insert into|delete from|where|case when)\b|\w = [:?']")
 _VALUE = r"(?:\([^()]*\)|:\w+|\?|'[^']*'|[\w.]+(?:\([^()]*\))?)"
@@ -158,7 +160,8 @@ def _of_node(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> I
             for pattern, by in SQL_SLIPS:
                 for found in pattern.finditer(text):
                     slip = found.expand(by)
-                    says = f"SQL `{found[0].strip()}` -> `{slip.strip()}`"
+                    before, after = text[: found.start()].split()[-3:], text[found.end() :].split()[:2]
+                    says = f"SQL `{found[0].strip()}` -> `{slip.strip()}` in `{' '.join([*before, '...', *after])}`"
                     yield replaced(ast.Constant(text[: found.start()] + slip + text[found.end() :]), says)
 
 
