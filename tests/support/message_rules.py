@@ -53,6 +53,9 @@ class Sent:
     lost: str = ""
     is_pending: bool = True
     is_end: bool = False  # it was the end, which is still known if it is lost
+    end: str = ""  # the message about the end before it, which is still pending
+    may_need_end: bool = False  # an earlier opening may count as known: its end was lost, or it still waited when this was sent
+    settled_at: timedelta | None = None
     may_be_stable: bool = False  # it may have been sent when the problem was not unstable any more
     stable_at: timedelta | None = None  # since when it is not unstable any more
     was_removed: bool = False  # from the recipients since: then it need not get the end
@@ -162,9 +165,11 @@ class Rules:
         problem = self.problems[place.subject, place.key]
         for known in (problem.sent, problem.ended):
             sent = known.get(place.recipient)
+            if sent is not None and sent.end == message:
+                sent.end, sent.may_need_end = "", bool(lost)
             if sent is None or sent.message != message:
                 continue
-            sent.lost, sent.is_pending = lost, False
+            sent.lost, sent.is_pending, sent.settled_at = lost, False, self.now
             if sent.is_end and not lost:
                 del known[place.recipient]
 
@@ -236,6 +241,10 @@ class Rules:
         severity = problem.severity if told is None else max(problem.severity, told)
         stays_unstable = kind != UNSTABLE and self._stays_unstable(problem, before)
         now = Sent(severity, self.now, message, kind == UNSTABLE or stays_unstable, told)
+        if before is not None:
+            now.end = before.message if before.is_end and before.is_pending else before.end
+            has_waited = not before.is_end and (before.is_pending or before.settled_at == self.now)
+            now.may_need_end = before.may_need_end or has_waited
         now.may_be_stable = stays_unstable and self.is_unstable(problem) is None
         problem.sent[place.recipient] = now
 
@@ -286,6 +295,9 @@ class Rules:
             yield from (OVER, NOTHING)  # what it is the end of was lost too, but still waited when the end was sent
             return
         arrived = sent is not None and ((sent.lost and sent.told is not None) or (not sent.lost and not sent.is_end))
+        if sent is not None and sent.may_need_end and not arrived:
+            yield from (OVER, NOTHING)
+            return
         if not arrived or sent is None or (sent.told if sent.lost else sent.severity) == INFO or problem.is_closed_by_user:
             yield NOTHING
             return
