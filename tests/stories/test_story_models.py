@@ -191,6 +191,15 @@ def test_agents_without_an_interval_start_as_soon_as_the_probe_of_another_agent_
     assert world.history("web") == ["03-02 08:05 api skipped breaker_open", "03-02 08:30 api ok heartbeat_ok"]
 
 
+def test_a_wake_that_a_provider_and_a_budget_refuse_waits_until_both_have_room(make_world: MakeWorld) -> None:
+    with model(REFUSAL, text_answer("HEARTBEAT_OK")) as server:
+        yaml = config(server.url, interval="none", budget="{runs_per_day: 1}")
+        world = make_world("timezone: UTC\n" + yaml, environ={"KEY": KEY})
+        world.wake("ops", "look")
+        world.run_until("2026-03-03 00:05")
+    assert world.history() == ["03-02 08:00 api failed auth", "03-03 00:00 api ok heartbeat_ok"]
+
+
 def test_an_agent_without_an_interval_probes_if_the_first_agent_skipped_its_probe(make_world: MakeWorld) -> None:
     with model(REFUSAL, text_answer("HEARTBEAT_OK")) as server:
         yaml = two_agents(server.url, interval="none").replace(

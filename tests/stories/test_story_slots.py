@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import closing
 from datetime import timedelta
@@ -322,6 +323,15 @@ def test_the_agent_that_ran_last_starts_last_when_all_are_due(make_world: MakeWo
     world.wake("a2", "and first at this")
     world.run(hours=1)
     assert [call.name for call in world.calls[before:]] == ["a2", "a1", "a0"]
+
+
+def test_a_slot_without_a_free_place_names_two_runs_and_the_number_of_the_others(make_world: MakeWorld) -> None:
+    world = competing_agents(make_world, 5, interval="1h", limits="concurrency: 4")
+    for each in range(5):
+        world.durations[f"a{each}"] = timedelta(minutes=90)
+    world.run(hours=2)
+    (error, *_) = [row["error"] for row in world.records() if row["reason"] == "missed"]
+    assert re.fullmatch(r"limits.concurrency \(4\) was reached by agent/a. \(run \d\), agent/a. \(run \d\) and 2 more", error)
 
 
 def test_a_slot_that_waits_for_capacity_may_start_until_the_next_slot(make_world: MakeWorld) -> None:

@@ -75,6 +75,15 @@ def test_a_wake_during_a_run_starts_another_run_after_the_gap(make_world: MakeWo
     assert [(call.at.minute, call.at.second) for call in world.calls] == [(0, 0), (0, 50)]
 
 
+@pytest.mark.parametrize(("second", "starts"), [(0, ["08:00:00", "08:29:00", "08:30:00"]), (1, ["08:00:00", "08:29:01"])])
+def test_a_woken_run_replaces_the_slot_that_comes_within_the_gap(make_world: MakeWorld, second: int, starts: list[str]) -> None:
+    world = make_world("limits: {wake_gap: 1m}\n" + agent(interval="30m"))
+    world.run(minutes=29, seconds=second)
+    world.wake("ops", "look")
+    world.run(minutes=10)
+    assert [f"{call.at:%H:%M:%S}" for call in world.calls] == starts
+
+
 def test_a_wake_during_a_woken_run_starts_another_run(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
     world.run(seconds=5)
@@ -573,6 +582,16 @@ def test_a_newer_wake_of_the_same_sender_does_not_begin_the_delays_again(make_wo
     assert [f"{call.at:%H:%M:%S}" for call in world.calls] == ["08:00:00", "08:00:40", "08:05:50", "08:36:00"]
 
 
+def test_a_repeated_wake_of_one_sender_does_not_begin_the_delays_of_another_one_again(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", retries="0"), scripts={"ops": lambda _: 1})
+    for sender in ("mail", "disk"):
+        world.wake("ops", "look", sender=sender)
+    world.run(minutes=10)
+    world.wake("ops", "look again", sender="mail")
+    world.run(hours=3)
+    assert [f"{call.at:%H:%M:%S}" for call in world.calls][-3:] == ["08:10:00", "08:40:00", "10:40:00"]
+
+
 def test_retries_of_an_agent_without_an_interval_obey_wake_gap_and_wake_keep(make_world: MakeWorld) -> None:
     world = make_world("limits: {wake_gap: 10m, wake_keep: 3h}\n" + agent(interval="none", retries="0"))
     world.scripts["ops"] = lambda call: 1
@@ -697,6 +716,15 @@ def test_wakes_of_three_jobs_within_a_minute_start_one_run(make_world: MakeWorld
     world.run_until("2026-03-03 03:10")
     assert woken_runs(world) == [("03:00:20", ["short", "middle", "long"])]
     assert sorted(wake_results(world)) == ["joined", "joined", "started"]
+
+
+def test_the_end_of_a_job_lets_each_agent_start_that_waited_for_it(make_world: MakeWorld) -> None:
+    web = agent(interval="none").replace("agents:\n", "").replace("ops:", "web:")
+    jobs = THREE.replace("heartbeat: ops", "heartbeat: [ops, web]").replace("command: long", "command: long, wake_on: failure")
+    world = three_jobs(make_world, jobs=web + jobs)
+    world.run_until("2026-03-03 03:10")
+    runs = [(call.name, f"{call.at:%H:%M:%S}") for call in world.calls if call.name in ("ops", "web")]
+    assert sorted(runs) == [("ops", "03:00:20"), ("web", "03:00:20")]
 
 
 def test_a_wake_waits_for_running_jobs_no_longer_than_the_gap(make_world: MakeWorld) -> None:
