@@ -456,9 +456,9 @@ def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_w
     assert max(turn.count("from entry join run") for turn in turns) == 1
 
 
-@pytest.mark.long_on_server("5,000 entries")
+@pytest.mark.long_on_server("1,000 entries")
 def test_one_tick_handles_a_limited_number_of_due_entries(make_world: MakeWorld) -> None:
-    count = 5_000
+    count = 1_000
     beat = '{runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     world = make_world("agents:\n" + "".join(f"  a{number}: {beat}\n" for number in range(count)))
     world.clock.advance(timedelta(hours=5, minutes=15))  # all missed, older than their grace
