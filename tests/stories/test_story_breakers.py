@@ -371,6 +371,17 @@ def test_a_retry_after_of_a_year_opens_the_breaker_even_on_the_last_attempt(make
     assert world.history() == ["03-02 08:00 interval failed rate_limited", "03-02 08:10 interval skipped breaker_open"]
 
 
+def test_a_long_retry_after_of_one_provider_does_not_stop_the_agents_of_another(make_world: MakeWorld) -> None:
+    with Server([error_answer(429, "rate_limit_error", "x", retry_after="86400")]) as slow, Server([OK]) as works:
+        yaml = fleet(slow.url, "a", "b", a="interval: 10m", b="interval: 10m, provider: spare").replace(
+            "providers: {", f'providers: {{spare: {{kind: anthropic, api_key: x, base_url: "{works.url}"}}, '
+        )
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=11)
+    assert count_outcomes(world, "a") == Counter(rate_limited=1, breaker_open=1)
+    assert count_outcomes(world, "b") == Counter(ok=2)
+
+
 def test_a_reload_does_not_end_a_retry_after(make_world: MakeWorld) -> None:
     with Server([IN_A_YEAR, OK]) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})

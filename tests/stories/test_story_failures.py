@@ -326,6 +326,17 @@ def test_a_slot_during_downtime_runs_within_its_grace(make_world: MakeWorld) -> 
     assert world.history() == ["03-02 08:00 interval abandoned exit", "03-02 08:30 interval ok heartbeat_ok"]
 
 
+def test_an_interrupted_run_is_not_repeated_outside_active_hours(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", active_hours='"08:00-22:00"'), start="2026-03-02 21:00")
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=59))
+    world.reload(agent(interval="1h", active_hours='"08:00-22:00"', timeout="2h"))
+    world.run(minutes=50)
+    world.downtime(minutes=11)  # until 22:01
+    world.run(hours=1)
+    assert world.history()[0] == "03-02 21:00 interval abandoned exit"
+    assert len(world.calls) == 1
+
+
 def test_a_job_interrupted_by_a_crash_is_reported_and_not_repeated(make_world: MakeWorld) -> None:
     world = make_world(job(every="1h", deliver="log") + agent(interval="1d").replace("agents", "agents"))
     world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=5))
@@ -435,16 +446,19 @@ def test_runs_wait_while_the_database_is_locked_and_nothing_is_lost(make_world: 
     assert [line[:11] for line in world.history()] == [f"03-02 08:0{minute}" for minute in range(3)]
 
 
-def test_the_database_is_not_locked_during_an_agent_call(make_world: MakeWorld) -> None:
-    world = make_world(agent())
+def test_the_database_is_not_locked_during_an_agent_call_a_command_and_a_delivery(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", deliver="hook") + job(every="30m") + HOOK)
+    seen: list[str] = []
 
-    def look(call: object) -> str:
+    def note(what: str) -> None:
         assert not world.store.connection.in_transaction
-        return "HEARTBEAT_OK"
+        seen.append(what)
 
-    world.scripts["ops"] = look
-    world.run(minutes=1)
-    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
+    world.scripts["ops"] = lambda _: (note("call"), ALARM)[1]
+    world.scripts["measure"] = lambda _: (note("command"), "")[1]
+    world.send = lambda _: (note("delivery"), DeliveryResult("delivered"))[1]
+    world.run(minutes=31)
+    assert seen == ["call", "delivery", "command"]
 
 
 def test_an_alert_repeated_by_every_run_is_sent_once(make_world: MakeWorld) -> None:

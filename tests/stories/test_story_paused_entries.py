@@ -126,6 +126,17 @@ def test_an_agent_that_is_removed_and_added_again_keeps_its_history_and_its_slot
     assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 11:30 interval ok heartbeat_ok"]
 
 
+def test_the_message_of_an_agent_that_was_removed_during_its_run_is_delivered(make_world: MakeWorld) -> None:
+    hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+    other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: hook}}\n"
+    world = make_world(hook + agent(interval="1d", deliver="hook") + other)
+    world.scripts["ops"] = lambda call: Delayed("ALERT: the disk is full", timedelta(minutes=2))
+    world.run(seconds=5)
+    world.reload(hook + "agents:\n" + other)
+    world.run(minutes=5)
+    assert [(name, text) for _, name, text in world.delivered] == [("ops", "ALERT: the disk is full")]
+
+
 def test_the_wakes_of_a_removed_agent_end_even_if_its_run_fails_later(make_world: MakeWorld) -> None:
     other = "  other: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 1d, deliver: log}}\n"
     world = make_world(agent(interval="1d", retries="0") + other)

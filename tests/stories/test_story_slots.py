@@ -211,6 +211,23 @@ def test_a_changed_schedule_applies_from_now_on(make_world: MakeWorld) -> None:
     assert world.history() == ["03-02 09:00 schedule ok", "03-02 10:05 schedule ok"]
 
 
+def test_another_time_zone_moves_the_slots_to_come_and_no_slot_of_the_past(make_world: MakeWorld) -> None:
+    world = make_world("timezone: UTC\n" + job(schedule='"0 9 * * *"') + agent(interval="1d"), start="2026-03-02 08:30")
+    world.run_until("2026-03-02 12:00")
+    world.reload("timezone: Asia/Tokyo\n" + job(schedule='"0 9 * * *"') + agent(interval="1d"))  # nine hours ahead of UTC
+    world.run_until("2026-03-04 12:00")
+    assert world.history("measure") == [
+        "03-02 09:00 schedule ok",
+        "03-03 00:00 schedule ok",
+        "03-04 00:00 schedule ok",
+    ]
+    assert [line[:11] for line in world.history("ops")] == [
+        "03-02 08:30",
+        "03-03 08:30",
+        "03-04 08:30",
+    ]  # an interval is not local
+
+
 def test_a_reboot_job_does_not_run_on_a_reload(make_world: MakeWorld) -> None:
     boots = job(schedule='"@reboot"')
     world = make_world(boots)
