@@ -13,8 +13,11 @@ import pytest
 from config_file import write
 from daemon_process import Daemon, config, run_command
 from test_previous_schema import DUMP
+from world import World, utc
 
 from scheduler.cli.main import main
+from scheduler.engine.delivery import Delivery
+from scheduler.model.message import DeliveryResult
 from scheduler.store.database import APPLICATION_ID, Store
 
 IN_FOLDER = "state: h.db\nagents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log}}}\n"
@@ -43,6 +46,32 @@ def previous_database(path: Path) -> None:
         connection.executescript(DUMP.read_text("utf-8"))
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
     path.chmod(0o600)
+
+
+def test_a_restored_copy_sends_a_message_again_with_the_key_that_it_had(tmp_path: Path) -> None:
+    """A receiver recognises both: that of the slot that the copy does not know, and that of a slot of another agent."""
+    beat = 'runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, stagger: 0s, deliver: hook, checklist: "- look\\n"}'
+    hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+    world = World(tmp_path, f"{hook}agents:\n  ops: {{{beat}}}\n  web: {{{beat}}}\n")
+    sent: list[tuple[str, str, str]] = []
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        sent.append((delivery.message.name, delivery.message.key, delivery.message.text))
+        return DeliveryResult("delivered")
+
+    world.run(minutes=10)
+    world.stop()
+    copy = shutil.copy(world.state, tmp_path / "copy.db")
+    world.scripts |= {name: lambda call: f"ALERT: the disk of {call.name} is full" for name in ("ops", "web")}
+    world.send = send
+    for _ in range(2):
+        world.boot()
+        world.run_until("2026-03-02 08:30:30")
+        world.stop()
+        shutil.copy(copy, world.state)
+        world.clock.now = utc("2026-03-02 08:10")
+    assert sent[2:] == sent[:2]
+    assert len(set(sent)) == 2
 
 
 @pytest.mark.process

@@ -7,17 +7,21 @@ this one can go when the migrations up to that version become one.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
 from checkout import DATA
+from simulation import size
 from world import World, utc
 
 from scheduler.model.problem import PROVIDER
 from scheduler.store import problems, spend
 from scheduler.store.database import APPLICATION_ID, Store, StoreError, open_read_only_any_version
+from scheduler.store.migrations import migrations
 
 DUMP = DATA / "database_2026_11.sql"
 CONFIG = """
@@ -47,8 +51,13 @@ cron:
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """The database of the previous version, at the place where a World looks for it."""
-    path = tmp_path / "state" / "heartbeatd.db"
-    path.parent.mkdir(mode=0o700)
+    return previous_database(tmp_path / "state")
+
+
+def previous_database(folder: Path) -> Path:
+    """A database of the previous version in a new folder."""
+    path = folder / "heartbeatd.db"
+    folder.mkdir(mode=0o700)
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(DUMP.read_text("utf-8"))
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
@@ -160,6 +169,42 @@ def test_an_open_condition_stays_open_and_is_not_sent_again(world: World) -> Non
 def test_an_upgraded_database_has_the_tables_of_a_new_one(state: Path, tmp_path: Path) -> None:
     with closing(Store.open(state)) as upgraded, closing(Store.open(tmp_path / "new.db")) as new:
         assert schema(upgraded.connection) == schema(new.connection)
+
+
+def test_an_upgrade_that_is_killed_leaves_whole_migrations_and_the_next_start_carries_on(tmp_path: Path) -> None:
+    left: list[int] = []
+    for statement in count(1, size(8, 1)):
+        path, twin = (previous_database(tmp_path / f"{statement}-{name}") for name in ("killed", "twin"))
+        code = die_in_upgrade(path, statement)
+        with closing(sqlite3.connect(path)) as killed, closing(sqlite3.connect(twin)) as whole:
+            pending = migrations.pending(killed)
+            if len(pending) < len(migrations.pending(whole)):
+                migrations.apply(whole, stop_before=pending[0].name if pending else None)
+            assert (migrations.applied(killed), schema(killed)) == (migrations.applied(whole), schema(whole))
+        assert code in (9, 0)
+        left.append(len(pending))
+        Store.open(path).close()
+        with closing(sqlite3.connect(path)) as upgraded:
+            assert (migrations.pending(upgraded), upgraded.execute("pragma integrity_check").fetchone()[0]) == ([], "ok")
+        if code == 0:
+            break
+    assert left == sorted(left, reverse=True)
+    assert len(set(left)) == left[0] + 1  # it was killed between all migrations
+
+
+def die_in_upgrade(path: Path, statement: int) -> int:
+    """Upgrade a database in a child process that exits after this many SQL statements. Returns its exit code: 9, or 0."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            numbers, connection = count(1), sqlite3.connect(path, isolation_level=None)
+            connection.set_trace_callback(lambda _: os._exit(9) if next(numbers) == statement else None)
+            migrations.apply(connection)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_ids_of_deleted_rows_are_not_used_again(state: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
+from scheduler.engine.startup import open_store
 from scheduler.store import run_history
 from scheduler.store.database import (
     APPLICATION_ID,
@@ -133,6 +134,21 @@ def test_a_damaged_file_is_refused_and_left_unchanged(tmp_path: Path, content: b
     with pytest.raises(StoreError, match=r"a\.db is damaged or not a database .* nothing was changed.*mv "):
         Store.open(path, check=True)
     assert path.read_bytes() == content
+
+
+def test_every_page_is_read_before_use_unless_the_last_stop_was_clean(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with opened(path) as store:
+        add_boot(store)
+        page = store.connection.execute("select rootpage from sqlite_master where name = 'rejected_wake'").fetchone()[0]
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096  # nothing else reads this page at a start
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"a\.db is damaged or not a database"):
+        open_store(path)
+    with opened(path) as store, store.transaction() as db:
+        db.execute("update boot set ended_at = 1")
+    open_store(path).close()
 
 
 def test_an_empty_file_with_a_log_counts_as_a_lost_database(tmp_path: Path) -> None:

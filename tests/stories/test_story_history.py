@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from contextlib import closing
+from datetime import UTC, timedelta
+from pathlib import Path
 
 import pytest
+from simulation import size
 from test_story_slots import OPS, agent, job
-from world import QUIET, MakeWorld
+from world import QUIET, MakeWorld, World
 
+from scheduler.insight import status_data
 from scheduler.model.message import DeliveryResult
+from scheduler.store.locations import open_read_only
 
 ALARM = "ALERT: the disk is full"
 HOOK = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
@@ -22,6 +27,24 @@ def test_an_entry_that_runs_every_second_hardly_exceeds_its_history_limit(make_w
         world.run(seconds=1)
         rows.append(world.store.connection.execute("select count(*) from run").fetchone()[0])
     assert runs <= max(rows) <= most
+
+
+def test_the_database_and_its_log_stay_small_while_a_page_is_polled(tmp_path: Path) -> None:
+    """Each run writes about 20 KiB to the log. A reader that begins before a checkpoint and ends after it delays the log's reuse."""
+    world = World(tmp_path, job(every="1s") + "history: {keep: 30d, runs: 50}\n")
+    log, sizes = world.state.with_name(f"{world.state.name}-wal"), []
+    with closing(open_read_only(world.state)) as reader:
+        for _ in range(size(12, 2000)):
+            reader.execute("begin")
+            status_data.read_entries(reader, world.clock.now, UTC)
+            world.run(seconds=50)
+            reader.execute("rollback")
+            world.run(seconds=5)
+            sizes.append((world.state.stat().st_size, log.stat().st_size))
+    world.stop()
+    half = len(sizes) // 2
+    assert max(size for size, _ in sizes[half:]) <= 1.1 * max(size for size, _ in sizes[:half])
+    assert max(size for _, size in sizes) <= 4 * 1024 * 1024
 
 
 def test_old_records_are_deleted_in_small_batches(make_world: MakeWorld) -> None:
