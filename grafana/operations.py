@@ -285,7 +285,7 @@ WORKERS = Row(
             "reason. The panels of this row have data only with `executor: {kind: procrastinate}` in the config.",
             {"{{instance}}": series("queue_available", HERE)},
             kind="stat",
-            width=8,
+            width=6,
             height=8,
             states={0: ("no", BAD), 1: ("yes", GOOD)},
             no_value="not in use, or unknown",
@@ -295,7 +295,14 @@ WORKERS = Row(
             "Workers that take runs of a queue. Without a worker, its runs wait. There is no value while the queues cannot be "
             "used.",
             {"{{instance}} {{queue}}": series("workers", HERE)},
-            width=8,
+            width=6,
+            no_value="not in use, or unknown",
+        ),
+        Panel(
+            "How many runs wait for a worker?",
+            "Runs of a queue that no worker has taken yet. If the number grows, start another worker of this queue.",
+            {"{{instance}} {{queue}}": series("queue_waiting", HERE)},
+            width=6,
             no_value="not in use, or unknown",
         ),
         Panel(
@@ -304,8 +311,42 @@ WORKERS = Row(
             "another worker, or raise `--concurrency` of `heartbeatd worker`.",
             {"{{instance}} {{queue}}": f"time() - {series('queue_oldest_timestamp_seconds', HERE)}"},
             unit="s",
-            width=8,
+            width=6,
             no_value="no run waits",
+        ),
+    ),
+)
+
+LEADER = Row(
+    "Leader and standbys",
+    (
+        Panel(
+            "Which daemon leads?",
+            "One of the daemons that share a database on a server leads, and starts the runs. The panels of this row have data "
+            "only with `state: postgresql://...` in the config.",
+            {"{{instance}}": series("standby", HERE)},
+            kind="stat",
+            width=8,
+            height=8,
+            states={0: ("leads", GOOD), 1: ("on standby", COLORS["planned skip"])},
+            no_value="no server in use",
+        ),
+        Panel(
+            "How often has the leader changed?",
+            "The epoch counts how many times a daemon has begun to lead: at a start, or as it took over. If it grows often, "
+            "the leader loses its lease again and again: read `leadership_lost` in its log.",
+            {"epoch": f"max({series('leader_epoch', HERE)})"},
+            width=8,
+            no_value="no server in use",
+        ),
+        Panel(
+            "How long ago did the leader renew its lease?",
+            "It renews its lease every second. After 4 s without a renewal, it ends its runs. After 6 s, another daemon can "
+            "lead.",
+            {"{{instance}}": series("leader_lag_seconds", HERE)},
+            unit="s",
+            width=8,
+            no_value="no server in use",
         ),
     ),
 )
@@ -414,7 +455,7 @@ def dashboard() -> str:
     return render(
         uid="heartbeatd-operations",
         title="heartbeatd: Operations",
-        description="Queue, lateness, providers, deliveries, workers, database, process and HTTP API of the daemon heartbeatd.",
-        rows=(DAEMON, QUEUE, PROVIDERS, DELIVERY, WORKERS, PROCESS, HTTP),
+        description="Queue, lateness, providers, deliveries, workers, leader, database, process and HTTP API of heartbeatd.",
+        rows=(DAEMON, QUEUE, PROVIDERS, DELIVERY, WORKERS, LEADER, PROCESS, HTTP),
         variables=(),
     )

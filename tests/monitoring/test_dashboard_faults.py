@@ -308,7 +308,10 @@ FAULTS = {
     "a message cannot be read": Fault(damage_message, operations=("Which parts of the daemon had internal errors?",)),
     "the queue of the workers is down": Fault(lose_queue, operations=("Can the queue of the workers be used?",)),
     "all workers are gone": Fault(
-        lose_workers, operations=("How many workers are running?", "How long has the oldest run waited for a worker?")
+        lose_workers,
+        operations=(
+            "How many workers are running?", "How many runs wait for a worker?", "How long has the oldest run waited for a worker?",
+        ),
     ),
     "pings are lost": Fault(lose_pings, operations=("Does the dead man's switch get its pings?",)),
     "a token is refused": Fault(
@@ -318,8 +321,15 @@ FAULTS = {
     "there are too many entries": Fault(add_entries, operations=("How many entries have no series?",), config={"ENTRIES": "1"}),
 }  # fmt: skip
 
-# The start of the process is not simulated, and the size of the database has no fault that is quick enough for a test.
-WITHOUT_FAULT = {("operations", "How large is the database?"), ("operations", "How long has it been running?")}
+# The start of the process is not simulated, the size of the database has no fault that is quick enough for a test, and the database is
+# no server, which alone has a leader.
+WITHOUT_FAULT = {
+    ("operations", "How large is the database?"),
+    ("operations", "How long has it been running?"),
+    ("operations", "Which daemon leads?"),
+    ("operations", "How often has the leader changed?"),
+    ("operations", "How long ago did the leader renew its lease?"),
+}
 
 # These show the process of the tests itself.
 OF_THE_PROCESS = {
