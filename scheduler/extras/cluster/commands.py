@@ -15,10 +15,12 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
     name = "names"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
-        if not all(names):
-            self.fail(f"{value!r} has an empty name; write gpu,default", param, ctx)
-        return names
+        from scheduler.config.keys.value_types import parse_name  # takes long to import, and the help does not need it
+
+        try:
+            return tuple(dict.fromkeys(parse_name(name.strip()) for name in str(value).split(",")))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group(invoke_without_command=True)

@@ -25,6 +25,7 @@ import psycopg
 import pytest
 import required_programs
 from checkout import HOME
+from click.testing import CliRunner
 from cluster_processes import Cluster
 from missing_libraries import run_without
 from patience import PATIENCE
@@ -39,6 +40,7 @@ from warm_start import Heartbeatd
 from heartbeat.runners.errors import CallError
 from heartbeatd.secret import Secret
 from scheduler.app import Daemon
+from scheduler.cli.main import commands
 from scheduler.extras.cluster.job_queue import (
     SCHEMA_LOCK,
     AttemptEnd,
@@ -1334,14 +1336,22 @@ def test_a_worker_reports_its_health_and_what_it_cannot_run(cluster: Cluster) ->
     config.write_text(
         config.read_text() + "  other: {runner: {kind: command, argv: [no-such-program]}, heartbeat: {interval: 1h}}\n"
     )
-    cluster.start("worker", "--listen", "127.0.0.1:0")
+    cluster.start("worker", "--listen", "127.0.0.1:0", "--queue", "default,gppu")
     log = cluster.folder / "worker.log"
-    wait_until(lambda: "cannot_run" in log.read_text())
-    assert "entry=agent/other" in log.read_text()
+    wait_until(lambda: "queue_unused" in log.read_text())
+    assert "cannot_run entry=agent/other" in log.read_text()
+    assert re.findall("queue_unused queue=(.*) problem=", log.read_text()) == ["gppu"]
     url = re.search(r"listen=(\S+)", log.read_text())
     assert url is not None
     wait_until(lambda: get(url[1] + "/healthz") == "ok\n")
     assert "heartbeatd_worker_ready 1\n" in get(url[1] + "/metrics")
+
+
+@pytest.mark.parametrize("names", ["gpu,,default", "gpu default", ""])
+def test_a_worker_refuses_names_that_no_queue_can_have(names: str) -> None:
+    done = CliRunner().invoke(commands, ["worker", "--queue", names])
+    assert done.exit_code == 2
+    assert "is not a name; use 1 to 63 characters" in done.stderr
 
 
 @contextmanager
