@@ -16,7 +16,7 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, to_mil
 MODELS = """
 select kind || '', name || '', model, count(*) as runs, sum(calls) as calls, sum(input + cache_read + cache_write) as tokens_in,
   sum(output) as tokens_out, sum(cache_read) as cache_read, sum(cache_write) as cache_write, sum(usd) as cost_usd,
-  sum(usd is null) as unpriced
+  count(*) filter (where usd is null) as unpriced
 from (
   select kind, name, used.key as model, json_extract(used.value, '$.calls') as calls,
     json_extract(used.value, '$.input') as input, json_extract(used.value, '$.output') as output,
@@ -35,7 +35,8 @@ from (
 CAUSES = """
 select kind, name, trigger,
   coalesce(woken_by, (select sender from wake where wake.run_id = run.id and started = 1 limit 1), '') as sender,
-  sum(trigger <> 'result') as runs, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
+  count(*) filter (where trigger <> 'result') as runs, sum(cost_usd) as cost_usd,
+  count(*) filter (where tokens is not null and cost_usd is null) as unpriced,
   sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
   sum(coalesce(json_extract(tokens, '$.input') + json_extract(tokens, '$.cache_read')
     + json_extract(tokens, '$.cache_write'), 0)) as tokens_in,
@@ -54,9 +55,10 @@ group by 1, 2, 3
 
 # Quarters of an hour, because every zone is a whole number of them away from UTC.
 QUARTERS = """
-select finished_at / 900000 * 900000 as quarter, sum(outcome <> 'skipped' and trigger <> 'result') as runs,
-  sum(outcome = 'alert' and suppression is null) as alerts,
-  sum(outcome in ('failed', 'timeout', 'abandoned') and coalesce(reason, '') <> 'cancelled') as failed, sum(cost_usd) as cost_usd
+select finished_at / 900000 * 900000 as quarter, count(*) filter (where outcome <> 'skipped' and trigger <> 'result') as runs,
+  count(*) filter (where outcome = 'alert' and suppression is null) as alerts,
+  count(*) filter (where outcome in ('failed', 'timeout', 'abandoned') and coalesce(reason, '') <> 'cancelled') as failed,
+  sum(cost_usd) as cost_usd
 from run where state = 'closed' and finished_at >= ? and finished_at < ? group by quarter order by quarter
 """
 QUARTERS_OF_AGENTS = QUARTERS.replace("group by", "and kind = 'heartbeat' and name in (select value from json_each(?)) group by")
@@ -70,8 +72,8 @@ select kind, name from entry where first_seen_at < :at
 
 
 TODAY = """
-select coalesce(sum(outcome <> 'skipped' and trigger <> 'result'), 0) as runs, sum(cost_usd) as cost_usd,
-  coalesce(sum(tokens is not null and cost_usd is null), 0) as unpriced,
+select count(*) filter (where outcome <> 'skipped' and trigger <> 'result') as runs, sum(cost_usd) as cost_usd,
+  count(*) filter (where tokens is not null and cost_usd is null) as unpriced,
   coalesce(sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))), 0) as untold_usd
 from run where state = 'closed' and finished_at >= ? and finished_at < ?
 """

@@ -378,7 +378,8 @@ def expire_held_messages(tx: Transaction) -> None:
 def unfinished_by_channel(db: sqlite3.Connection) -> list[ChannelBacklog]:
     """For each channel: the number of pending and dead messages, and the time of the oldest, without delayed notifications."""
     query = (
-        "select channel, sum(open) as pending, sum(state = 'dead') as dead, min(case when open then created_at end) as oldest"
+        "select channel, count(*) filter (where open) as pending, count(*) filter (where state = 'dead') as dead,"
+        " min(created_at) filter (where open) as oldest"
         " from (select *, state in ('pending', 'sending', 'uncertain', 'held') and awaits is null as open from outbox) as message"
         " group by channel"
     )
@@ -656,7 +657,7 @@ def list_messages(db: sqlite3.Connection) -> Iterator[QueuedMessage]:
 
 # The plus signs keep SQLite from reading the texts of all messages in the order of their ids: an index has the states.
 OF_STATES = """
-select *, substr(text, 1, :begins) as begins from outbox where id in (
+select *, substr(text, 1, cast(:begins as integer)) as begins from outbox where id in (
   select id from outbox where state in (select value from json_each(:states)) and +id < :before order by +id desc limit :limit
 ) order by id desc
 """
@@ -693,7 +694,9 @@ def count_messages_by_state(db: sqlite3.Connection, agents: Collection[str] | No
 
 def get_message_with_text(db: sqlite3.Connection, message_id: int) -> MessageWithText | None:
     """A message with its title, its whole text, its recipient and its key; None if there is none."""
-    row = db.execute("select *, substr(text, 1, ?) as begins from outbox where id = ?", (BEGINS, message_id)).fetchone()
+    row = db.execute(
+        "select *, substr(text, 1, cast(? as integer)) as begins from outbox where id = ?", (BEGINS, message_id)
+    ).fetchone()
     return _read_message(row, MessageWithText, recipient=row["whom"]) if row else None
 
 
@@ -765,7 +768,7 @@ def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str
     """Start the window of a text at the delivery of its last part, even if that part had been given up before."""
     tx.db.execute(
         'update digest set until_at = ? + "window" where outbox_id in (select max(id) from outbox where channel = ?'
-        " and run_id = ? and notice is not distinct from ? having sum(state in ('dead', 'dropped')) = 0)",
+        " and run_id = ? and notice is not distinct from ? having count(*) filter (where state in ('dead', 'dropped')) = 0)",
         (to_millis(tx.now), channel, run_id, notice),
     )
 

@@ -108,13 +108,13 @@ where kind = 'heartbeat' and name = ? and trigger not in (select value from json
 """
 
 ANSWER = """
-select id, finished_at, substr(text, 1, ?) as text, length(text) as length from run
+select id, finished_at, substr(text, 1, cast(? as integer)) as text, length(text) as length from run
 where kind = 'heartbeat' and name = ? and text is not null and state = 'closed' order by id desc limit 1
 """
 
 COST = """
-select sum(cost_usd) as cost_usd, coalesce(sum(outcome <> 'skipped' and trigger <> 'result'), 0) as runs,
-  coalesce(sum(tokens is not null and cost_usd is null), 0) as unpriced
+select sum(cost_usd) as cost_usd, count(*) filter (where outcome <> 'skipped' and trigger <> 'result') as runs,
+  count(*) filter (where tokens is not null and cost_usd is null) as unpriced
 from run where kind = 'heartbeat' and name = ? and slot >= ? and state = 'closed' and finished_at >= ?
 """
 

@@ -54,9 +54,11 @@ COUNT_UNSETTLED = (
 NOTICES = """
 select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults,
   told.severity_before, told.outbox_id,
-  count(part.id) as parts, sum(part.state = 'delivered') as delivered, sum(part.state = 'dead') as dead,
-  sum(part.state in ('pending', 'sending', 'uncertain', 'held')) as pending, max(part.finished_at) as finished_at,
-  max(part.attempts) as tries, max(case when part.state <> 'delivered' then part.error end) as error,
+  count(part.id) as parts, count(*) filter (where part.state = 'delivered') as delivered,
+  count(*) filter (where part.state = 'dead') as dead,
+  count(*) filter (where part.state in ('pending', 'sending', 'uncertain', 'held')) as pending,
+  max(part.finished_at) as finished_at, max(part.attempts) as tries,
+  max(case when part.state <> 'delivered' then part.error end) as error,
   max(last.channel) as sent_on, max(last.whom) as sent_to, max(part.doubted_at) as doubted_at, max(part.awaits) as awaits
 from problem_notice as told left join outbox as last on last.id = told.outbox_id
 left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
@@ -165,7 +167,7 @@ def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dic
             is_pending=bool(row["pending"]),
             is_lost=bool(row["dead"]),
             message_id=row["outbox_id"] if row["parts"] else None,
-            delivered_at=arrived_at if (row["delivered"] or 0) == row["parts"] else None,
+            delivered_at=arrived_at if row["delivered"] == row["parts"] else None,
             says=_delivery_text(row),
         )
     return found
@@ -173,7 +175,7 @@ def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dic
 
 def _delivery_text(row: sqlite3.Row) -> str:
     """Whether the last message to a recipient has arrived, which may have gone to a substitute."""
-    delivered, state = row["delivered"] or 0, DeliveryState.DROPPED
+    delivered, state = row["delivered"], DeliveryState.DROPPED
     if delivered == row["parts"]:
         state = DeliveryState.DELIVERED
     elif row["dead"]:

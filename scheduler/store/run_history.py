@@ -320,8 +320,8 @@ select counted.*, case when dearest_usd > 0 then (
       and coalesce(model_requested, model_used) is not distinct from counted.model) end as dearest_run
 from (
 select kind, name, outcome, reason, suppression, coalesce(model_requested, model_used) as model, count(*) as count,
-  sum(slots) as slots,
-  sum(trigger <> 'result') as started, sum(cost_usd) as cost_usd, sum(tokens is not null and cost_usd is null) as unpriced,
+  sum(slots) as slots, count(*) filter (where trigger <> 'result') as started, sum(cost_usd) as cost_usd,
+  count(*) filter (where tokens is not null and cost_usd is null) as unpriced,
   sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))) as untold_usd,
   sum(coalesce(json_extract(tokens, '$.input') + json_extract(tokens, '$.cache_read') + json_extract(tokens, '$.cache_write'), 0))
     as tokens_in,
@@ -335,7 +335,7 @@ group by kind, name, outcome, reason, suppression, coalesce(model_requested, mod
 
 
 MESSAGES = """
-select channel, state, count(*) as messages, sum(doubted_at is not null) as doubted
+select channel, state, count(*) as messages, count(doubted_at) as doubted
 from outbox where created_at >= ? and created_at < ? group by channel, state
 """
 MESSAGES_OF_AGENTS = MESSAGES.replace("group by", "and kind = 'heartbeat' and name in (select value from json_each(?)) group by")

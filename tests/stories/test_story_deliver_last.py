@@ -206,7 +206,9 @@ def test_the_number_of_known_targets_is_limited_and_they_keep_their_titles(world
     last = report_target(world, "chat7").last
     assert last is not None
     assert (last.target, last.title) == ("chat7", "Work")
-    assert world.store.connection.execute("select count(*), sum(title = 'Family') from target").fetchone()[:] == (MAX_TARGETS, 0)
+    assert world.store.connection.execute("select count(*), count(*) filter (where title = 'Family') from target").fetchone()[
+        :
+    ] == (MAX_TARGETS, 0)
 
 
 HOSTILE = [

@@ -25,7 +25,9 @@ LEADER_EPOCH = "create unique index if not exists leader_epoch on _leader (epoch
 LEADER_COLUMNS = "alter table _leader add column since_at timestamptz, add column former_host text"
 HAS_LEADER_COLUMNS = "select 1 from pg_attribute where attrelid = to_regclass('_leader') and attname = 'since_at'"
 
-# Functions of SQLite that PostgreSQL does not have, or has with another meaning.
+# Functions of SQLite that PostgreSQL does not have, or has with another meaning. There is no form of them that both understand
+# (`count(*) filter` is one), so each use would have to be written twice: a list in one parameter (`json_each`), JSON in a column
+# of text, which migrations of old databases read too, and `min` and `max` of two values, which are null if one is.
 FUNCTIONS = """
 create function min(bigint, bigint) returns bigint language sql immutable parallel safe as
   'select case when $1 is null or $2 is null then null when $1 < $2 then $1 else $2 end';
@@ -33,11 +35,6 @@ create function max(bigint, bigint) returns bigint language sql immutable parall
   'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
 create function max(double precision, double precision) returns double precision language sql immutable parallel safe as
   'select case when $1 is null or $2 is null then null when $1 > $2 then $1 else $2 end';
-create function substr(text, bigint, bigint) returns text language sql immutable parallel safe as
-  'select pg_catalog.substr($1, $2::integer, $3::integer)';
-create function add_boolean(bigint, boolean) returns bigint language sql immutable parallel safe as
-  'select case when $2 is null then $1 else coalesce($1, 0) + $2::int end';
-create aggregate sum(boolean) (sfunc = add_boolean, stype = bigint);
 create function json_each(document text, out key text, out value text) returns setof record
   language sql immutable parallel safe rows 10 as $$
   select (number - 1)::text, item from json_array_elements_text(
@@ -60,8 +57,6 @@ begin
 exception when others then
   return false;
 end $$;
-create function texts_as_json(text[]) returns text language sql immutable parallel safe as 'select array_to_json($1)::text';
-create aggregate json_group_array(text) (sfunc = array_append, stype = text[], finalfunc = texts_as_json, initcond = '{}');
 create function numbers_as_json(bigint[]) returns text language sql immutable parallel safe as 'select array_to_json($1)::text';
 create aggregate json_group_array(bigint) (sfunc = array_append, stype = bigint[], finalfunc = numbers_as_json, initcond = '{}')
 """
