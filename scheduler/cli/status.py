@@ -63,7 +63,7 @@ MAX_PROBLEMS = 10  # in the text; JSON and `problems` have all of them
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
 STARTS = ("start_refused", "second_daemon")  # of the database folder of this machine
-STARTS_AND_STALLS = (*STARTS, "frozen")  # of the leader; the other problems have lines of their own
+STARTS_AND_FREEZES = (*STARTS, "frozen")  # of the leader; the other problems have lines of their own
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -92,7 +92,7 @@ def _status_lines(source: Source) -> Iterator[str]:
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
         *([f"leader: {leader.describe(format_time)}"] if leader else []),
-        *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_STALLS)),
+        *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_FREEZES)),
         *_open_problem_lines(data.problems, now),
         *_daemon_detail_lines(data, up, now, files),
         *(_fact_lines(data) if files.may_exist else ()),

@@ -25,7 +25,7 @@ from scheduler.system.log import log_event
 SECOND = timedelta(seconds=1)
 CLOCK_CHANGE_THRESHOLD = timedelta(seconds=5)  # system and monotonic clock may drift apart by less without a clock change
 # A tick that starts later is logged: the process was stopped, or the machine is overloaded.
-STALL_THRESHOLD = timedelta(seconds=20)
+FREEZE_THRESHOLD = timedelta(seconds=20)
 RESTART_TIME = timedelta(minutes=1)  # a stop of the daemon that is no longer is no hint of a clock change
 
 NOT_SUSPENDED = timedelta()
@@ -47,13 +47,13 @@ class ClockReading:
 class ClockNews:
     """What has happened to the clocks and is not recorded yet.
 
-    `change` is that of the system clock, `slept` how long the machine was suspended, as part of it. `stall` is how late ticks
+    `change` is that of the system clock, `slept` how long the machine was suspended, as part of it. `freeze` is how late ticks
     have started, `was_stopped` whether a signal had stopped the process.
     """
 
     change: timedelta
     slept: timedelta
-    stall: timedelta
+    freeze: timedelta
     was_stopped: bool
 
 
@@ -68,7 +68,7 @@ class ClockWatch:
     def __init__(self, health: EngineHealth) -> None:
         self.was_stopped = False  # by a signal, since the last tick
         self._health = health
-        self._change = self._slept = self._stall = timedelta()
+        self._change = self._slept = self._freeze = timedelta()
         self._last: ClockReading | None = None
         self._next_tick_at: float | None = None
         self._starts: dict[Key, float] = {}  # when each entry's last slot was started, by the monotonic clock
@@ -86,9 +86,9 @@ class ClockWatch:
             self._note_change(change, timedelta(seconds=max(0.0, reading.slept - last.slept)))
         # By the monotonic clock, which stands still while the machine is suspended.
         late = timedelta() if self._next_tick_at is None else timedelta(seconds=reading.monotonic - self._next_tick_at)
-        if late >= STALL_THRESHOLD:
-            log_event(logging.WARNING, "stalled", late=late, cause=boots.STOPPED if self.was_stopped else None)
-            self._stall += late
+        if late >= FREEZE_THRESHOLD:
+            log_event(logging.WARNING, "frozen", late=late, cause=boots.STOPPED if self.was_stopped else None)
+            self._freeze += late
         return has_changed
 
     def _note_change(self, change: timedelta, slept: timedelta) -> None:
@@ -107,13 +107,13 @@ class ClockWatch:
     @property
     def news(self) -> ClockNews:
         """What the next tick is to record."""
-        return ClockNews(self._change, self._slept, self._stall, self.was_stopped)
+        return ClockNews(self._change, self._slept, self._freeze, self.was_stopped)
 
     def forget(self, news: ClockNews) -> None:
         """This is recorded."""
         self._change, self._slept = self._change - news.change, self._slept - news.slept
-        self._stall -= news.stall
-        self.was_stopped = self.was_stopped and bool(self._stall)
+        self._freeze -= news.freeze
+        self.was_stopped = self.was_stopped and bool(self._freeze)
 
     def note_start(self, key: Key, reading: ClockReading) -> None:
         """A slot of this entry is started now."""

@@ -237,12 +237,12 @@ class Engine:
         )
 
     def _record_work(self, tick: Tick, work: Work, clock: ClockNews) -> None:
-        """Record clock changes, stalls, results of runs and deliveries, and requests since the last tick."""
+        """Record clock changes, freezes, results of runs and deliveries, and requests since the last tick."""
         if clock.change:
             follow = partial(clock_adjustment.follow_clock_change, tick.tx, clock.change, self._clock.time_since_start)
             self._parts.run(tick, TickPart.CLOCK_CHANGE, partial(follow, slept=clock.slept), None)
-        if clock.stall:
-            boots.record_stall(tick.tx, clock.stall, boots.STOPPED if clock.was_stopped else None)
+        if clock.freeze:
+            boots.record_freeze(tick.tx, clock.freeze, boots.STOPPED if clock.was_stopped else None)
         if work.runs:
             entries.read_entries(tick.tx, [run.task.entry.key for _, run in work.runs])
         for _, run in work.runs:
@@ -472,7 +472,7 @@ class Engine:
             self._deadlines.end_run(run_id, "shutdown", reading.monotonic)
 
     def note_continued(self) -> None:
-        """A signal had stopped the process, and another one has continued it: the cause of a stall that the next tick finds."""
+        """A signal had stopped the process, and another one has continued it: the cause of a freeze that the next tick finds."""
         self._clock.was_stopped = True
 
 

@@ -117,7 +117,7 @@ def _span_text(since: datetime, until: datetime | None, at: Clock) -> str:
 
 
 def events_of_period(db: sqlite3.Connection, daemon: DaemonState, period: Period, *, is_limited: bool) -> list[ExplainedEvent]:
-    """Starts, stops and stalls of the daemon, rejected starts, system clock changes, and DST changes, sorted by time.
+    """Starts, stops and freezes of the daemon, rejected starts, system clock changes, and DST changes, sorted by time.
 
     `is_limited`: the reader may not see why a start was rejected, because that may concern any agent.
     """
@@ -127,7 +127,7 @@ def events_of_period(db: sqlite3.Connection, daemon: DaemonState, period: Period
         (jump.at, "clock_jumped", reason_texts.clock_change_text(jump))
         for jump in clock_changes.clock_changes_between(db, begin, end)
     ]
-    found += [(stall.until, "stood_still", reason_texts.stall_text(stall)) for stall in boots.stalls_between(db, begin, end)]
+    found += [(freeze.until, "frozen", reason_texts.freeze_text(freeze)) for freeze in boots.freezes_between(db, begin, end)]
     for change in offset_changes(period.zone, begin - MICROSECOND, end - MICROSECOND):
         before, after = local_days.clock_before_and_after(change.instant, period.zone)
         found.append((change.instant, "clock_change", f"{period.zone}: {before} was {after}"))

@@ -13,13 +13,13 @@ from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Sk
 from scheduler.model.problem import Effect, EndedBy
 from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
-from scheduler.store.boots import STOPPED, Stall
+from scheduler.store.boots import STOPPED, Freeze
 from scheduler.store.clock_changes import ClockChange
 from scheduler.store.rejected_wakes import RejectedWakes
 
 DAEMON_DOWN = "daemon_down"
 CLOCK_JUMPED = "clock_jumped"
-STOOD_STILL = "stood_still"
+FROZEN = "frozen"
 SLEPT = "slept"  # the detail of CLOCK_JUMPED if the machine was suspended
 RUNNING = "running"
 WAITING = "waiting"
@@ -82,7 +82,7 @@ DELIVERY_TEXTS: dict[str, str] = {
 FREEZE_TEXTS: dict[str | None, str] = {
     STOPPED: "its process was stopped by a signal",
     None: "its process got no CPU time or disk access, or was stopped",
-}  # by the cause of a stall
+}  # by the cause of a freeze
 
 TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     **{(Outcome.ALERT, state): f"ran, alert {text}" for state, text in DELIVERY_TEXTS.items()},
@@ -98,7 +98,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.OK, Suppression.MUTED): "ran, message suppressed (mute)",
     (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another attempt",
     (CLOCK_JUMPED, SLEPT): "the machine was suspended",
-    (STOOD_STILL, STOPPED): f"the daemon was frozen: {FREEZE_TEXTS[STOPPED]}",
+    (FROZEN, STOPPED): f"the daemon was frozen: {FREEZE_TEXTS[STOPPED]}",
     (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has made a probe call to its provider",
 }
@@ -133,7 +133,7 @@ REASON_TEXTS: dict[str, str] = {
     Skip.SUPERSEDED: "replaced by a woken run, or skipped because of the longer interval after failures",
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
-    STOOD_STILL: f"the daemon was frozen: {FREEZE_TEXTS[None]}",
+    FROZEN: f"the daemon was frozen: {FREEZE_TEXTS[None]}",
     RUNNING: "running",
     WAITING: "waiting for its next attempt",
     DUE: "due, about to start",
@@ -228,7 +228,7 @@ def clock_change_text(change: ClockChange) -> str:
     return f"the system clock jumped {far} {'forward, or the machine was suspended' if change.by > timedelta() else 'back'}"
 
 
-def stall_text(stall: Stall) -> str:
+def freeze_text(freeze: Freeze) -> str:
     """How long the daemon was frozen, and why if that is known."""
-    long = timedelta(seconds=round((stall.until - stall.since).total_seconds()))
-    return f"the daemon had been frozen for {long}: {FREEZE_TEXTS[stall.cause]}"
+    long = timedelta(seconds=round((freeze.until - freeze.since).total_seconds()))
+    return f"the daemon had been frozen for {long}: {FREEZE_TEXTS[freeze.cause]}"

@@ -20,7 +20,7 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Outcome, Skip, Trigger
 from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis
 from scheduler.store import boots, clock_changes, entries, run_history, runs
-from scheduler.store.boots import Downtime, Stall
+from scheduler.store.boots import Downtime, Freeze
 from scheduler.store.clock_changes import ClockChange
 from scheduler.store.outbox import Delivery
 
@@ -64,7 +64,7 @@ class MissedRecords:
 
     downs: Sequence[Downtime]
     jumps: Sequence[ClockChange]
-    stalls: Sequence[Stall]
+    freezes: Sequence[Freeze]
 
     def cause(self, due: datetime) -> SlotCause:
         """The reason why a slot that came due at this time was missed."""
@@ -73,9 +73,9 @@ class MissedRecords:
         if self._was_skipped_by_clock(due):
             is_sleep = any(each.is_sleep and each.at - each.by < due <= each.at for each in self.jumps)
             return SlotCause(reason_texts.CLOCK_JUMPED, reason_texts.SLEPT if is_sleep else None)
-        stall = next((each for each in self.stalls if each.since <= due <= each.until), None)
-        if stall is not None:
-            return SlotCause(reason_texts.STOOD_STILL, stall.cause)
+        freeze = next((each for each in self.freezes if each.since <= due <= each.until), None)
+        if freeze is not None:
+            return SlotCause(reason_texts.FROZEN, freeze.cause)
         return SlotCause(Skip.MISSED)
 
     def was_daemon_down(self, due: datetime) -> bool:
@@ -295,7 +295,7 @@ def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, ru
     return MissedRecords(
         boots.downtimes_between(boots.all_boots(db), running=running),
         clock_changes.clock_changes_between(db, begin, end),
-        boots.stalls_between(db, begin, end),
+        boots.freezes_between(db, begin, end),
     )
 
 

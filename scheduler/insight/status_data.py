@@ -63,8 +63,8 @@ from scheduler.store.rows import read_part
 from scheduler.store.spend import SpentDay
 
 UTC_ZONE = ZoneInfo("UTC")
-RECENT_STALLS = timedelta(days=7)
-MAX_STALLS = 5
+RECENT_FREEZES = timedelta(days=7)
+MAX_FREEZES = 5
 
 
 def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, reserve_bytes: int = 0) -> Status:
@@ -137,11 +137,11 @@ def _told_at(problem: Problem) -> datetime | None:
 
 def _frozen_times(db: sqlite3.Connection, now: datetime) -> list[FrozenTime]:
     """The latest times of the last week in which the process was frozen or the machine was suspended, the newest first."""
-    stalls = boots.stalls_between(db, now - RECENT_STALLS, now)
-    changes = clock_changes.clock_changes_between(db, now - RECENT_STALLS, now)
-    found = [FrozenTime.model_validate(each, from_attributes=True) for each in stalls]
+    freezes = boots.freezes_between(db, now - RECENT_FREEZES, now)
+    changes = clock_changes.clock_changes_between(db, now - RECENT_FREEZES, now)
+    found = [FrozenTime.model_validate(each, from_attributes=True) for each in freezes]
     found += [FrozenTime(since=each.at - each.by, until=each.at, cause=SLEPT) for each in changes if each.is_sleep]
-    return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_STALLS]
+    return sorted(found, key=lambda each: each.until, reverse=True)[:MAX_FREEZES]
 
 
 def read_entries(

@@ -1,4 +1,4 @@
-"""Records each boot of the daemon: when it began, when it last wrote, how it ended, and when it stalled."""
+"""Records each boot of the daemon: when it began, when it last wrote, how it ended, and when it was frozen."""
 
 from __future__ import annotations
 
@@ -250,10 +250,11 @@ def downtimes_between(boots: list[BootRecord], *, running: bool) -> list[Downtim
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class Freeze:
     """A tick that was to begin at `since` began only at `until`.
 
     `cause` is STOPPED if a signal had stopped the process. None: it got no CPU time or disk access, or something else froze it.
+    The table has a former name: `stall`.
     """
 
     since: datetime
@@ -264,13 +265,13 @@ class Stall:
 STOPPED = "stopped"
 
 
-def record_stall(tx: Transaction, late: timedelta, cause: str | None) -> None:
+def record_freeze(tx: Transaction, late: timedelta, cause: str | None) -> None:
     """Record that this tick began `late`."""
     values = (to_millis(tx.now - late), to_millis(tx.now), cause)
     tx.db.execute("insert into stall (since, until, cause) values (?, ?, ?)", values)
 
 
-def stalls_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Stall]:
-    """The stalls that overlap [begin, end)."""
+def freezes_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Freeze]:
+    """The freezes that overlap [begin, end)."""
     rows = db.execute("select * from stall where until >= ? and since < ? order by id", (to_millis(begin), to_millis(end)))
-    return [read_row(Stall, row) for row in rows]
+    return [read_row(Freeze, row) for row in rows]

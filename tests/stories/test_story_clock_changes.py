@@ -376,9 +376,9 @@ def test_explain_does_not_attribute_a_missed_slot_to_a_clock_change_that_was_und
     world.run(minutes=5)
     set_clock_ahead_and_right(world)
     world.run(minutes=35)
-    world.clock.advance(timedelta(minutes=30))  # the daemon stalls over 01:00
+    world.clock.advance(timedelta(minutes=30))  # the daemon is frozen over 01:00
     world.run_until("2026-03-02 02:30")
-    assert stretch_lines(explain_day_of(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 stood_still"]
+    assert stretch_lines(explain_day_of(world, "measure"))[:2] == ["00:00-00:00 0 not_declared", "01:00-01:00 1 frozen"]
 
 
 def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(make_world: MakeWorld) -> None:

@@ -192,19 +192,19 @@ def test_current_downtime_is_explained_before_it_is_recorded(make_world: MakeWor
     assert stretch_lines(explain_day_of(world, on="2026-03-03", running=False))[1] == "06:00-19:00 14 daemon_down"
 
 
-def test_a_stalled_daemon_is_explained(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frozen_daemon_is_explained(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world(job(schedule='"*/10 * * * *"', misfire="{grace: 1m}"), start="2026-03-02 00:00")
     world.run(hours=6, minutes=5)
     world.clock.advance(timedelta(minutes=42, seconds=30))
     world.run(hours=12)
     found = explain_day_of(world, "measure")
-    assert stretch_lines(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 stood_still", "06:50-18:40 72 ok"]
+    assert stretch_lines(found)[:3] == ["00:00-06:00 37 ok", "06:10-06:40 4 frozen", "06:50-18:40 72 ok"]
     says = "the daemon had been frozen for 0:37:30: its process got no CPU time or disk access, or was stopped"
     assert [event["says"] for event in events_of(found)][1:] == [says]
-    assert "stalled" in caplog.text
+    assert "frozen" in caplog.text
 
 
-def test_a_slightly_late_tick_is_not_a_stall(make_world: MakeWorld) -> None:
+def test_a_slightly_late_tick_is_no_freeze(make_world: MakeWorld) -> None:
     world = make_world(job(schedule='"*/10 * * * *"'), start="2026-03-02 00:00")
     world.run(minutes=5)
     world.clock.advance(timedelta(minutes=5, seconds=19))
@@ -425,7 +425,7 @@ STEPS = st.one_of(
     st.tuples(st.just("config"), st.integers(0, len(CONFIGS) - 1)),
     st.tuples(st.sampled_from(["pause", "resume"]), st.just(0)),
 )
-MISSED = {"daemon_down": "missed", "clock_jumped": "missed", "stood_still": "missed"}
+MISSED = {"daemon_down": "missed", "clock_jumped": "missed", "frozen": "missed"}
 
 
 @pytest.mark.simulation

@@ -299,7 +299,7 @@ cron:
     [(20, timedelta(), timedelta(minutes=1)), (1, timedelta(minutes=1), timedelta())],
     ids=["a channel", "runs"],
 )
-def test_runs_and_messages_that_wait_for_capacity_are_not_stalls(
+def test_runs_and_messages_that_wait_for_capacity_are_not_freezes(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture, concurrency: int, run_takes: timedelta, sending_takes: timedelta
 ) -> None:
     """Twelve jobs at once, limited by a channel that sends four messages at a time, or by `concurrency: 1`."""
@@ -311,11 +311,11 @@ def test_runs_and_messages_that_wait_for_capacity_are_not_stalls(
     )
     world.run(minutes=30)
     assert len(world.delivered) == 12
-    assert "stalled" not in caplog.text
+    assert "frozen" not in caplog.text
     assert world.store.connection.execute("select count(*) from stall").fetchone()[0] == 0
 
 
-def test_more_due_entries_than_one_tick_handles_are_one_stall(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_due_entries_than_one_tick_handles_are_one_freeze(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     jobs = "".join(
         f'  job{number}: {{schedule: "0 8 * * *", command: measure}}\n' for number in range(2 * MAX_ENTRIES_PER_TICK + 1)
     )
@@ -324,7 +324,7 @@ def test_more_due_entries_than_one_tick_handles_are_one_stall(make_world: MakeWo
     world.clock.advance(timedelta(minutes=1, seconds=30))
     world.run(minutes=1)
     assert len(world.records(outcome="ok")) == 2 * MAX_ENTRIES_PER_TICK + 1
-    assert caplog.text.count("stalled") == 1
+    assert caplog.text.count("frozen") == 1
 
 
 def test_a_message_that_could_not_be_sent_for_lack_of_open_files_is_retried(make_world: MakeWorld) -> None:
