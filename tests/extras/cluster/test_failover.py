@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import required_programs
 from failover_simulation import FailoverSimulation
-from patience import PATIENCE
+from patience import wait_until
 from remote_bench import RemoteBench
 from servers.postgres import PostgresServer
 from servers.postgres_proxy import PostgresProxy
@@ -40,13 +39,6 @@ from scheduler.system.process import Children
 from scheduler.work.executor import Interrupted
 
 ONE_BOOT = "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at) values ('a', 1, '0', '0', 1, 1)"
-
-
-def wait_until(is_true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def lose_from(world: World, at: str, until: str) -> None:

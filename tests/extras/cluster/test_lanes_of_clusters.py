@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 import required_programs
 from cluster_processes import Cluster
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 from servers.postgres import PostgresServer
 from warm_start import Heartbeatd
 
@@ -37,13 +36,6 @@ agents:
 """
 SCRIPT = "echo x >>'{folder}/calls'; while [ ! -e '{folder}/gate' ]; do sleep 0.05; done; echo HEARTBEAT_OK"
 HOLD = "touch '{folder}/locked'; while [ ! -e '{folder}/unlock' ]; do sleep 0.05; done"
-
-
-def wait_until(is_true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def make_cluster(folder: Path, dsn: str, *, script: str = SCRIPT, workers: bool = True, lease: str = "2m") -> Cluster:

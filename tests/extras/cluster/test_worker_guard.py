@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 
 from scheduler.extras.cluster.worker_guard import END, HEADER, WorkerFile, end_programs_of_dead_workers
 from scheduler.system.log import LOGGER_NAME
@@ -22,13 +22,6 @@ pytestmark = pytest.mark.process
 
 KILLED = "1-killed"  # the ID of a worker that was killed together with its guard
 LOOK_EVERY = 0.02
-
-
-def wait_until(is_true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def has_ended(pid: int) -> bool:

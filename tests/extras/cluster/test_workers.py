@@ -28,7 +28,7 @@ from checkout import HOME
 from click.testing import CliRunner
 from cluster_processes import Cluster
 from missing_libraries import run_without
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 from procrastinate.connector import LISTEN_TIMEOUT
 from remote_bench import RemoteBench, TextCodec
 from run_async import new_http_client
@@ -76,13 +76,6 @@ def bench(postgres: PostgresServer, clock: SimulatedClock) -> Iterator[RemoteBen
     yield bench
     with clock.passing():
         bench.close()
-
-
-def wait_until(is_true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 async def shout(task: str, children: Children) -> str:
