@@ -106,6 +106,12 @@ def test_a_variable_of_another_job_gets_a_comment_because_it_cannot_be_unset() -
     assert "# A is set above, and a crontab cannot unset it; here this job does not have it\n" in found
 
 
+def test_what_cron_sets_itself_is_not_taken_from_the_environment_of_a_job() -> None:
+    found = format_crontab([ExportedJob(JOB, {"LOGNAME": "backup", "SHELL": "/bin/zsh"})], HOST)
+    assert "LOGNAME" not in found
+    assert "zsh" not in found
+
+
 def test_a_secret_is_named_but_not_shown() -> None:
     assert "# TOKEN holds a secret; set it here\n" in format_crontab([ExportedJob(JOB, {}, ("TOKEN",))], HOST)
 
