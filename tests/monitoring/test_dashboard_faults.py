@@ -29,7 +29,7 @@ from scheduler.model.outcome import Kind
 
 pytestmark = [pytest.mark.process, required_programs.needs("prometheus", "promtool")]
 
-SCRAPE, BEFORE, AFTER = timedelta(seconds=30), 8, 20  # scrapes before and after the fault
+SCRAPE, BEFORE, AFTER = timedelta(seconds=30), 6, 14  # scrapes before and after the fault
 START = utc("2026-03-02 08:00").timestamp()
 END = START + SCRAPE.total_seconds() * (BEFORE + AFTER - 1)
 HEALTHY, AGAIN = "healthy", "healthy again"
