@@ -58,11 +58,13 @@ test-postgresql: .venv/ready
 # hour. To repeat a failed test, use the printed seed: make simulate SEED=1793 TESTS=tests/daemon
 # A million random messages, and then 100,000 over PostgreSQL. The name of a failed test ends with its seed:
 # make simulate TESTS=tests/stories/test_story_random_messages.py && HEARTBEATD_TEST_STORE=postgresql make simulate TESTS=...
+# With STEPS, only one seed of the simulator is played: make simulate SEED=7 STEPS=200
 SEED := $(or $(SEED),$(shell date +%s))
+SIMULATED := $(if $(STEPS),'tests/stories/test_story_simulator.py::test_every_promise_holds_after_any_steps[$(SEED)]',$(TESTS))
 simulate: .venv/ready
 	@echo 'SEED=$(SEED)'
-	HEARTBEATD_TEST_SIMULATE=$(SEED) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 --hypothesis-seed=$(SEED) \
-	  -m "simulation or long_simulation" $(TESTS)
+	HEARTBEATD_TEST_SIMULATE=$(SEED) HEARTBEATD_TEST_STEPS=$(STEPS) $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 \
+	  --hypothesis-seed=$(SEED) -m "simulation or long_simulation" $(SIMULATED)
 
 # Plants small slips, one at a time, and lists those that no fast test notices: make mutants PACKAGE=scheduler/engine SEED=1 SAMPLE=40
 # With CHANGED=1, in the lines that differ from origin/main, or else in those of the last commit, in less than five minutes.

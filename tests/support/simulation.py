@@ -8,6 +8,7 @@ import pytest
 
 SEED = os.environ.get("HEARTBEATD_TEST_SIMULATE", "")  # the first seed of `make simulate`; empty in all other runs
 IS_LONG = bool(SEED)
+STEPS = int(os.environ.get("HEARTBEATD_TEST_STEPS") or 100)  # of a seed of the simulator
 
 
 def size(short: int, long: int) -> int:

@@ -1,0 +1,309 @@
+"""The reference of the simulator: what must hold for slots, runs, lanes, wakes, budgets, messages and tokens, whatever happens.
+
+It is written from docs/guarantees.md and the pages that it links to. Nothing is taken from the code of the daemon. What each
+recipient is sent about a problem is in message_rules.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+MINUTE = timedelta(minutes=1)
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+INPUT_TOKENS, OUTPUT_TOKENS = 3000, 500  # at most, of one attempt
+INPUT_PRICE, OUTPUT_PRICE = 2.0, 10.0  # USD per million tokens
+MODEL_MAXIMUM = (INPUT_TOKENS * INPUT_PRICE + OUTPUT_TOKENS * OUTPUT_PRICE) / 1e6
+SMALLEST = 1e-9  # USD; smaller differences are those of floating point
+BILLED_NOTHING = frozenset({400, 401, 402, 403, 404, 413, 429, 503, 529})
+SHARED_TEXTS = re.compile(r"; used by [^\"]*|Stops [^\"]*?\. ")  # by docs/api.md they may name other agents
+
+Key = tuple[str, str]  # heartbeat or cron, and the name
+Rhythm = Literal["schedule", "interval", "every", "none"]
+
+
+class Broken(AssertionError):
+    """A promise that does not hold. It begins with the name of the promise."""
+
+    def __init__(self, promise: str, text: str) -> None:
+        super().__init__(f"{promise}: {text}")
+        self.promise = promise
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An agent or a job, as the config of the moment has it."""
+
+    kind: str
+    name: str
+    rhythm: Rhythm
+    minutes: int
+    runner: Literal["program", "model", "command"]
+    provider: str = ""
+    model: str = ""
+    retries: int = 0  # of an agent
+    usd_per_day: float | None = None
+    runs_per_day: int | None = None
+    deliver: tuple[str, ...] = ()
+    wakes: tuple[str, ...] = ()
+    is_enabled: bool = True
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
+
+    @property
+    def maximum(self) -> float:
+        """The maximum cost of an attempt."""
+        return {"model": MODEL_MAXIMUM, "program": PROGRAM_MAXIMUM, "command": 0.0}[self.runner]
+
+
+PROGRAM_MAXIMUM = 0.03  # usd_per_run
+
+
+@dataclass
+class Token:
+    """A token of the HTTP API: what it may do, and for which agents; None: for all agents and jobs."""
+
+    name: str
+    may: frozenset[str]
+    agents: frozenset[str] | None = None
+
+    def may_do(self, right: str | None, key: Key | None) -> bool:
+        """Whether a request is accepted that needs this right and concerns this entry; None: all of them."""
+        return (right is None or right in self.may) and (
+            self.agents is None or (key is not None and key[0] == "heartbeat" and key[1] in self.agents)
+        )
+
+
+@dataclass
+class Slots:
+    """The slots of an entry that have come due."""
+
+    anchor: datetime
+    looked_until: datetime
+    due: int = 0
+    is_exact: bool = True  # False: a clock that was set back has moved the slots of an interval
+
+
+@dataclass
+class Call:
+    """One attempt that has called its agent, and what it cost as far as the agent has said."""
+
+    key: Key
+    run: int
+    day: str
+    maximum: float
+    known: float | None = None  # None: the maximum is charged
+    is_open: bool = True
+
+    @property
+    def charge(self) -> float:
+        return self.maximum if self.is_open or self.known is None else self.known
+
+
+@dataclass
+class WakeSent:
+    """A wake that was accepted."""
+
+    number: int
+    agent: str
+    sender: str
+    mark: str
+
+
+@dataclass
+class Reference:
+    """What must be true. Methods named after events are called by the simulator; those named `check` raise Broken."""
+
+    entries: dict[Key, Entry]
+    usd_per_day: float | None
+    now: datetime
+    slots: dict[Key, Slots] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    holds: dict[str, dict[str, datetime]] = field(default_factory=lambda: defaultdict(dict))
+    wakes: list[WakeSent] = field(default_factory=list)
+    marks: dict[int, frozenset[str]] = field(default_factory=dict)  # that the prompt of the last attempt of a run had
+    started: dict[tuple[str, str, str], int] = field(default_factory=dict)  # the run of each slot
+    attempts: Counter[int] = field(default_factory=Counter)  # of each run, that have begun
+    texts: dict[str, str] = field(default_factory=dict)  # of each message, by channel and key
+    sent: Counter[str] = field(default_factory=Counter)  # how often a channel has accepted it
+    allowed: Counter[str] = field(default_factory=Counter)  # how often it may be sent more than once
+    dead: set[str] = field(default_factory=set)  # messages that their channel refused for good
+
+    def __post_init__(self) -> None:
+        self.wakers = [*self.entries.values()]  # entries as they were at some time
+        for entry in self.entries.values():
+            self._add(entry)
+
+    # --- slots ----------------------------------------------------------------------------------------------------------
+
+    def _add(self, entry: Entry) -> None:
+        """An entry that the daemon sees for the first time. An interval of an agent begins now, that of a job one later."""
+        first = entry.rhythm == "interval" and entry.is_enabled
+        self.slots[entry.key] = Slots(self.now, self.now, due=int(first))
+
+    def time_passed(self, now: datetime) -> None:
+        """The daemon has seen this time."""
+        self.now = now
+        for key, slots in self.slots.items():
+            entry = self.entries.get(key)
+            if entry is not None and entry.is_enabled and now > slots.looked_until:
+                slots.due += self._count(entry, slots, slots.looked_until, now)
+            slots.looked_until = max(slots.looked_until, now)
+
+    @staticmethod
+    def _count(entry: Entry, slots: Slots, after: datetime, until: datetime) -> int:
+        """How many slots lie after one time and not after another."""
+        if entry.rhythm == "none":
+            return 0
+        anchor = EPOCH if entry.rhythm == "schedule" else slots.anchor
+        period = entry.minutes * MINUTE
+        return (until - anchor) // period - (after - anchor) // period
+
+    def clock_set_back(self) -> None:
+        """Which slots are due again depends on whether the clock was wrong before. None of them runs twice."""
+        for slots in self.slots.values():
+            slots.is_exact = False
+
+    def check_slots(self, recorded: Mapping[Key, int], *, is_quiet: bool) -> None:
+        """Every slot is recorded exactly once. `is_quiet`: no run is in progress and none waits."""
+        for key, slots in self.slots.items():
+            found = recorded.get(key, 0)
+            if not slots.is_exact:
+                continue
+            if found > slots.due:
+                raise Broken("slots", f"{key}: {found} recorded, and only {slots.due} were due")
+            if is_quiet and found < slots.due and self.is_active(key):
+                raise Broken("slots", f"{key}: only {found} of {slots.due} recorded")
+
+    def is_active(self, key: Key) -> bool:
+        return key in self.entries and self.entries[key].is_enabled
+
+    # --- the config -----------------------------------------------------------------------------------------------------
+
+    def reload(self, entries: Mapping[Key, Entry], usd_per_day: float | None) -> None:
+        """A config is applied. Slots before it are those of the old one."""
+        self.time_passed(self.now)
+        self.entries, self.usd_per_day = dict(entries), usd_per_day
+        self.wakers += entries.values()
+        for key, entry in entries.items():
+            if key not in self.slots:
+                self._add(entry)
+
+    # --- runs and lanes -------------------------------------------------------------------------------------------------
+
+    def check_start(self, key: Key, run: int, slot: str, running: Iterable[Key]) -> None:
+        """An agent or a job starts, at a slot with its trigger, while these are running."""
+        if self.started.setdefault((*key, slot), run) != run:
+            raise Broken("slots", f"{key} runs twice at {slot}")
+        self.attempts[run] += 1
+        if key[0] == "cron" and self.attempts[run] > 1:  # no job has retries or `rerun_after_crash`
+            raise Broken("repeated", f"{key} is executed again in run {run}")
+        if key in running:
+            raise Broken("one run", f"{key} starts while a run of it is active")
+        held = [holder for holder, until in self.holds[key[1]].items() if until > self.now] if key[0] == "heartbeat" else []
+        if held:
+            raise Broken("lanes", f"{key} starts while {held} hold its lane")
+
+    def lane_held(self, agent: str, holder: str, until: datetime) -> None:
+        self.holds[agent][holder] = until
+
+    def lane_released(self, agent: str, holder: str) -> None:
+        self.holds[agent].pop(holder, None)
+
+    # --- money ----------------------------------------------------------------------------------------------------------
+
+    def call_starts(self, key: Key, run: int) -> Call:
+        """An agent is called by an attempt. What it may cost fits into what is left of the day."""
+        entry = self.entries[key]
+        call = Call(key, run, f"{self.now:%F}", entry.maximum)
+        self.calls.append(call)
+        today = [each for each in self.calls if each.day == call.day]
+        own = [each for each in today if each.key == key]
+        self._check_sum(f"the budget of {key}", own, entry.usd_per_day)
+        self._check_sum("limits.budget", today, self.usd_per_day)
+        runs = {each.run for each in own}
+        if entry.runs_per_day is not None and len(runs) > entry.runs_per_day:
+            raise Broken("money", f"{key} calls its agent in {len(runs)} of {entry.runs_per_day} runs of {call.day}")
+        return call
+
+    @staticmethod
+    def _check_sum(whose: str, calls: Iterable[Call], limit: float | None) -> None:
+        spent = sum(each.charge for each in calls)
+        if limit is not None and spent > limit + SMALLEST:
+            raise Broken("money", f"{whose} is {limit}, and {spent:.4f} may be spent")
+
+    # --- wakes ----------------------------------------------------------------------------------------------------------
+
+    def wake_accepted(self, number: int, agent: str, sender: str, mark: str) -> None:
+        self.wakes.append(WakeSent(number, agent, sender, mark))
+
+    def check_wakes(self, states: Mapping[int, str], answered: Iterable[int], refused: Mapping[str, int]) -> None:
+        """Each wake is in the prompt of one run that was answered, or was merged into a later one, or is refused by name.
+
+        `answered` are the runs that were answered, and `refused` says how many wakes of an agent are, at a quiet time.
+        """
+        runs = defaultdict(list)
+        for run in sorted(self.marks.keys() & set(answered)):
+            for mark in self.marks[run]:
+                runs[mark].append(run)
+        newest = {(wake.agent, wake.sender): wake.mark for wake in self.wakes}
+        lost = defaultdict(list)
+        for wake in self.wakes:
+            if len(runs[wake.mark]) > 1:
+                raise Broken("wakes", f"{wake.mark} for {wake.agent} was in the runs {runs[wake.mark]}")
+            if states[wake.number] != "ended":
+                raise Broken("wakes", f"{wake.mark} for {wake.agent} is still {states[wake.number]}")
+            if newest[wake.agent, wake.sender] == wake.mark and not runs[wake.mark]:
+                lost[wake.agent].append(wake.mark)
+        for agent, marks in lost.items():
+            if len(marks) > refused.get(agent, 0):
+                raise Broken("wakes", f"{marks} for {agent} were in no run that was answered")
+
+    # --- messages -------------------------------------------------------------------------------------------------------
+
+    def message_tried(self, channel: str, key: str, text: str, state: str) -> None:
+        """A channel got a message, and accepted it, or not."""
+        place = f"{channel} {key}"
+        before = self.texts.setdefault(place, text)
+        if before != text:
+            raise Broken("messages", f"{place} has two texts: {before!r} and {text!r}")
+        if self.sent[place] > self.allowed[place]:
+            raise Broken("messages", f"{place} is sent again: {text!r}")
+        if state == "delivered":
+            self.sent[place] += 1
+        if state == "uncertain":
+            self.sent[place] += 1
+            self.allowed[place] += 1
+        if state == "dead":
+            self.dead.add(place)
+
+    def may_be_sent_again(self, channel: str, key: str) -> None:
+        """The daemon cannot know whether the message arrived, or a user has asked for it."""
+        self.allowed[f"{channel} {key}"] += 1
+
+    def check_outbox(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """At a quiet time each message has arrived, or its end has a name. `rows` are its channel, key and state."""
+        for channel, key, state in rows:
+            if state not in ("delivered", "dead", "held", "dropped"):
+                raise Broken("messages", f"{channel} {key} is still {state}")
+            if state == "delivered" and channel != "log" and not self.sent[f"{channel} {key}"]:
+                raise Broken("messages", f"{channel} {key} counts as delivered, and the channel never accepted it")
+
+    # --- views ----------------------------------------------------------------------------------------------------------
+
+    def check_view(self, token: Token, question: str, shown: str) -> None:
+        """An answer names no agent or job that the token may not see, except jobs that have woken one of its agents."""
+        if token.agents is None:
+            return
+        wakers = {each.key for each in self.wakers if token.agents.intersection(each.wakes)}
+        shown = SHARED_TEXTS.sub("", shown)
+        for kind, name in self.slots:
+            if not (kind == "heartbeat" and name in token.agents) and (kind, name) not in wakers and name in shown:
+                at = shown.index(name)
+                raise Broken("views", f"{question} shows {name} to the token {token.name}: {shown[max(0, at - 150) : at + 50]}")

@@ -1,0 +1,718 @@
+"""Plays random configs, answers, wakes, requests, edits, crashes and clock changes from a seed, and holds them against the reference.
+
+`play(folder, seed, steps)` returns the trace: what was started, requested, sent and recorded. It raises Failed, with the fewest steps
+that it could find. The steps do not depend on what the daemon does, so any of them can be left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from patience import PATIENCE
+from reference import BILLED_NOTHING, INPUT_TOKENS, OUTPUT_TOKENS, PROGRAM_MAXIMUM, Broken, Call, Entry, Key, Reference, Token
+from servers.completions import completion, tool
+from servers.postgres import delete_all_rows
+from starlette.datastructures import Headers
+from world import AgentCall, Delayed, World, utc
+
+from heartbeat.runners import HttpReply
+from heartbeatd.operations import Concern
+from heartbeatd.verbs import HoldLane, ReleaseLane
+from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import VerbRequest
+from scheduler.engine.inbox import Refused, Request
+from scheduler.model.entry import Claim
+from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import Kind
+from scheduler.store.transaction import UnitOfWork
+from scheduler.web import queries  # noqa: F401 (lets `perform` answer questions)
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.app_state import AppState
+from scheduler.web.callers import Caller
+from scheduler.web.http_errors import HttpError
+from scheduler.web.perform import ENDPOINTS, perform
+from scheduler.work.plan import Plan
+
+AGENTS = ("ampere", "becquerel", "celsius", "dirac", "euler", "fermi")
+JOBS = ("vacuumer", "zipper", "quoter", "juggler")
+PROVIDERS, MODELS, CHANNELS = ("north", "south"), ("big", "small"), ("phone", "mail")
+HOLDERS = ("chat", "desk")
+START = "2026-03-02 08:00:07"
+MARK = re.compile(r"wake-\d+;")
+KEYS = {"disk": "the volume fills up", "cert": "certificate expires", "queue": "letters pile up"}  # texts without a common word
+SEVERITIES = ("info", "warning", "critical")
+MOODS = ("quiet", "findings", "findings", "prose", "cut", "empty", "fails", "quiet")
+STATUSES = (200, 200, 200, 401, 403, 404, 429, 500, 529)
+DURATIONS = (0, 0, 5, 90, 40 * 60)  # seconds
+WAITS = (5, 5, 61, 61, 7 * 60, 29 * 60, 3600, 3 * 3600)
+JUMPS = (-9000, -70, -3, 40, 4000, 90_000)
+DOWN = (1, 90, 3700, 30_000)
+
+Step = tuple[Any, ...]
+
+
+class Crash(BaseException):
+    """The end of the daemon at a statement. It is no Exception, so that nothing in the daemon handles it."""
+
+
+class Failed(AssertionError):
+    """A broken promise, with the command that repeats it and the fewest steps that break it."""
+
+    def __init__(self, seed: int, count: int, steps: Sequence[Step], error: Exception) -> None:
+        lines = "\n".join(f"  {step}" for step in steps)
+        super().__init__(
+            f"{type(error).__name__}: {error}\nmake simulate SEED={seed} STEPS={count}\n{len(steps)} steps:\n{lines}"
+        )
+        self.steps, self.error = steps, error
+
+
+# --- the config -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A config: its agents and jobs, and the budget of all of them."""
+
+    entries: Mapping[Key, Entry]
+    usd_per_day: float | None
+
+    def yaml(self) -> str:
+        """The config file. JSON is YAML, too."""
+        sections: dict[str, Any] = {"agents": {}, "cron": {}}
+        for entry in self.entries.values():
+            if entry.kind == "heartbeat":
+                sections["agents"][entry.name] = _agent(entry)
+            else:
+                sections["cron"][entry.name] = _job(entry)
+        hook = {"kind": "webhook", "allow_private": True}
+        budget = {} if self.usd_per_day is None else {"budget": {"usd_per_day": self.usd_per_day}}
+        return json.dumps(
+            {
+                "timezone": "UTC",
+                "limits": {"wake_flood": "1000 per 1m", "new_problems": 1000, "concurrency": 8} | budget,
+                "history": {"keep": "3650d", "runs": 1_000_000},
+                "providers": {
+                    each: {"kind": "openai", "api_key": "k", "base_url": f"http://127.0.0.1:9/{each}"} for each in PROVIDERS
+                },
+                "prices": {each: {"input": 2.0, "output": 10.0, "cache_write": 2.0} for each in MODELS},
+                "channels": {each: hook | {"url": f"http://127.0.0.1:9/{each}"} for each in CHANNELS},
+                **{name: each for name, each in sections.items() if each},
+            }
+        )
+
+
+def _agent(entry: Entry) -> dict[str, Any]:
+    heartbeat: dict[str, Any] = {
+        "checklist": f"- look after {entry.name}\n",
+        "retries": entry.retries,
+        "deliver": list(entry.deliver) or "none",
+        "enabled": entry.is_enabled,
+        "timeout": "50m",
+    }
+    if entry.rhythm == "schedule":
+        heartbeat["schedule"] = _cron(entry.minutes)
+    else:
+        heartbeat |= {"interval": "none" if entry.rhythm == "none" else f"{entry.minutes}m", "stagger": "0s"}
+    budget: dict[str, Any] = {} if entry.usd_per_day is None else {"usd_per_day": entry.usd_per_day}
+    if entry.usd_per_day is not None and entry.runner == "program":
+        budget["usd_per_run"] = PROGRAM_MAXIMUM
+    if entry.runs_per_day is not None:
+        budget["runs_per_day"] = entry.runs_per_day
+    heartbeat |= {"budget": budget} if budget else {}
+    if entry.runner == "program":
+        budget = {"usd_per_run": PROGRAM_MAXIMUM} | budget
+        return {"runner": {"kind": "command", "argv": ["agent"]}, "heartbeat": heartbeat | {"budget": budget}}
+    heartbeat |= {"max_input_tokens": INPUT_TOKENS, "max_output_tokens": OUTPUT_TOKENS}
+    return {"runner": {"kind": "openai", "provider": entry.provider}, "model": entry.model, "heartbeat": heartbeat}
+
+
+def _job(entry: Entry) -> dict[str, Any]:
+    job: dict[str, Any] = {
+        "command": "job",
+        "deliver": list(entry.deliver) or "none",
+        "timeout": "50m",
+        "enabled": entry.is_enabled,
+    }
+    if entry.wakes:
+        job["wake_heartbeat"] = list(entry.wakes)
+    return job | ({"every": f"{entry.minutes}m"} if entry.rhythm == "every" else {"schedule": _cron(entry.minutes)})
+
+
+def _cron(minutes: int) -> str:
+    return f"0 */{minutes // 60} * * *" if minutes >= 60 else f"*/{minutes} * * * *"
+
+
+def random_setup(seed: int, edit: int = 0) -> Setup:
+    """The config of a seed after some edits, which change budgets, channels and switches, and remove an entry."""
+    fixed, edited = Random(f"config {seed}"), Random(f"config {seed} {edit}")
+    names = AGENTS[: fixed.randint(2, len(AGENTS))]
+    entries = [_random_agent(fixed, name) for name in names]
+    entries += [_random_job(fixed, name, names) for name in JOBS[: fixed.randint(0, len(JOBS))]]
+    total = fixed.choice((None, None, 0.1, 0.5))
+    if edit:
+        total = edited.choice((total, total, None, 0.2))
+        entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1]
+        kept = {entry.name for entry in entries}
+        entries = [replace(entry, wakes=tuple(each for each in entry.wakes if each in kept)) for entry in entries]
+    return Setup({entry.key: entry for entry in entries}, total)
+
+
+def _random_agent(chance: Random, name: str) -> Entry:
+    runner = chance.choice(("program", "model"))
+    return Entry(
+        "heartbeat", name, rhythm := chance.choice(("schedule", "interval", "interval", "none")),
+        chance.choice((60, 120, 240, 360) if rhythm == "schedule" else (47, 125, 300, 700)), runner,
+        chance.choice(PROVIDERS) if runner == "model" else "", chance.choice(MODELS), chance.choice((0, 1, 2)),
+        chance.choice((None, 0.05, 0.3)), chance.choice((None, None, 5)), _random_channels(chance),
+    )  # fmt: skip
+
+
+def _random_job(chance: Random, name: str, agents: Sequence[str]) -> Entry:
+    return Entry(
+        "cron", name, rhythm := chance.choice(("schedule", "every")),
+        chance.choice((60, 120, 240, 360) if rhythm == "schedule" else (50, 200, 450)), "command", deliver=_random_channels(chance),
+        wakes=tuple(chance.sample(agents, chance.randint(0, 2))),
+    )  # fmt: skip
+
+
+def _random_channels(chance: Random) -> tuple[str, ...]:
+    return tuple(chance.sample(CHANNELS, chance.choice((1, 1, 2, 0))))
+
+
+def _edit(chance: Random, entry: Entry) -> Entry:
+    if chance.random() < 0.5:
+        return entry
+    changes: dict[str, Any] = {"deliver": _random_channels(chance), "is_enabled": chance.random() > 0.15}
+    if entry.kind == "heartbeat":
+        changes |= {"usd_per_day": chance.choice((None, 0.05, 0.3)), "retries": chance.choice((0, 2))}
+    return replace(entry, **changes)
+
+
+# --- the steps --------------------------------------------------------------------------------------------------------------
+
+
+def random_steps(seed: int, number: int) -> list[Step]:
+    """The steps of a seed. Those of a smaller number are the first of them. Each seed leaves some kinds of steps out."""
+    chance = Random(f"steps {seed}")
+    kinds = [kind for kind, weight in WEIGHTS.items() if kind in ALWAYS or chance.random() < 0.6 for _ in range(weight)]
+    return [(kind := chance.choice(kinds), *(draw(chance) for draw in STEP_KINDS[kind])) for _ in range(number)]
+
+
+def _of(*values: Any) -> Callable[[Random], Any]:
+    return lambda chance: chance.choice(values)
+
+
+def _below(limit: int) -> Callable[[Random], Any]:
+    return lambda chance: chance.randrange(limit)
+
+
+_PLACE, _TOKEN = _below(12), _below(5)  # the place of an entry or of a token, modulo their number
+WEIGHTS = {
+    "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
+    "restart": 2, "clock": 2, "sleep": 1,
+}  # fmt: skip
+ALWAYS = ("wait", "answers", "wake")
+STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
+    "wait": (_of(*WAITS),),
+    "answers": (_PLACE, _of(*MOODS), _below(27), _of(*DURATIONS), _of(None, 0.001, 0.01, 0.03)),
+    "provider": (_of(*PROVIDERS), _of(*STATUSES), _of(None, "5", "40000")),
+    "channel": (_of(*CHANNELS), _of("delivered", "delivered", "dead", "retry", "uncertain"), _of(0, 0, 70)),
+    "request": (
+        _TOKEN,
+        _of("pause", "resume", "mute", "unmute", "cancel", "retry", "drop", "ack", "close", "run"),
+        _PLACE,
+        _below(4),
+    ),
+    "wake": (_TOKEN, _PLACE),
+    "ask": (_TOKEN, _below(100), _PLACE),
+    "edit": (_below(4),),
+    "lane": (_PLACE, _of(*HOLDERS), _of(0, 300, 7200)),
+    "crash": (_below(60), _of(*WAITS[:4]), _of(*DOWN)),
+    "restart": (_of(*DOWN),),
+    "clock": (_of(*JUMPS),),
+    "sleep": (_of(600, 30_000),),
+}
+
+
+# --- the world --------------------------------------------------------------------------------------------------------------
+
+
+class SimulatedWorld(World):
+    """A world whose agents, providers and channels do what the steps say, and whose daemon can end at any statement."""
+
+    player: Player
+
+    def __post_init__(self) -> None:
+        self.crash_at: int | None = None
+        self.plans: dict[str, Plan] = {}
+        super().__post_init__()
+
+    def plan(self, *, strict: bool = True) -> Plan:
+        """The plan of the current config file. It is made once, because that takes longer than most steps."""
+        text = self.config.read_text("utf-8")
+        if text not in self.plans:
+            self.plans[text] = super().plan(strict=strict)
+        return self.plans[text]
+
+    def _execute(self, claim: Claim) -> tuple[Any, timedelta]:
+        return self.player.execute(claim, super()._execute)
+
+    def open_store(self) -> Any:
+        store = super().open_store()
+        begin = store.transaction
+        store.transaction = lambda: self._crashing(begin)  # type: ignore[method-assign]
+        return store
+
+    @contextmanager
+    def _crashing(self, begin: Callable[[], AbstractContextManager[UnitOfWork]]) -> Iterator[UnitOfWork]:
+        """A transaction that ends the daemon at the statement `crash_at`, before its commit, or right after that."""
+        with begin() as work:
+            execute = work.execute
+
+            def count_down(statement: str, values: Any = ()) -> Any:
+                self._count_down()
+                return execute(statement, values)
+
+            if self.crash_at is not None:
+                work.execute = count_down  # type: ignore[method-assign]
+            yield work
+            self._count_down()
+        self._count_down()
+
+    def _count_down(self) -> None:
+        if self.crash_at is None:
+            return
+        self.crash_at -= 1
+        if self.crash_at < 0:
+            self.crash_at = None
+            raise Crash
+
+
+@dataclass
+class Mood:
+    """What an agent or a job answers. `told` numbers a set of findings, `cost` is reported in USD if there is one."""
+
+    word: str = "quiet"
+    told: int = 0
+    seconds: int = 0
+    cost: float | None = 0.001
+
+
+class Player:
+    """Plays steps, and compares what happens with the reference."""
+
+    def __init__(self, folder: Path, seed: int, server: str | None = None) -> None:
+        self.seed = seed
+        self.trace: list[str] = []
+        self.moods: dict[str, Mood] = {}
+        self.providers: dict[str, tuple[int, str | None]] = dict.fromkeys(PROVIDERS, (200, None))
+        self.channels: dict[str, tuple[str, int]] = dict.fromkeys(CHANNELS, ("delivered", 0))
+        self.wake_numbers = count(1)
+        self.setup = random_setup(seed)
+        self.reference = Reference(dict(self.setup.entries), self.setup.usd_per_day, utc(START))
+        self.entries = list(self.setup.entries.values())  # also those that an edit removes
+        self.tokens = _tokens([entry.name for entry in self.entries if entry.kind == "heartbeat"])
+        self.call: Call | None = None
+        self.claim: Claim | None = None
+        self.loop = asyncio.new_event_loop()
+        scripts = {entry.name: self._program for entry in self.entries}
+        self.world = SimulatedWorld(folder, self.setup.yaml(), START, scripts=scripts, server=server, send=self._send, http=self)
+        self.world.player = self
+        self.world.settle()
+
+    # --- agents, providers and channels ---------------------------------------------------------------------------------
+
+    def execute(self, claim: Claim, execute: Callable[[Claim], tuple[Any, timedelta]]) -> tuple[Any, timedelta]:
+        """Execute an attempt. It takes time only if it calls its agent."""
+        self.claim, self.call = claim, None
+        self.world.durations[claim.entry.name] = timedelta(seconds=self.moods.get(claim.entry.name, Mood()).seconds)
+        result, duration = execute(claim)
+        return result, duration if self.call else timedelta()
+
+    @property
+    def claimed(self) -> Claim:
+        assert self.claim is not None
+        return self.claim
+
+    def _starts(self, prompt: str) -> None:
+        """The program of a claim starts, or its model is called."""
+        claim = self.claimed
+        key = (str(claim.entry.kind), claim.entry.name)
+        if self.call is not None:
+            return  # a further question of the same attempt
+        running = [(str(each.entry.kind), each.entry.name) for each in self.world.runs.inflight().values()]
+        self.reference.now = self.world.clock.now
+        self.reference.check_start(key, claim.run.id, f"{claim.run.trigger} {claim.run.slot}", running)
+        marks = sorted(set(MARK.findall(prompt)))
+        self.reference.marks[claim.run.id] = frozenset(marks)
+        self.call = self.reference.call_starts(key, claim.run.id)
+        self._note("start", *key, claim.run.id, claim.run.attempt, *marks)
+
+    def _program(self, call: AgentCall) -> Any:
+        self._starts(call.stdin)
+        assert self.call is not None
+        mood = self.moods.get(call.name, Mood())
+        if self.claimed.entry.kind == Kind.CRON:
+            return 3 if mood.word == "fails" else f"output of {call.name}" if mood.word in ("findings", "prose") else ""
+        if mood.word == "fails":
+            return 3
+        self.call.known = mood.cost
+        answer: dict[str, Any] = {} if mood.cost is None else {"total_cost_usd": mood.cost}
+        if mood.word == "findings":
+            return json.dumps({"findings": _findings(call.name, mood.told)} | answer)
+        return json.dumps({"result": _words(call.name, mood.word), "truncated": mood.word == "cut"} | answer)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+        """A request to a provider."""
+        sent = json.loads(body)
+        name = self.claimed.entry.name
+        provider = next(each for each in PROVIDERS if f"/{each}" in url)
+        self._starts(json.dumps(sent["messages"], ensure_ascii=False))
+        status, wait = self.providers[provider]
+        self._note("request", provider, name, sent["model"], status)
+        assert self.call is not None
+        kind = {"content-type": "application/json"}
+        if status != 200:
+            if status in BILLED_NOTHING and self.call.known is None:
+                self.call.known = 0.0
+            elif status not in BILLED_NOTHING:
+                self.call.known = self.call.maximum
+            error = {"error": {"message": "no", "type": "error", "code": None}}
+            return HttpReply(status, kind | ({"retry-after": wait} if wait else {}), json.dumps(error).encode())
+        mood = self.moods.get(name, Mood())
+        used = {None: (INPUT_TOKENS // 4, OUTPUT_TOKENS), 0.001: (250, 50), 0.01: (500, 100), 0.03: (700, OUTPUT_TOKENS)}[
+            mood.cost
+        ]
+        self.call.known = (self.call.known or 0.0) + (used[0] * 2.0 + used[1] * 10.0) / 1e6
+        usage = {"prompt_tokens": used[0], "completion_tokens": used[1]}
+        if mood.word in ("findings", "quiet") and sent.get("tools"):
+            found = _findings(name, mood.told) if mood.word == "findings" else []
+            answer = completion(None, "tool_calls", calls=[tool("report_findings", {"findings": found})], usage=usage)
+        else:
+            answer = completion(_words(name, mood.word), "length" if mood.word == "cut" else "stop", usage=usage)
+        return HttpReply(200, kind, json.dumps(answer).encode())
+
+    def _send(self, outgoing: Delivery) -> Any:
+        channel, key, words = outgoing.channel.name, outgoing.message.key, outgoing.message.text
+        state, seconds = self.channels.get(channel, ("delivered", 0))
+        self._note("send", channel, key, state, words)
+        self.reference.message_tried(channel, key, words, state)
+        return Delayed(DeliveryResult(state, "" if state == "delivered" else "no"), timedelta(seconds=seconds))
+
+    def _note(self, *words: object) -> None:
+        self.trace.append(f"{self.world.clock.now:%m-%d %H:%M:%S} " + " ".join(map(str, words)))
+
+    # --- playing --------------------------------------------------------------------------------------------------------
+
+    def play(self, steps: Sequence[Step]) -> list[str]:
+        """Play the steps, then wait for quiet. Returns the trace."""
+        for number, step in enumerate(steps):
+            self.trace.append(f"{number} {step}")
+            getattr(self, f"_step_{step[0]}")(*step[1:])
+            self._saw_time()
+            if number % 8 == 7:
+                self._check_records(is_quiet=False)
+        self._come_to_rest()
+        return self.trace
+
+    def close(self) -> None:
+        self.world.store.close()
+        self.loop.close()
+
+    def _saw_time(self) -> None:
+        self.reference.time_passed(self.world.clock.now)
+
+    def _run(self, seconds: float) -> None:
+        self.world.run(seconds=seconds)
+        self._saw_time()
+        self._settle_calls()
+
+    def _settle_calls(self) -> None:
+        """Calls whose end the daemon knows are charged with what they cost."""
+        running = {claim.run.id for claim in self.world.runs.inflight().values()}
+        for call in self.reference.calls:
+            call.is_open = call.is_open and call.run in running
+
+    def _entry(self, place: int, kind: str = "") -> Entry:
+        found = [entry for entry in self.entries if kind in ("", entry.kind)]
+        return found[place % len(found)]
+
+    def _step_wait(self, seconds: float) -> None:
+        self._run(seconds)
+
+    def _step_answers(self, place: int, word: str, told: int, seconds: int, cost: float | None) -> None:
+        self.moods[self._entry(place).name] = Mood(word, told, seconds, cost)
+
+    def _step_provider(self, name: str, status: int, wait: str | None) -> None:
+        self.providers[name] = (status, wait)
+
+    def _step_channel(self, name: str, state: str, seconds: int) -> None:
+        self.channels[name] = (state, seconds)
+
+    def _step_edit(self, edit: int) -> None:
+        self.setup = random_setup(self.seed, edit)
+        self._saw_time()
+        self.world.reload(self.setup.yaml())
+        self.reference.reload(self.setup.entries, self.setup.usd_per_day)
+
+    def _step_lane(self, place: int, holder: str, seconds: int) -> None:
+        name = self._entry(place, "heartbeat").name
+        span = timedelta(seconds=seconds)
+        verb = HoldLane(id=holder, for_=span) if seconds else ReleaseLane(id=holder)
+        try:
+            self.world.request(VerbRequest(verb, (Kind.HEARTBEAT, name)))
+        except Refused:
+            return
+        if seconds:
+            self.reference.lane_held(name, holder, self.world.clock.now + span)
+        else:
+            self.reference.lane_released(name, holder)
+
+    def _step_crash(self, statement: int, seconds: float, down: float) -> None:
+        """Let time pass, and end the daemon at a statement. Without so many statements, end it afterwards."""
+        self.world.crash_at = statement
+        with suppress(Crash):
+            self._run(seconds)
+        self.world.crash_at = None
+        self._note("killed")
+        self.world.kill()
+        self._boot(down)
+
+    def _step_restart(self, down: float) -> None:
+        self.world.stop()
+        self._boot(down)
+
+    def _boot(self, down: float) -> None:
+        """Start the daemon again. It cannot know which of the messages that it was sending have arrived."""
+        deliveries = self.world.deliveries
+        for outgoing in (*deliveries.inflight().values(), *(done.task for _, done in deliveries.results())):
+            self.reference.may_be_sent_again(outgoing.channel.name, outgoing.message.key)
+        for call in self.reference.calls:
+            if call.is_open:  # interrupted: its usage is never reported
+                call.known, call.is_open = None, False
+        self.world.clock.advance(timedelta(seconds=down))
+        self.world.boot()
+        self.world.settle()
+        self._saw_time()
+
+    def _step_clock(self, seconds: int) -> None:
+        if seconds < 0:
+            self.reference.clock_set_back()
+        self.world.clock.now += timedelta(seconds=seconds)
+        self._run(1)
+
+    def _step_sleep(self, seconds: int) -> None:
+        self.world.sleep(seconds=seconds)
+        self._run(1)
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def _step_wake(self, token: int, place: int) -> None:
+        name = self._entry(place, "heartbeat").name
+        mark = f"wake-{next(self.wake_numbers)};"
+        sender = self.tokens[token % len(self.tokens)]
+        answer = self._perform(sender, "wake_agent", {"name": name}, ("heartbeat", name), {"text": mark})
+        if answer is not None:
+            self.reference.wake_accepted(answer["wake"], name, sender.name, mark)
+
+    def _step_request(self, token: int, word: str, place: int, more: int) -> None:
+        caller = self.tokens[token % len(self.tokens)]
+        entry = self._entry(place)
+        if word in ("pause", "resume", "mute", "unmute"):
+            noun = "agent" if entry.kind == "heartbeat" else "job"
+            ends = {"for": ("1h", "30m", "5h", "2h")[more]} if word in ("pause", "mute") else {}
+            self._perform(caller, f"{word}_{noun}", {"name": entry.name}, entry.key, ends)
+        elif word == "run":
+            job = next((each for each in self.entries if each.kind == "cron"), None)
+            if job is not None:
+                self._perform(caller, "run_job", {"name": job.name}, job.key, {})
+
+    def _step_ask(self, token: int, question: int, place: int) -> None:
+        caller = self.tokens[token % len(self.tokens)]
+        name = QUESTION_NAMES[question % len(QUESTION_NAMES)]
+        endpoint = ENDPOINTS[name]
+        kind = "cron" if endpoint.concern is Concern.JOB else "heartbeat"
+        entry = self._entry(place, kind) if any(each.kind == kind for each in self.entries) else self.entries[0]
+        keys = {"name": entry.name} if name == "list_runs" and caller.agents is not None else {}
+        self._perform(caller, name, {"name": entry.name}, entry.key, keys)
+
+    def _perform(self, token: Token, name: str, path: dict[str, str], key: Key, keys: dict[str, object]) -> dict[str, Any] | None:
+        """Send a request of the API, and compare whether it is accepted, and what the answer shows."""
+        endpoint = ENDPOINTS[name]
+        concerned = None if endpoint.concern is Concern.ALL else key
+        is_allowed = token.may_do(endpoint.operation.may, concerned)
+        if endpoint.concern is Concern.PART:
+            is_allowed = endpoint.operation.may is None or endpoint.operation.may in token.may
+        try:
+            answer = self._exchange(token, name, path, keys)
+        except (HttpError, Refused) as error:
+            status = error.status if isinstance(error, HttpError) else 409
+            self._note("refused", token.name, name, path, status)
+            if is_allowed and status == 403 and name not in ("list_runs", "get_explanation", "get_plan"):
+                raise Broken("rights", f"{token.name} may not {name} {path}: {error}") from None
+            self.reference.check_view(token, name, str(error).replace(path.get("name", ""), ""))
+            return None
+        shown = answer.model_dump_json()
+        self._note("answer", token.name, name, path, len(shown))
+        if not is_allowed:
+            raise Broken("rights", f"{token.name} did {name} {path}")
+        self.reference.check_view(token, name, shown)
+        return cast("dict[str, Any]", json.loads(shown))
+
+    def _exchange(self, token: Token, name: str, path: dict[str, str], keys: dict[str, object]) -> Any:
+        """The request in a loop of its own. The engine ticks when it has got it."""
+        submitted: asyncio.Future[None] = self.loop.create_future()
+
+        def submit(request: Request) -> Any:
+            submitted.set_result(None)
+            return self.world.inbox.submit(request)
+
+        state = AppState(
+            settings=lambda: self.world.engine.plan.settings, submit_request=submit, reload_config=cast("Any", None),
+            edit_config=cast("Any", None), reload_state=cast("Any", None), metrics=cast("Any", None),
+            health=self.world.engine.health, count_running=dict, clock=lambda: self.world.clock.now,
+            database_path=self.world.state, feed=cast("Any", None), server=self.world.server,
+        )  # fmt: skip
+        caller = Caller(token.name, cast("Any", token.may), token.agents)
+        query = {} if ENDPOINTS[name].method != "GET" else {each: str(value) for each, value in keys.items()}
+        request = ApiRequest(state, caller, path, query, Headers({}))
+        operation = ENDPOINTS[name].operation.of(**keys)
+
+        async def exchange() -> Any:
+            return await perform(request, name, operation)
+
+        task = self.loop.create_task(exchange())
+        self.loop.run_until_complete(asyncio.wait({task, submitted}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED))
+        if not task.done():
+            self.world.engine.tick(self.world.clock.read())
+        return self.loop.run_until_complete(task)
+
+    # --- quiet ----------------------------------------------------------------------------------------------------------
+
+    def _come_to_rest(self) -> None:
+        """Everything works again, for long enough that nothing waits. Then everything must have its end."""
+        self.trace.append("rest")
+        self.moods = {}
+        self.providers = dict.fromkeys(PROVIDERS, (200, None))
+        self.channels = dict.fromkeys(CHANNELS, ("delivered", 0))
+        self.world.resume(None)
+        self.reference.holds.clear()
+        for entry in self.entries:
+            for holder in HOLDERS if entry.kind == "heartbeat" else ():
+                self._step_lane(self.entries.index(entry), holder, 0)
+        self._run(27 * 3600)
+        for _ in range(200):  # until no run is in progress at a time without a slot
+            if not self.world.runs.inflight() and not self._open_runs():
+                break
+            self._run(67)
+        self._check_records(is_quiet=True)
+        db = self.world.store.connection
+        self.reference.check_outbox([tuple(row) for row in db.execute("select channel, key, state from outbox").fetchall()])
+        states = {row[0]: row[1] for row in db.execute("select id, state from wake").fetchall()}
+        answered = [row[0] for row in db.execute("select id from run where outcome in ('ok', 'alert')").fetchall()]
+        refused = {row[0]: row[1] for row in db.execute("select agent, sum(count) from rejected_wake group by agent").fetchall()}
+        self.reference.check_wakes(states, answered, refused)
+        self.trace += self.world.history()
+
+    def _open_runs(self) -> int:
+        return int(self.world.store.connection.execute("select count(*) from run where state <> 'closed'").fetchone()[0])
+
+    def _check_records(self, *, is_quiet: bool) -> None:
+        rows = self.world.store.connection.execute(
+            "select kind, name, sum(slots) from run where trigger in ('interval', 'schedule', 'every') group by kind, name"
+        ).fetchall()
+        self.reference.check_slots({(row[0], row[1]): row[2] for row in rows}, is_quiet=is_quiet)
+
+
+QUESTION_NAMES = (
+    "get_status", "list_agents", "get_agent", "list_jobs", "list_runs", "get_plan", "get_overview", "get_explanation",
+    "list_undelivered", "list_problems", "get_caller",
+)  # fmt: skip
+
+
+def _tokens(agents: Sequence[str]) -> list[Token]:
+    return [
+        Token("chief", frozenset(("read", "wake", "operate"))),
+        Token("viewer", frozenset(("read",)), frozenset(agents[:1])),
+        Token("waker", frozenset(("wake",)), frozenset(agents[:2])),
+        Token("worker", frozenset(("read", "wake", "operate")), frozenset(agents[1:2])),
+        Token("reader", frozenset(("read",))),
+    ]
+
+
+def _findings(name: str, told: int) -> list[dict[str, Any]]:
+    """The findings of an agent: of each key none, or one with its severity."""
+    found = []
+    for place, (key, words) in enumerate(KEYS.items()):
+        severity = told // 3**place % 3
+        if severity:
+            found.append({"key": key, "text": f"{words} at {name}", "severity": SEVERITIES[severity], "resolved": False})
+    return found
+
+
+def _words(name: str, word: str) -> str:
+    return {"quiet": "HEARTBEAT_OK", "empty": "", "cut": f"The report of {name} is"}.get(word, f"All is not well at {name}.")
+
+
+# --- playing and minimising -------------------------------------------------------------------------------------------------
+
+
+def play(folder: Path, seed: int, number: int, server: str | None = None) -> list[str]:
+    """Play the steps of a seed. Returns the trace; raises Failed."""
+    steps = random_steps(seed, number)
+    trace, error = _attempt(folder, seed, steps, server)
+    if error is None:
+        return trace
+    raise Failed(seed, number, *_minimised(folder, seed, steps, error, server)) from error
+
+
+def _attempt(folder: Path, seed: int, steps: Sequence[Step], server: str | None) -> tuple[list[str], Exception | None]:
+    """The trace, and what was broken."""
+    if server:
+        delete_all_rows(server)
+    place = folder / "simulated"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    player = Player(place, seed, server)
+    try:
+        return player.play(steps), None
+    except Exception as error:  # noqa: BLE001 (an error of the daemon is a failure, too)
+        return player.trace, error
+    finally:
+        player.close()
+
+
+def _minimised(
+    folder: Path, seed: int, steps: Sequence[Step], error: Exception, server: str | None
+) -> tuple[Sequence[Step], Exception]:
+    """Leave out steps while the same kind of failure remains: halves of them, then ever smaller parts."""
+    size = len(steps)
+    while size:
+        size = (size + 1) // 2 if size > 1 else 1
+        before = len(steps)
+        first = 0
+        while first < len(steps):
+            fewer = [*steps[:first], *steps[first + size :]]
+            _, found = _attempt(folder, seed, fewer, server)
+            if found is not None and _kind(found) == _kind(error):
+                steps, error = fewer, found
+            else:
+                first += size
+        if size == 1 and len(steps) == before:
+            break
+    return steps, error
+
+
+def _kind(error: Exception) -> str:
+    return error.promise if isinstance(error, Broken) else type(error).__name__
