@@ -218,10 +218,11 @@ def in_children(
             yield from ((job, None) for job in waiting)
             return
         ready = wait(list(running), timeout=1)
-        for reader in [each for each in running if each in ready or time.monotonic() > running[each][2]]:
-            job, process, _ = running.pop(reader)
+        now = time.monotonic()
+        for reader in [each for each in running if each in ready or now > min(running[each][2], ends_at + 20)]:
+            job, process, limit = running.pop(reader)
             try:
-                result = reader.recv() if reader in ready else "hangs"
+                result = reader.recv() if reader in ready else "hangs" if now > limit else None
             except EOFError:
                 result = "crash"
             try:
