@@ -97,19 +97,18 @@ class Setup:
                 sections["cron"][entry.name] = _job(entry)
         hook = {"kind": "webhook", "allow_private": True}
         budget = {} if self.usd_per_day is None else {"budget": {"usd_per_day": self.usd_per_day}}
-        return json.dumps(
-            {
-                "timezone": "UTC",
-                "limits": {"wake_flood": "1000 per 1m", "new_problems": 1000, "concurrency": 8} | budget,
-                "history": {"keep": "3650d", "runs": 1_000_000},
-                "providers": {
-                    each: {"kind": "openai", "api_key": "k", "base_url": f"http://127.0.0.1:9/{each}"} for each in PROVIDERS
-                },
-                "prices": {each: {"input": 2.0, "output": 10.0, "cache_write": 2.0} for each in MODELS},
-                "channels": {each: hook | {"url": f"http://127.0.0.1:9/{each}"} for each in CHANNELS},
-                **{name: each for name, each in sections.items() if each},
-            }
-        )
+        keys = {
+            "timezone": "UTC",
+            "limits": {"wake_flood": "1000 per 1m", "new_problems": 1000, "concurrency": 8} | budget,
+            "history": {"keep": "3650d", "runs": 1_000_000},
+            "providers": {
+                each: {"kind": "openai", "api_key": "k", "base_url": f"http://127.0.0.1:9/{each}"} for each in PROVIDERS
+            },
+            "prices": {each: {"input": 2.0, "output": 10.0, "cache_write": 2.0} for each in MODELS},
+            "channels": {each: hook | {"url": f"http://127.0.0.1:9/{each}"} for each in CHANNELS},
+            **{name: each for name, each in sections.items() if each},
+        }
+        return "".join(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())
 
 
 def _agent(entry: Entry) -> dict[str, Any]:
