@@ -249,16 +249,18 @@ class RemoteWorker(Generic[T, R]):
         await self._queue.open()
         if self._worker_id is not None and asked_at >= self._lease_ends:
             return
-        if self._worker_id is None:
-            self._worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
+        worker_id = self._worker_id
+        if worker_id is None:
+            worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
             await self._queue.remove_dead_workers(self._lease)
-        elif (renewal := await self._queue.renew(self._worker_id)) is Renewal.NOT_REGISTERED:
+        elif (renewal := await self._queue.renew(worker_id)) is Renewal.NOT_REGISTERED:
             self._lease_ends = float("-inf")
             return
         elif renewal is Renewal.DRAINS and not self._is_draining:
             self._is_draining = True
             log_event(logging.INFO, "draining", worker=self._name, running=len(self._attempts))
-        self._lease_ends = asked_at + LEASE_MARGIN * self._lease
+        # Together: a worker that is registered and has no lease counts as one that has lost it.
+        self._worker_id, self._lease_ends = worker_id, asked_at + LEASE_MARGIN * self._lease
         self._note_lease(asked_at + GUARD_MARGIN * self._lease)
         await self._record_locked_lanes()
         self._report_problem(None)

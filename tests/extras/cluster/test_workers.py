@@ -892,6 +892,19 @@ def test_a_lease_is_counted_from_before_the_request_for_it(bench: RemoteBench, c
     clock.wait_until(lambda: worker.counts.lost_leases == 1)
 
 
+def test_a_worker_has_not_lost_its_first_lease_while_it_still_removes_dead_workers(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    class Slow(JobQueue):
+        async def remove_dead_workers(self, lease: float) -> None:
+            await asyncio.sleep(5)  # of the simulated clock
+            await super().remove_dead_workers(lease)
+
+    worker = bench.start_worker("new", shout, kind=Slow)
+    clock.wait_until(lambda: worker.find_problem() is None)
+    assert worker.counts.lost_leases == 0
+
+
 def test_a_task_that_has_ended_well_counts_although_its_worker_has_lost_its_lease(
     bench: RemoteBench, clock: SimulatedClock
 ) -> None:
