@@ -519,22 +519,3 @@ def test_an_agent_with_the_name_of_a_key_gets_the_same_errors(tmp_path: Path) ->
         found = "\n".join(complaints(tmp_path, yaml)).replace(f"agents.{name}.", "agents.NAME.")
         assert "agents.NAME.heartbeat.ok_mach: unknown key; did you mean ok_match?" in found, name
         assert "agents.NAME.heartbeat.on_empty: a list is not allowed here; write skip or run" in found, name
-
-
-def test_the_name_of_a_queue_fits_with_that_of_the_cluster_into_what_postgresql_allows(tmp_path: Path) -> None:
-    """PostgreSQL limits the name of the channel on which Procrastinate announces jobs."""
-    yaml = "executor: {{kind: procrastinate, dsn: 'postgresql://db/q', queue: {cluster}}}\n{small}"
-    routed = SMALL.replace("runner:", f"executor: {{queue: {'q' * 30}}}, runner:")
-    assert complaints(tmp_path, yaml.format(cluster="heartbeatd", small=routed)) == [
-        "config.yaml:2:34: agents.ops.executor.queue: this name has at most 29 characters, because executor.queue is 'heartbeatd'"
-    ]
-    assert complaints(tmp_path, yaml.format(cluster="c" * 41, small=routed)) == [
-        "config.yaml:1:66: executor.queue: this name has at most 40 characters; write a shorter one, such as heartbeatd"
-    ]
-    assert complaints(tmp_path, yaml.format(cluster="c" * 39, small=routed)) == [
-        "config.yaml:2:34: agents.ops.executor.queue: executor.queue leaves no room for this name; write a shorter one, such as heartbeatd"
-    ]
-    (error,) = complaints(tmp_path, yaml.format(cluster="a/b", small=SMALL))  # the queue of the workers `b` of a cluster `a`
-    assert error.startswith("config.yaml:1:66: executor.queue: 'a/b' is not a name; ")
-    served_by_default = routed.replace("q" * 30, "default")
-    assert complaints(tmp_path, yaml.format(cluster="c" * 40, small=served_by_default)) == []

@@ -22,7 +22,6 @@ from scheduler.config.file.lenient_reading import read_timezone_name
 from scheduler.config.settings import templates
 from scheduler.config.settings.load import load_config
 from scheduler.system.files import MAY_WRITE, others_may
-from scheduler.work.plan import make_plan
 
 BEAT = "agents: {ops: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 30m, deliver: log, %s}}}\n"
 
@@ -557,15 +556,3 @@ def test_a_jobs_own_one_time_schedule_replaces_an_inherited_interval(tmp_path: P
     assert (jobs["a"].every, jobs["b"].at) == (None, None)
     assert jobs["a"].at is not None
     assert jobs["a"].grace == timedelta(hours=1)
-
-
-def test_a_job_with_a_prompt_has_the_queue_of_its_agent_unless_it_names_one(tmp_path: Path) -> None:
-    job = "schedule: '@daily', prompt: look, agent: ops"
-    yaml = (
-        "executor: {kind: procrastinate, dsn: 'postgresql://db/q'}\n"
-        + SMALL.replace("runner:", "executor: {queue: gpu}, runner:")
-        + f"cron: {{a: {{{job}}}, b: {{{job}, executor: {{queue: default}}}}, c: {{every: 1h, command: x}}}}\n"
-    )
-    settings = load_config(write(tmp_path, yaml), {}).settings
-    entries = make_plan(settings).entries.values()
-    assert {entry.name: entry.queue for entry in entries} == {"ops": "gpu", "a": "gpu", "b": "default", "c": "default"}
