@@ -125,6 +125,9 @@ class Reference:
     now: datetime
     slots: dict[Key, Slots] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    first_counted: Counter[Key | None] = field(
+        default_factory=Counter
+    )  # the first call that a budget counts; None: limits.budget
     holds: dict[str, dict[str, datetime]] = field(default_factory=lambda: defaultdict(dict))
     wakes: list[WakeSent] = field(default_factory=list)
     marks: dict[int, frozenset[str]] = field(default_factory=dict)  # that the prompt of the last attempt of a run had
@@ -189,6 +192,10 @@ class Reference:
     def reload(self, entries: Mapping[Key, Entry], usd_per_day: float | None) -> None:
         """A config is applied. Slots before it are those of the old one."""
         self.time_passed(self.now)
+        before = {**{key: (each.usd_per_day, each.runs_per_day) for key, each in self.entries.items()}, None: (self.usd_per_day,)}
+        for key, limits in before.items():  # a new budget starts at zero (docs/money.md)
+            if None in limits:
+                self.first_counted[key] = len(self.calls)
         self.entries, self.usd_per_day = dict(entries), usd_per_day
         self.wakers += entries.values()
         for key, entry in entries.items():
@@ -223,8 +230,10 @@ class Reference:
         entry = self.entries[key]
         call = Call(key, run, f"{self.now:%F}", entry.maximum)
         self.calls.append(call)
-        today = [each for each in self.calls if each.day == call.day]
-        own = [each for each in today if each.key == key]
+        if not call.maximum:
+            return call  # the command of a job needs no budget
+        today = [each for each in self.calls[self.first_counted[None] :] if each.day == call.day]
+        own = [each for each in self.calls[self.first_counted[key] :] if (each.key, each.day) == (key, call.day)]
         self._check_sum(f"the budget of {key}", own, entry.usd_per_day)
         self._check_sum("limits.budget", today, self.usd_per_day)
         runs = {each.run for each in own}

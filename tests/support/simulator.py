@@ -324,6 +324,7 @@ class Player:
         self.tokens = _tokens([entry.name for entry in self.entries if entry.kind == "heartbeat"])
         self.call: Call | None = None
         self.claim: Claim | None = None
+        self.broken: Broken | None = None  # at the start of a run
         self.loop = asyncio.new_event_loop()
         scripts = {entry.name: self._program for entry in self.entries}
         self.world = SimulatedWorld(folder, self.setup.yaml(), START, scripts=scripts, server=server, send=self._send, http=self)
@@ -345,12 +346,20 @@ class Player:
         return self.claim
 
     def _starts(self, prompt: str) -> None:
-        """The program of a claim starts, or its model is called."""
+        """The program of a claim starts, or its model is called. What this breaks is kept: the run would only fail of it."""
+        try:
+            self._check_start(prompt)
+        except Broken as error:
+            self.broken = self.broken or error
+            raise
+
+    def _check_start(self, prompt: str) -> None:
         claim = self.claimed
         key = (str(claim.entry.kind), claim.entry.name)
         if self.call is not None:
             return  # a further question of the same attempt
         running = [(str(each.entry.kind), each.entry.name) for each in self.world.runs.inflight().values()]
+        self._settle_calls(claim.run.id)
         self.reference.now = self.world.clock.now
         self.reference.check_start(key, claim.run.id, f"{claim.run.trigger} {claim.run.slot}", running)
         marks = sorted(set(MARK.findall(prompt)))
@@ -430,6 +439,8 @@ class Player:
         self.loop.close()
 
     def _saw_time(self) -> None:
+        if self.broken is not None:
+            raise self.broken
         self.reference.time_passed(self.world.clock.now)
 
     def _run(self, seconds: float) -> None:
@@ -437,9 +448,9 @@ class Player:
         self._saw_time()
         self._settle_calls()
 
-    def _settle_calls(self) -> None:
-        """Calls whose end the daemon knows are charged with what they cost."""
-        running = {claim.run.id for claim in self.world.runs.inflight().values()}
+    def _settle_calls(self, repeated: int | None = None) -> None:
+        """Calls whose end the daemon knows are charged with what they cost. The run `repeated` calls its agent again."""
+        running = {claim.run.id for claim in self.world.runs.inflight().values()} - {repeated}
         for call in self.reference.calls:
             call.is_open = call.is_open and call.run in running
 
@@ -462,8 +473,8 @@ class Player:
     def _step_edit(self, edit: int) -> None:
         self.setup = random_setup(self.seed, edit)
         self._saw_time()
+        self.reference.reload(self.setup.entries, self.setup.usd_per_day)  # runs start while the daemon reloads
         self.world.reload(self.setup.yaml())
-        self.reference.reload(self.setup.entries, self.setup.usd_per_day)
 
     def _step_lane(self, place: int, holder: str, seconds: int) -> None:
         name = self._entry(place, "heartbeat").name
@@ -485,10 +496,18 @@ class Player:
             self._run(seconds)
         self.world.crash_at = None
         self._note("killed")
+        self._settle_recorded_calls()
         self.world.kill()
         self._boot(down)
 
+    def _settle_recorded_calls(self) -> None:
+        """Calls are charged with what they cost if their run is recorded: then the daemon has got their result before it ends."""
+        closed = {row[0] for row in self.world.store.connection.execute("select id from run where state = 'closed'").fetchall()}
+        for call in self.reference.calls:
+            call.is_open = call.is_open and call.run not in closed
+
     def _step_restart(self, down: float) -> None:
+        self._settle_recorded_calls()
         self.world.stop()
         self._boot(down)
 
