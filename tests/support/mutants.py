@@ -186,6 +186,7 @@ def plant(mutant: Mutant) -> None:
 
 def _replace_code(module: CodeType, path: str, function: str) -> None:
     codes = {code.co_qualname: code for code in _codes(module)}
+    gc.unfreeze()  # what the daemon has frozen in this process is not listed
     functions = [
         each
         for each in gc.get_objects()

@@ -15,6 +15,8 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
     name = "names"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if value == DEFAULT_QUEUE:  # as the help converts it, too
+            return (DEFAULT_QUEUE,)
         from scheduler.config.keys.value_types import parse_name  # takes long to import, and the help does not need it
 
         try:
