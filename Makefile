@@ -48,7 +48,7 @@ unit: .venv/ready
 # not use ALL=1: it takes several times as long.
 IN_POSTGRESQL := $(foreach story,answers async_results breakers budgets cancel checklists_and_prechecks clock_changes costs daemon_problems \
   deliver_last internal_errors jobs_and_problems lanes models mutes one_time_jobs outbox paused_entries \
-  random_messages wakes,tests/stories/test_story_$(story).py) \
+  random_messages simulator wakes,tests/stories/test_story_$(story).py) \
   tests/extras/chat/test_story_buttons.py tests/extras/cluster/test_story_workers.py
 ALL_IN_POSTGRESQL := tests/*/test_story_*.py tests/extras/*/test_story_*.py tests/stories/test_expected_runs.py
 test-postgresql: .venv/ready
