@@ -223,6 +223,7 @@ def in_children(
             job, process, limit = running.pop(reader)
             try:
                 result = reader.recv() if reader in ready else "hangs" if now > limit else None
+                result = None if isinstance(result, NotLoaded) else result  # it could not be planted, so it was not tried
             except EOFError:
                 result = "crash"
             try:
@@ -240,7 +241,7 @@ def _work(work: Callable[[Any], Any], job: Any, writer: Connection, expected: fl
     try:
         writer.send(work(job))
     except NotLoaded as error:
-        writer.send(f"not planted: {error}")
+        writer.send(error)
     writer.close()
     os._exit(0)
 

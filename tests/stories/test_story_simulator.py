@@ -23,6 +23,6 @@ def test_a_seed_always_has_the_same_steps_and_the_same_config() -> None:
 
 
 def test_a_seed_has_the_same_trace_whichever_database_it_uses(tmp_path: Path, database_of: DatabaseOf) -> None:
-    """Also in PostgreSQL, with `make test-postgresql ALL=1`: what starts, is requested, sent and answered, and all records."""
+    """Also in PostgreSQL, with `make test-postgresql`: what starts, is requested, sent and answered, and all records."""
     trace = play(tmp_path, 3, 60)
     assert play(tmp_path, 3, 60, database_of(tmp_path)) == trace

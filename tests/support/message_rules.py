@@ -320,17 +320,24 @@ class Rules:
                 yield NOTHING  # they know it already: what was lost said that it is worse than now
         elif problem.severity > sent.severity:
             yield RISES
-        elif unstable is not False and not sent.is_unstable:
-            yield from self._either(unstable, UNSTABLE, NOTHING)
-        elif unstable is True or problem.severity == INFO or sent.is_pending or not problem.is_mentioned:
-            yield NOTHING
+        elif unstable is True and not sent.is_unstable:
+            yield UNSTABLE
         else:
-            interval = min(self.remind, REMIND_CRITICAL) if problem.severity == CRITICAL else self.remind
-            if sent.is_unstable and sent.stable_at is None:  # the interval of reminders may begin again when it is stable
-                sent.stable_at = self.now
-            if sent.stable_at is not None and self.has_passed(interval, sent.stable_at) is not True:
-                yield NOTHING
-            yield from self._either(self.has_passed(interval, sent.at), REMINDS, NOTHING)
+            if unstable is None and not sent.is_unstable:
+                yield UNSTABLE
+            yield from self._while_known(problem, sent, unstable)
+
+    def _while_known(self, problem: Problem, sent: Sent, unstable: bool | None) -> Iterator[str]:
+        """Nothing is new, so only a reminder may be due."""
+        if unstable is True or problem.severity == INFO or sent.is_pending or not problem.is_mentioned:
+            yield NOTHING
+            return
+        interval = min(self.remind, REMIND_CRITICAL) if problem.severity == CRITICAL else self.remind
+        if sent.is_unstable and sent.stable_at is None:  # the interval of reminders may begin again when it is stable
+            sent.stable_at = self.now
+        if sent.stable_at is not None and self.has_passed(interval, sent.stable_at) is not True:
+            yield NOTHING
+        yield from self._either(self.has_passed(interval, sent.at), REMINDS, NOTHING)
 
     @staticmethod
     def _either(is_so: bool | None, yes: str, no: str) -> Iterator[str]:

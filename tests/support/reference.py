@@ -125,9 +125,8 @@ class Reference:
     now: datetime
     slots: dict[Key, Slots] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    first_counted: Counter[Key | None] = field(
-        default_factory=Counter
-    )  # the first call that a budget counts; None: limits.budget
+    # The first call that counts for the USD or the runs of an entry, or of limits.budget.
+    first_counted: Counter[tuple[Key | None, str]] = field(default_factory=Counter)
     holds: dict[str, dict[str, datetime]] = field(default_factory=lambda: defaultdict(dict))
     wakes: list[WakeSent] = field(default_factory=list)
     marks: dict[int, frozenset[str]] = field(default_factory=dict)  # that the prompt of the last attempt of a run had
@@ -192,10 +191,12 @@ class Reference:
     def reload(self, entries: Mapping[Key, Entry], usd_per_day: float | None) -> None:
         """A config is applied. Slots before it are those of the old one."""
         self.time_passed(self.now)
-        before = {**{key: (each.usd_per_day, each.runs_per_day) for key, each in self.entries.items()}, None: (self.usd_per_day,)}
-        for key, limits in before.items():  # a new budget starts at zero (docs/money.md)
-            if None in limits:
-                self.first_counted[key] = len(self.calls)
+        before: dict[tuple[Key | None, str], float | None] = {(None, "usd"): self.usd_per_day}
+        for key, each in self.entries.items():
+            before |= {(key, "usd"): each.usd_per_day, (key, "runs"): each.runs_per_day}
+        for budget, limit in before.items():  # a new budget starts at zero (docs/money.md)
+            if limit is None:
+                self.first_counted[budget] = len(self.calls)
         self.entries, self.usd_per_day = dict(entries), usd_per_day
         self.wakers += entries.values()
         for key, entry in entries.items():
@@ -232,11 +233,12 @@ class Reference:
         self.calls.append(call)
         if not call.maximum:
             return call  # the command of a job needs no budget
-        today = [each for each in self.calls[self.first_counted[None] :] if each.day == call.day]
-        own = [each for each in self.calls[self.first_counted[key] :] if (each.key, each.day) == (key, call.day)]
+        today = [each for each in self.calls[self.first_counted[None, "usd"] :] if each.day == call.day]
+        own = [each for each in self.calls[self.first_counted[key, "usd"] :] if (each.key, each.day) == (key, call.day)]
         self._check_sum(f"the budget of {key}", own, entry.usd_per_day)
         self._check_sum("limits.budget", today, self.usd_per_day)
-        runs = {each.run for each in own}
+        counted = self.calls[self.first_counted[key, "runs"] :]
+        runs = {each.run for each in counted if (each.key, each.day) == (key, call.day)}
         if entry.runs_per_day is not None and len(runs) > entry.runs_per_day:
             raise Broken("money", f"{key} calls its agent in {len(runs)} of {entry.runs_per_day} runs of {call.day}")
         return call
@@ -266,8 +268,9 @@ class Reference:
         for wake in self.wakes:
             if len(runs[wake.mark]) > 1:
                 raise Broken("wakes", f"{wake.mark} for {wake.agent} was in the runs {runs[wake.mark]}")
-            if states[wake.number] != "ended":
-                raise Broken("wakes", f"{wake.mark} for {wake.agent} is still {states[wake.number]}")
+            state = states.get(wake.number, "ended")  # the rows of wakes that reached no run are deleted after a day
+            if state != "ended":
+                raise Broken("wakes", f"{wake.mark} for {wake.agent} is still {state}")
             if newest[wake.agent, wake.sender] == wake.mark and not runs[wake.mark]:
                 lost[wake.agent].append(wake.mark)
         for agent, marks in lost.items():
@@ -279,6 +282,8 @@ class Reference:
     def message_tried(self, channel: str, key: str, text: str, state: str) -> None:
         """A channel got a message, and accepted it, or not."""
         place = f"{channel} {key}"
+        if place in self.dead:
+            raise Broken("messages", f"{place} is sent again after it was refused for good: {text!r}")
         before = self.texts.setdefault(place, text)
         if before != text:
             raise Broken("messages", f"{place} has two texts: {before!r} and {text!r}")
@@ -301,6 +306,8 @@ class Reference:
         for channel, key, state in rows:
             if state not in ("delivered", "dead", "held", "dropped"):
                 raise Broken("messages", f"{channel} {key} is still {state}")
+            if state == "dead" and f"{channel} {key}" not in self.texts:
+                raise Broken("messages", f"{channel} {key} was given up, and the channel never got it")
             if state == "delivered" and channel != "log" and not self.sent[f"{channel} {key}"]:
                 raise Broken("messages", f"{channel} {key} counts as delivered, and the channel never accepted it")
 

@@ -229,7 +229,7 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "channel": (_of(*CHANNELS), _of("delivered", "delivered", "dead", "retry", "uncertain"), _of(0, 0, 70)),
     "request": (
         _TOKEN,
-        _of("pause", "resume", "mute", "unmute", "cancel", "retry", "drop", "ack", "close", "run"),
+        _of("pause", "resume", "mute", "unmute", "run"),
         _PLACE,
         _below(4),
     ),
@@ -441,6 +441,8 @@ class Player:
     def _saw_time(self) -> None:
         if self.broken is not None:
             raise self.broken
+        if broken := [part for part, number in self.world.engine.health.internal_errors.items() if number]:
+            raise Broken("internal error", f"in {', '.join(broken)}")
         self.reference.time_passed(self.world.clock.now)
 
     def _run(self, seconds: float) -> None:
@@ -577,6 +579,8 @@ class Player:
         except (HttpError, Refused) as error:
             status = error.status if isinstance(error, HttpError) else 409
             self._note("refused", token.name, name, path, status)
+            if isinstance(error, Refused) and error.code == "broken":
+                raise Broken("internal error", f"{token.name} could not {name} {path}") from None
             if is_allowed and status == 403 and name not in ("list_runs", "get_explanation", "get_plan"):
                 raise Broken("rights", f"{token.name} may not {name} {path}: {error}") from None
             self.reference.check_view(token, name, str(error).replace(path.get("name", ""), ""))

@@ -177,10 +177,10 @@ def _explain_unknown_key(name: str, model: Form, steps: Steps, required: str) ->
     kinds = [word for part in models_at(steps[:-2]) for word in kinds_of_model(part) if name in part["properties"]]
     if kinds:
         return f"unknown key here; {name} is for kind: {join_with_or(kinds)}"
-    if required:
-        return f"unknown key; did you mean {required}?"
     if len(steps) > 1 and name in definition("")["properties"]:
         return "unknown key here; it belongs at the top of the file"
+    if required:
+        return f"unknown key; did you mean {required}?"
     if homes := _maps_with_key(name, steps):
         return f"unknown key here; it belongs under {join_with_or(homes)}"
     listed = f"write {join_with_or(known)}" if len(known) <= MOST_LISTED else "`heartbeatd docs reference` lists all keys"

@@ -253,14 +253,14 @@ class RemoteWorker(Generic[T, R]):
         if worker_id is None:
             worker_id = await self._queue.register(self._name, is_draining=self._is_draining)
             await self._queue.remove_dead_workers(self._lease)
+            self._worker_id = worker_id  # not before: without a lease, it would count as one that has lost it
         elif (renewal := await self._queue.renew(worker_id)) is Renewal.NOT_REGISTERED:
             self._lease_ends = float("-inf")
             return
         elif renewal is Renewal.DRAINS and not self._is_draining:
             self._is_draining = True
             log_event(logging.INFO, "draining", worker=self._name, running=len(self._attempts))
-        # Together: a worker that is registered and has no lease counts as one that has lost it.
-        self._worker_id, self._lease_ends = worker_id, asked_at + LEASE_MARGIN * self._lease
+        self._lease_ends = asked_at + LEASE_MARGIN * self._lease
         self._note_lease(asked_at + GUARD_MARGIN * self._lease)
         await self._record_locked_lanes()
         self._report_problem(None)

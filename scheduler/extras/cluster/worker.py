@@ -222,7 +222,7 @@ def _run_worker(
         for entry, problem in find_unrunnable(config):
             log_event(logging.WARNING, "cannot_run", entry=entry, problem=problem)
         for queue in sorted(set(queues) - {entry.queue for entry in config.entries().values() if entry.enabled}):
-            log_event(logging.WARNING, "queue_unused", queue=queue, problem="no agent and no job of this config names it")
+            log_event(logging.WARNING, "queue_unused", queue=queue, problem="no enabled agent or job of this config uses it")
         try:
             await running.run(config.settings.limits.shutdown_grace.total_seconds(), hurry)
         finally:
