@@ -19,14 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from message_rules import HOUR, LOG, NOTHING, OPENS, OVER, REMINDS, RISES, UNSTABLE, Expected, Place, Rules
 from servers.postgres import delete_all_rows
 from simulation import IS_LONG, seeds, size
-from world import ON_SERVER, AgentCall, DatabaseOf, World, utc
+from world import ON_SERVER, AgentCall, CachingWorld, DatabaseOf, utc
 
 from heartbeatd.verbs import Ack, CloseProblem, Mute, Unack, Unmute
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.work.plan import Plan
 
 CONFIG = """
 limits: {{wake_gap: 1s, wake_flood: 1000 per 1m, new_problems: 1000}}
@@ -73,22 +72,14 @@ class Attempt:
                 yield found["subject"], found["key"], OVER if found["word"] == "over" else kind
 
 
-class Watched(World):
+class Watched(CachingWorld):
     """A world that records the attempts to send a message, to channels that refuse some."""
 
     def __post_init__(self) -> None:
         self.states = {"phone": "delivered", "mail": "delivered"}
         self.attempts: list[list[Attempt]] = []  # of each tick
         self.tried: set[str] = set()
-        self.plans: dict[str, Plan] = {}
         super().__post_init__()
-
-    def plan(self, *, strict: bool = True) -> Plan:
-        """The plan of the current config file. It is made once, because that takes longer than most steps."""
-        text = self.config.read_text("utf-8")
-        if text not in self.plans:
-            self.plans[text] = super().plan(strict=strict)
-        return self.plans[text]
 
     def _send(self, outgoing: Delivery) -> tuple[DeliveryResult, timedelta]:
         message, name = outgoing.message, outgoing.channel.name

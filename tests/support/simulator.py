@@ -24,7 +24,7 @@ from reference import BILLED_NOTHING, INPUT_TOKENS, OUTPUT_TOKENS, PROGRAM_MAXIM
 from servers.completions import completion, tool
 from servers.postgres import delete_all_rows
 from starlette.datastructures import Headers
-from world import AgentCall, Delayed, World, utc
+from world import AgentCall, CachingWorld, Delayed, utc
 
 from heartbeat.runners import HttpReply
 from heartbeatd.operations import Concern
@@ -42,7 +42,6 @@ from scheduler.web.app_state import AppState
 from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError
 from scheduler.web.perform import ENDPOINTS, perform
-from scheduler.work.plan import Plan
 
 AGENTS = ("ampere", "becquerel", "celsius", "dirac", "euler", "fermi")
 JOBS = ("vacuumer", "zipper", "quoter", "juggler")
@@ -247,22 +246,14 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
 # --- the world --------------------------------------------------------------------------------------------------------------
 
 
-class SimulatedWorld(World):
+class SimulatedWorld(CachingWorld):
     """A world whose agents, providers and channels do what the steps say, and whose daemon can end at any statement."""
 
     player: Player
 
     def __post_init__(self) -> None:
         self.crash_at: int | None = None
-        self.plans: dict[str, Plan] = {}
         super().__post_init__()
-
-    def plan(self, *, strict: bool = True) -> Plan:
-        """The plan of the current config file. It is made once, because that takes longer than most steps."""
-        text = self.config.read_text("utf-8")
-        if text not in self.plans:
-            self.plans[text] = super().plan(strict=strict)
-        return self.plans[text]
 
     def _execute(self, claim: Claim) -> tuple[Any, timedelta]:
         return self.player.execute(claim, super()._execute)

@@ -477,6 +477,20 @@ def _new_database() -> bytes:
         return path.read_bytes()
 
 
+class CachingWorld(World):
+    """A world that makes the plan of a config text only once, because that takes longer than most steps of a simulation."""
+
+    def __post_init__(self) -> None:
+        self.plans: dict[str, plan.Plan] = {}
+        super().__post_init__()
+
+    def plan(self, *, strict: bool = True) -> plan.Plan:
+        text = self.config.read_text("utf-8")
+        if text not in self.plans:
+            self.plans[text] = super().plan(strict=strict)
+        return self.plans[text]
+
+
 class _Unlock(Exception):
     """Ends the transaction that locks a database."""
 

@@ -613,9 +613,8 @@ def test_a_commit_whose_answer_is_lost_neither_loses_nor_doubles_anything(
     assert sum(record["slots"] for record in records) == 13
     assert {record["outcome"] for record in records} <= {"alert", "skipped"}
     assert len(world.calls) == sum(record["outcome"] == "alert" for record in records) > 0
-    alerts = [
-        text for _, _, text in world.delivered if text.startswith("Disk full")
-    ]  # the daemon may report the slow server, too
+    # The daemon may report the slow server, too.
+    alerts = [text for _, _, text in world.delivered if text.startswith("Disk full")]
     assert alerts == [f"Disk full at {call.at:%H:%M}." for call in world.calls]
 
 
