@@ -16,7 +16,7 @@ import required_programs
 from checkout import HOME
 from dockerfile_parse import DockerfileParser
 from patience import PATIENCE
-from test_documented_examples import PAGES
+from test_documented_examples import USER_PAGES
 
 pytestmark = [pytest.mark.process, pytest.mark.ci]
 
@@ -107,7 +107,7 @@ def test_the_wheel_contains_the_documentation_and_no_tests(wheel: Path) -> None:
         [sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     names = {line.split()[0] for line in listed.stdout.splitlines()[1:]}
-    shipped = {str(page.relative_to(HOME)) for page in PAGES if "bench" not in page.parts}
+    shipped = {str(page.relative_to(HOME)) for page in USER_PAGES}
     assert {f"scheduler/shipped/{page}" for page in shipped} <= names
     page = {f"scheduler/web/page/{name}" for name in ("templates/base.html", "static/style.css", "static/htmx.min.js")}
     assert page <= names
@@ -156,7 +156,7 @@ def test_the_installed_program_writes_the_same_files_as_the_checkout(command: st
 def test_the_installed_program_prints_every_page(program: Path, tmp_path: Path) -> None:
     listed = run(program, "docs", folder=tmp_path)
     topics = [line.split()[0] for line in listed.stdout.splitlines()[1:]]
-    assert len(topics) == len(PAGES)  # bench/README.md is not in it, and CHANGELOG.md is
+    assert len(topics) == len([*USER_PAGES, HOME / "CHANGELOG.md"])
     assert run(program, "docs", "time", folder=tmp_path).stdout == (HOME / "docs/time.md").read_text("utf-8")
     wrong = run(program, "docs", "tmie", folder=tmp_path)
     assert (wrong.returncode, wrong.stderr) == (2, "heartbeatd: there is no page 'tmie'; did you mean time?\n")

@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: its files exist, its paths follow the imports, and its table of modules is the order of the layers."""
+"""ARCHITECTURE.md is true: its files exist, its paths follow the imports, and its table of modules is the order of the layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from checkout import HOME
 from test_layers import ROOMS_FROM_THE_GROUND
 from world import open_store
 
-PAGE = (HOME / "docs" / "architecture.md").read_text("utf-8")
+PAGE = (HOME / "ARCHITECTURE.md").read_text("utf-8")
 PATHS = re.findall(r"^### (.+?)\n\n((?:\d+\. .+\n)+)", PAGE, re.MULTILINE)
 MOST_FILES = 15
 

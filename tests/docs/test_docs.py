@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from pathlib import Path
 
 import pytest
 from checkout import HOME
@@ -23,6 +24,16 @@ KNOWN_PATHS = [
     *(each.path for each in ENDPOINTS.values()),
 ]
 DOCS = HOME / "docs"
+OUTSIDE = (
+    "README.md",
+    "CHANGELOG.md",
+    "ARCHITECTURE.md",
+    "grafana/README.md",
+    "bench/README.md",
+    "tests/README.md",
+    "tests/parity.md",
+)
+PAGES = [*(HOME / name for name in OUTSIDE), *sorted(DOCS.glob("*.md"))]
 COMING = (DOCS / "coming-from.md").read_text("utf-8")
 SECTIONS = dict(part.split("\n", 1) for part in COMING.split("\n## ")[1:])
 
@@ -90,6 +101,37 @@ def test_every_path_of_the_daemon_in_the_pages_and_in_the_alerts_exists() -> Non
     routes = [re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in KNOWN_PATHS]
     assert len(named) > 8
     assert [path for path in sorted(named) if not any(route.fullmatch(path) for route in routes)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    titles = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
+def test_every_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_runbook_link_and_advice_leads_to_an_existing_page() -> None:
+    """Texts of the program name a page as `docs/NAME.md` or as `heartbeatd docs NAME`."""
+    sources = [
+        path.read_text("utf-8")
+        for folder in ("scheduler", "heartbeatd", "heartbeat", "cron")
+        for path in (HOME / folder).rglob("*.py")
+    ]
+    named = {name for text in sources for name in re.findall(r"heartbeatd docs ([a-z-]+)`|\(docs/([a-z-]+)\.md", text)}
+    assert {name for pair in named for name in pair if name} <= {page.stem for page in DOCS.glob("*.md")}
 
 
 @pytest.mark.extras

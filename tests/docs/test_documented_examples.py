@@ -46,7 +46,9 @@ from heartbeat.checklist import parse_checklist
 from scheduler.cli.main import commands, main
 from scheduler.config.keys import time_zones
 
-PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), HOME / "grafana/README.md", HOME / "bench/README.md"]
+USER_PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("*.md")), HOME / "grafana/README.md"]
+DEVELOPER_PAGES = [HOME / "ARCHITECTURE.md", HOME / "tests/README.md", HOME / "bench/README.md"]  # not in the wheel
+PAGES = [*USER_PAGES, *DEVELOPER_PAGES]
 
 # Blocks that are not executed, by their first line, with the reason.
 NOT_EXECUTED = {

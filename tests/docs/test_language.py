@@ -12,7 +12,10 @@ from checkout import HOME
 from loops import loop_over
 
 GENERATED = {"reference.md", "parity.md"}
-OUTSIDE = (HOME / "README.md", HOME / "CHANGELOG.md", HOME / "grafana" / "README.md", HOME / "bench" / "README.md")
+OUTSIDE = [
+    HOME / name
+    for name in ("README.md", "CHANGELOG.md", "ARCHITECTURE.md", "grafana/README.md", "bench/README.md", "tests/README.md")
+]
 PAGES = [page for page in (*OUTSIDE, *sorted((HOME / "docs").glob("*.md"))) if page.name not in GENERATED]
 
 CLAUSE_AS_SUBJECT = re.compile(

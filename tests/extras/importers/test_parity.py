@@ -1,4 +1,4 @@
-"""The features of other heartbeat systems: a test for each row of parity.py, and a check of docs/parity.md."""
+"""The features of other heartbeat systems: a test for each row of parity.py, and a check of tests/parity.md."""
 
 from __future__ import annotations
 
@@ -544,6 +544,6 @@ def test_every_row_has_a_test_or_names_its_missing_part() -> None:
 
 
 def test_the_page_in_docs_is_up_to_date() -> None:
-    assert (HOME / "docs" / "parity.md").read_text("utf-8") == page(), (
-        "do: python tests/extras/importers/parity.py > docs/parity.md"
+    assert (HOME / "tests" / "parity.md").read_text("utf-8") == page(), (
+        "do: python tests/extras/importers/parity.py > tests/parity.md"
     )
