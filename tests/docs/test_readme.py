@@ -1,4 +1,4 @@
-"""The README: its config is valid without a warning, its commands print what it shows, and its agent sends the messages that it shows."""
+"""The README: its config is valid without a warning, its commands print what it shows, and its agent sends the messages of its picture."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
+from zoneinfo import ZoneInfo
 
 import pytest
 from checkout import HOME
@@ -23,7 +26,7 @@ from scheduler.cli.main import main
 
 PAGE = (HOME / "README.md").read_text("utf-8")
 (CONFIG,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-MESSAGES, *OUTPUTS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+OUTPUTS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 ENVIRONMENT = {"ANTHROPIC_API_KEY": "key", "TG_TOKEN": "123456:ABC", "TG_CHAT": "4711"}
 
 
@@ -68,33 +71,79 @@ def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
             write(tmp_path, CONFIG.replace("interval: 15m", "interval: soon"))
         assert without_times(printed(command)) == without_times(output)
     assert [shown.partition("\n")[0] for shown in OUTPUTS][-1] == "$ heartbeatd check"
+    assert len(OUTPUTS) == 4  # one for each promise
+
+
+def test_the_page_is_short() -> None:
+    assert len(CONFIG.splitlines()) == 12
+    assert len(PAGE.split()) <= 640
 
 
 class FullDisk:
-    """The model and the precheck of a host whose disk fills up, and is then cleaned."""
+    """The model and the precheck of a host whose disk fills up, and is then cleaned. Later, others are busy, which is no problem."""
 
     lines = "NO_WORK"
-    finding: Mapping[str, Any] = {}
+    findings: Sequence[Mapping[str, Any]] = ()
+    input_tokens = 1_000
 
     def fill(self, line: str, **finding: str) -> None:
-        self.lines, self.finding = line, {"key": "disk:/var", "resolved": False, **finding}
+        self.lines, self.findings = line, [{"key": "disk:/var", "resolved": False, **finding}]
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
-        answer = message(tool("report_findings", {"findings": [self.finding]}), stop_reason="tool_use")
+        report = tool("report_findings", {"findings": self.findings})
+        answer = message(report, stop_reason="tool_use", usage={"input_tokens": self.input_tokens, "output_tokens": 100})
         return HttpReply(200, {"content-type": "application/json"}, json.dumps(answer).encode())
 
 
-def test_the_agent_sends_the_messages_that_the_page_shows(tmp_path: Path) -> None:
+def play(folder: Path) -> list[tuple[str, str]]:
+    """The messages of a day with their local times."""
     host = FullDisk()
     prechecks = {"ops": lambda call: host.lines}
-    world = World(tmp_path, CONFIG, "2026-11-20 16:00", prechecks=prechecks, http=host, environ=ENVIRONMENT)
+    world = World(folder, CONFIG, "2026-11-20 16:00", prechecks=prechecks, http=host, environ=ENVIRONMENT)
     world.run(minutes=31)
     assert world.delivered == []
-    host.fill("nearly full: /var 91%", text="/var is 91 % full. Delete the old logs first.", severity="warning")
+    host.fill("/var   91%", text="/var is 91 % full. Delete the old logs first.", severity="warning")
     world.run(minutes=30)
-    host.fill("nearly full: /var 100%", text="/var is full. Mail is no longer accepted.", severity="critical")
+    host.fill("/var  100%", text="/var is full. Mail is no longer accepted.", severity="critical")
     world.run(minutes=30)
     host.lines = "NO_WORK"
-    world.run(hours=12)
+    world.run(minutes=40)
+    host.findings, host.input_tokens = (), 40_000
+    for used in range(90, 100):
+        host.lines = f"/mnt/scratch   {used}%"
+        world.run(minutes=15)
     world.store.close()
-    assert [text.partition("\n")[0] for _, _, text in world.delivered] == MESSAGES.splitlines()
+    zone = ZoneInfo("Europe/Berlin")
+    return [(f"{at.astimezone(zone):%H:%M}", " ".join(text.partition("\n")[0].split())) for at, _, text in world.delivered]
+
+
+COLOURS = {"warning": "#b45309", "CRITICAL": "#b91c1c", "over": "#15803d", "info": "#1d4ed8"}
+
+
+def draw_phone(messages: list[tuple[str, str]]) -> str:
+    """A picture in the format SVG: each message in a bubble, with the colour of its first word."""
+    top, parts = 96, []
+    for at, text in messages:
+        kind, _, rest = text.partition(" ")
+        lines = textwrap.wrap(rest, 40)
+        height = 46 + 20 * len(lines)
+        parts += [
+            f'<rect x="30" y="{top}" width="360" height="{height}" rx="14" fill="#ffffff"/>',
+            f'<text x="46" y="{top + 26}" font-weight="bold" fill="{COLOURS[kind]}">{kind}</text>',
+            f'<text x="374" y="{top + 26}" text-anchor="end" fill="#64748b">{at}</text>',
+            *(f'<text x="46" y="{top + 48 + 20 * row}">{escape(line)}</text>' for row, line in enumerate(lines)),
+        ]
+        top += height + 12
+    frame = f'<rect x="4" y="4" width="412" height="{top + 40}" rx="44" fill="#0f172a"/>'
+    screen = f'<rect x="16" y="16" width="388" height="{top + 16}" rx="34" fill="#dbe4ee"/>'
+    head = '<text x="210" y="62" text-anchor="middle" font-size="19" font-weight="bold">heartbeatd</text>'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 420 {top + 48}" width="420" font-family="sans-serif" font-size="15">'
+    return "\n".join([start, frame, screen, head, *parts, "</svg>"]) + "\n"
+
+
+def test_the_phone_shows_the_messages_of_the_agent(tmp_path: Path) -> None:
+    messages = play(tmp_path)
+    assert [text.partition(" ")[0] for _, text in messages] == list(COLOURS)
+    drawn = tmp_path / "phone.svg"
+    drawn.write_text(draw_phone(messages))
+    assert (HOME / "docs/pictures/phone.svg").read_text() == drawn.read_text(), f"copy {drawn} to docs/pictures/"

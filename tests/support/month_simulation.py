@@ -275,7 +275,7 @@ def readme_config(*, precheck: bool = True) -> str:
     """The config that the README prints, with or without its precheck, and a job that wakes its agent."""
     page = (HOME / "README.md").read_text("utf-8")
     config = page.partition("```yaml\n")[2].partition("```")[0] + NIGHTLY_BACKUP
-    return config if precheck else re.sub(r"^ {6}precheck:.*\n(?: {8}.*\n)+", "", config, count=1, flags=re.MULTILINE)
+    return config if precheck else re.sub(r"^ {6}precheck:.*\n(?: {8}.*\n)*", "", config, count=1, flags=re.MULTILINE)
 
 
 @dataclass
