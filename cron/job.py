@@ -40,6 +40,7 @@ class _Timing:
     zone: ZoneInfo  # of its schedule and its days
     schedule: CronSchedule | None = None
     every: timedelta | None = None
+    backoff_on_failure: bool = False  # each failed run doubles `every`
     at: OneTimeSchedule | None = None
     reboot: bool = False  # it runs when the daemon starts
     calendars: CalendarDays  # the days on which it may run
@@ -77,6 +78,7 @@ class Job(_Timing, _Action):
     problems_after: int = 0  # failures in a row before a message about them; 0: never
     problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
+    pause_after: int = 0  # failures in a row that pause it; 0: never
     wake_heartbeat: tuple[str, ...] = ()
     wake_on: WakeOn = "always"
     wake_mode: WakeMode = "now"

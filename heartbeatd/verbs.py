@@ -36,17 +36,24 @@ NO_VERSION = "none"  # instead of the hash of a checklist that does not exist ye
 
 @dataclass(frozen=True, slots=True)
 class ChatButton:
-    """A button below messages in chats, or a link in a webhook: its name for programs, its label, and the keys that it sends.
+    """A button below messages in chats: its name for programs, its label, and the keys that it sends.
 
-    Buttons that different verbs share, for different kinds of subjects, have one name. No two names begin with the same letter.
+    Buttons that different verbs share, for different kinds of subjects, have one name. `letter` stands for the button in the data
+    that a chat sends: that with which its name begins, unless another button has it.
     """
 
     name: str
     label: str
     keys: Mapping[str, object] = field(default_factory=dict)
+    own_letter: str = ""
+
+    @property
+    def letter(self) -> str:
+        return self.own_letter or self.name[0]
 
 
 RUN_AGAIN = ChatButton("run", "Run again")
+RESUME = ChatButton("resume", "Resume", own_letter="c")
 
 
 class Verb(Operation[Answer]):
@@ -178,6 +185,7 @@ class Resume(Verb[answers.ResumedEntries]):
 
     section = "Act"
     button = "Resume"
+    in_chat = RESUME
 
 
 class Mute(_Ending[answers.Muted]):

@@ -19,7 +19,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
-from scheduler.model.problem import EndedBy, Problem, Subject
+from scheduler.model.problem import PAUSED, EndedBy, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import breakers, entries, outbox, problems, wakes
 from scheduler.store.outbox import HeldNotice, Hold
@@ -56,9 +56,11 @@ def send_or_hold_news(
     expected = _expected_reports(tick, woken) if news else {}
     for each in news:
         before = held.get((each.problem.id, each.target))
-        hold = _hold_for(tick, each.target, expected)
+        # The agent reports the failure, but cannot know that the job is paused.
+        hold = None if each.problem.key == PAUSED else _hold_for(tick, each.target, expected)
         is_covered = each.change is Change.OVER and each.target in covered
-        is_known = hold is None and each.change is Change.REMINDER and _knows_report(tick, claim.entry.name, each.target)
+        is_reminder = each.change is Change.REMINDER and each.problem.key != PAUSED
+        is_known = hold is None and is_reminder and _knows_report(tick, claim.entry.name, each.target)
         more = details if each.problem.over_at is None else ()
         is_sent = each.change is not None and not is_covered and not is_known
         text = notices.problem_text(each, more, tick.plan.settings.zone) if is_sent else ""

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import planning, wake_starts
+from scheduler.engine import planning, problem_notices, wake_starts
 from scheduler.engine.delivery import button_listener
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Key
 from scheduler.model.events import Event, RunClosed
+from scheduler.model.outcome import Kind
+from scheduler.model.problem import PAUSED, Subject
 from scheduler.store import (
     clock_changes,
     entries,
@@ -73,6 +75,8 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
         return MaintenanceState(tick.now)
     for row in some:
         run_for_entry(tick, row.kind, row.name, partial(planning.record_unplanned_slots, tick, row))
+        if row.is_paused_by_failures and not row.is_muted(tick.now):
+            run_for_entry(tick, row.kind, row.name, partial(_remind_of_pause, tick, row.kind, row.name))
     surplus = runs.entries_with_surplus_runs(tick.tx.db, trimmed, some[-1].id, kept.runs)
     for entry_row in some:
         if room <= 0:
@@ -81,6 +85,13 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
             room -= runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, room)
         trimmed = entry_row.id
     return MaintenanceState(tick.now, trimmed)
+
+
+def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:
+    """Send what is news about an entry that is paused after failures: no run of it does that."""
+    entry, problem = tick.plan.entries.get((kind, name)), problems.find_problem(tick.tx.db, Subject(kind, name), PAUSED)
+    if entry is not None and problem is not None and problem.is_open:
+        problem_notices.send_news_of_entry(tick, entry, problem)
 
 
 def _remove_old_rows(tick: Tick, keep: timedelta) -> int:

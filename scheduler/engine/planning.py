@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from heartbeat.slots import AnySlotRange
+from heartbeat.words import format_count
+from scheduler.engine import problem_notices
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, OpenRun
-from scheduler.model.entry_row import EntryRow
-from scheduler.model.events import SlotsMissed
+from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
+from scheduler.model.events import PauseChanged, SlotsMissed
 from scheduler.model.outcome import (
     ANSWERED,
     EXCUSED_SKIPS,
@@ -23,6 +25,7 @@ from scheduler.model.outcome import (
     Skip,
     Trigger,
 )
+from scheduler.model.problem import PAUSED
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import clock_changes, entries, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
@@ -213,8 +216,8 @@ def skip_paused_slots(tx: Transaction, entry_row: EntryRow, until: datetime) -> 
         parts = [part for part in (*closed, schedule.slots(after, before)) if part]
         if parts:
             first = min(part.first for part in parts)
-            count, by = sum(part.count for part in parts), entry_row.paused_by
-            detail = f"paused by {by}" if by else None
+            count = sum(part.count for part in parts)
+            detail = entry_row.pause_says if entry_row.paused_by else None
             slot_records.record_skip(tx, entry_row, schedule.trigger, Skip.PAUSED, first, count, detail)
     return _settled_until(entry_row, horizon)
 
@@ -227,15 +230,36 @@ def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
 
 
 def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
-    """End a pause at `at`. Its slots get one record, and its wakes start a run unless a slot comes soon."""
+    """End a pause at `at`. Its slots get one record, and its wakes start a run unless a slot comes soon.
+
+    Earlier failures count no more: neither for a longer interval, nor for another pause.
+    """
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
-    resumed = entry_row._replace(paused_until=None, paused_at=None, paused_by=None)
+    if entry_row.is_paused_by_failures:
+        entry_row = problem_notices.end_problem(tick, entry_row, PAUSED)
+    resumed = entry_row._replace(paused_until=None, paused_at=None, paused_by=None, failures_for_backoff=0, failures_for_pause=0)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         wakes.start_waiting_wakes_now(
             tick.tx, entry_row.kind, entry_row.name, refused_only=entry_row.schedule is not entry_schedule.NO_SCHEDULE
         )
     return resumed
+
+
+def is_to_be_paused(entry: Entry, entry_row: EntryRow, result: AttemptResult) -> bool:
+    """Whether this failure of an entry pauses it."""
+    most = entry.problem_rule.pause_after
+    if result.outcome not in FAILURES or result.reason is Reason.CANCELLED:
+        return False
+    return 0 < most <= entry_row.failures_for_pause and entry_row.state == "active" and not entry_row.paused
+
+
+def pause_after_failures(tick: Tick, entry_row: EntryRow, passed: Skip) -> EntryRow:
+    """Pause an entry until it is resumed. The slots that have passed are recorded as `passed`."""
+    settled = record_passed_slots(tick, entry_row, passed)
+    by = format_count(settled.failures_for_pause, "failure")
+    tick.tx.report(PauseChanged(settled.kind, settled.name, True, by, None))
+    return settled._replace(paused_until=UNTIL_RESUMED, paused_at=tick.now, paused_by=by)
 
 
 def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from scheduler.engine import notices
-from scheduler.engine.problems import REMIND_CRITICAL, Change, News, news_of
+from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_end, news_of
 from scheduler.engine.tick_items import Tick
-from scheduler.model.outcome import Kind
+from scheduler.model.entry import Entry
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import CHANNEL, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import entries, outbox, problems
@@ -73,6 +75,27 @@ def record_news(tx: Transaction, news: Iterable[News], queued: Mapping[Target, i
     """Record what recipients get by messages that are queued for them, each about one problem or several."""
     for each in news:
         problems.save_notice(tx, each.problem.id, each.target, each.known, queued.get(each.target) if each.change else None)
+
+
+def send_news_of_entry(tick: Tick, entry: Entry, problem: Problem) -> None:
+    """Send what is news about a problem of an agent or job while none of its runs ends."""
+    about = Origin(NO_RUN, *entry.key, Trigger.MANUAL, tick.now)
+    send_news(tick, problem, notices.notice_targets(tick, entry), about, (), entry.problem_rule.remind)
+
+
+def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> EntryRow:
+    """End a problem of an agent or job, because a user has removed its cause. Returns the updated row.
+
+    While the entry is muted, nothing is sent: the next run after the mute sends the end.
+    """
+    subject, entry = Subject(entry_row.kind, entry_row.name), tick.plan.entries.get((entry_row.kind, entry_row.name))
+    was = problems.find_problem(tick.tx.db, subject, key)
+    if was is None or was.over_at is not None:
+        return entry_row
+    over = problems.save_problem(tick.tx, after_end(was, tick.now))
+    if entry is not None and not entry_row.is_muted(tick.now):
+        send_news_of_entry(tick, entry, over)
+    return entry_row._replace(troubles=problems.count_unsettled(tick.tx.db, subject))
 
 
 def update_count(tx: Transaction, subject: Subject) -> None:

@@ -11,7 +11,8 @@ from itertools import chain
 
 from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
-from scheduler.engine import job_failures, notices, problem_notices
+from heartbeat.words import format_count
+from scheduler.engine import job_failures, notices, planning, problem_notices
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.problems import Change, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
@@ -21,7 +22,7 @@ from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.mute import KnownState, count_held
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Call, Failure, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.problem import PROVIDER, Finding, Problem, Subject
+from scheduler.model.problem import PAUSED, PROVIDER, Finding, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, entries, outbox, problems, runs
@@ -109,10 +110,13 @@ def _update_problems(
         was = known.get(FAILED)
         cause = _record_failed_circuit(tick, claim, blamed, times_in_a_row(was))
         found[FAILED] = replace(found[FAILED], reason=_lasting_reason(was, result), cause_id=cause.id)
+    if found and planning.is_to_be_paused(entry, entry_row, result):
+        # One message says both that it fails and that it is paused.
+        found[PAUSED] = _finding_of_pause(entry_row, found.pop(FAILED if FAILED in found else NO_ANSWER))
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
         opens = times_in_a_row(known.get(key)) >= rule.after
-        after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens)
+        after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens or key == PAUSED)
     for key, problem in after.items():
         if problem != known.get(key):
             after[key] = problems.save_problem(tick.tx, problem)
@@ -150,6 +154,17 @@ def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None)
         yield _finding(PRECHECK, Severity.WARNING, failing)
     if result.outcome in ANSWERED and result.truncated and claim.entry.kind is Kind.HEARTBEAT:
         yield Finding(TRUNCATED, Severity.WARNING, "each answer is cut at the limit of its tokens", TRUNCATED, TRUNCATED)
+
+
+def _finding_of_pause(entry_row: EntryRow, failure: Finding) -> Finding:
+    number, what = format_count(entry_row.failures_for_pause, "failure"), Kind(entry_row.kind).label_of(entry_row.name)
+    text = f"no run starts after {number} in a row until it is resumed: {failure.text}\nResume: heartbeatd resume {what}"
+    return replace(failure, key=PAUSED, text=text, cause_id=None)
+
+
+def is_caused_by_provider(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
+    """Whether a run failed because its provider or model did."""
+    return _find_blame(tx, claim, result) is not None
 
 
 def _finding(key: str, severity: Severity, result: AttemptResult) -> Finding:

@@ -93,7 +93,7 @@ def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     if again_at is not None:
         _wait_for_retry(tick.tx, before, claim, result, again_at)
         return
-    after = _close_run(tick, before, claim, result)
+    after = _close_run(tick, before, claim, result, passed=Skip.ALREADY_RUNNING)
     if after is None:
         return
     after = planning.end_pause_if_over(tick, after)
@@ -167,9 +167,17 @@ def _wait_for_retry(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     tx.report(RetryPlanned(claim.run.id, entry.kind, entry.name, claim.run.attempt, result.reason, again_at, result.error))
 
 
-def _close_run(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> EntryRow | None:
-    """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim."""
-    return _write_closing(tick, claim, _plan_closing(tick, before, claim, result))
+def _close_run(
+    tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult, *, passed: Skip = Skip.MISSED
+) -> EntryRow | None:
+    """Close a run. Returns the updated entry row; None, and nothing is changed, if the run no longer belongs to the claim.
+
+    If the entry is paused after this failure, the slots that have passed since the run began are recorded as `passed`.
+    """
+    after = _write_closing(tick, claim, _plan_closing(tick, before, claim, result))
+    if after is None or not planning.is_to_be_paused(claim.entry, after, result):
+        return after
+    return planning.pause_after_failures(tick, after, passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +353,13 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
     if result.outcome not in SUCCESSES and claim.run.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
         return entry_row._replace(**ended)  # the latest run decides whether the entry fails
     if result.outcome not in SUCCESSES:
+        ended["failures_for_backoff"] = entry_row.failures_for_backoff + 1
+        if not run_problems.is_caused_by_provider(tx, claim, result):
+            ended["failures_for_pause"] = entry_row.failures_for_pause + 1
         return entry_row._replace(**ended, failures=entry_row.failures + 1)
     alerting, quiet = int(result.outcome is Outcome.ALERT), 0 if sent else entry_row.quiet + 1
-    return entry_row._replace(**ended, failures=0, last_success_at=tx.now, quiet=quiet, alerting=alerting)
+    none = {"failures": 0, "failures_for_backoff": 0, "failures_for_pause": 0}
+    return entry_row._replace(**ended, **none, last_success_at=tx.now, quiet=quiet, alerting=alerting)
 
 
 def _record_look(

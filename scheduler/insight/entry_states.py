@@ -17,8 +17,7 @@ def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryStat
     says = REASON_TEXTS.get(row.state, "active")
     if is_paused:
         begin = f" since {times.at(row.paused_at)}" if row.paused_at else ""
-        by = f" by {row.paused_by}" if row.paused_by else ""
-        says = f"paused{begin}{by} until {times.at(row.pause_ends) if row.pause_ends else 'someone resumes it'}"
+        says = f"{row.pause_says}{begin} until {times.at(row.pause_ends) if row.pause_ends else 'someone resumes it'}"
     return EntryState(
         kind=row.kind.value,
         name=row.name,

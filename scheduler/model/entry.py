@@ -138,7 +138,7 @@ class Entry(ABC):
     def problem_rule(self) -> ProblemRule:
         """When and where its failures are sent."""
         spec = self.spec
-        return ProblemRule(spec.problems_after, spec.problems_remind, spec.problems_deliver or spec.deliver)
+        return ProblemRule(spec.problems_after, spec.problems_remind, spec.problems_deliver or spec.deliver, spec.pause_after)
 
     def checklist_remarks(self) -> tuple[str, ...]:
         """Lines of its present checklist that look like an item annotation and are none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +12,7 @@ from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import MILLISECOND
 
+_BY_FAILURES = re.compile(r"[0-9]+ failures?", re.ASCII)
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `resume`, and of a mute until `unmute`
 
 
@@ -37,7 +39,7 @@ class _Columns(NamedTuple):
     # Its pause
     paused_until: datetime | None = None
     paused_at: datetime | None = None
-    paused_by: str | None = None  # command, or token NAME
+    paused_by: str | None = None  # command, token NAME, the name of a person, or a number of failures
 
     # Its runs
     last_slot: datetime | None = None
@@ -45,6 +47,8 @@ class _Columns(NamedTuple):
     last_woken_at: datetime | None = None
     last_success_at: datetime | None = None
     failures: int = 0  # in a row
+    failures_for_backoff: int = 0  # of these, since it was last resumed
+    failures_for_pause: int = 0  # of these, those that no provider has caused
     quiet: int = 0  # successful runs in a row without a message
     alerting: int = 0  # whether the last successful run was an alert
 
@@ -98,9 +102,10 @@ class EntryRow(_Columns):
 
         A last slot later than `settled_until` was run before the clock was set back, and is ignored.
         """
-        if not self.failures or self.last_slot is None or self.last_slot > self.settled_until:
+        failures = self.failures_for_backoff
+        if not failures or self.last_slot is None or self.last_slot > self.settled_until:
             return None
-        pause = entry_schedule.backoff_pause(self.schedule_text, self.failures)
+        pause = entry_schedule.backoff_pause(self.schedule_text, failures)
         return None if pause is None else self.last_slot + pause
 
     def next_slot_after(self, after: datetime) -> datetime | None:
@@ -123,6 +128,18 @@ class EntryRow(_Columns):
     def paused(self) -> bool:
         """Whether the entry is paused."""
         return self.paused_until is not None
+
+    @property
+    def pause_says(self) -> str:
+        """That it is paused, and by whom or after how many failures."""
+        if self.is_paused_by_failures:
+            return f"paused after {self.paused_by}"
+        return f"paused by {self.paused_by}" if self.paused_by else "paused"
+
+    @property
+    def is_paused_by_failures(self) -> bool:
+        """Whether the daemon itself has paused it."""
+        return self.paused_by is not None and _BY_FAILURES.fullmatch(self.paused_by) is not None
 
     def is_muted(self, now: datetime) -> bool:
         """Whether its messages are suppressed."""

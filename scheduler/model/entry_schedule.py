@@ -75,7 +75,8 @@ def job_schedule_text(job: Job) -> str:
     if job.schedule is not None:
         return _to_text(schedule=job.schedule.text, zone=job.schedule.zone.key, offset=job.stagger.total_seconds(), **days)
     if job.every is not None:
-        return _to_text(every=job.every.total_seconds(), offset=job.stagger.total_seconds(), **days)
+        backoff = {"backoff": True} if job.backoff_on_failure else {}
+        return _to_text(every=job.every.total_seconds(), offset=job.stagger.total_seconds(), **backoff, **days)
     if job.at is not None:
         return _to_text(at=job.at.wall_time.isoformat(), zone=job.at.zone.key, offset=job.stagger.total_seconds(), **days)
     return "{}"
@@ -143,10 +144,10 @@ def backoff_pause(text: str, failures: int) -> timedelta | None:
 
     None for a schedule that does not back off.
     """
-    parts = _parse_text(text)
-    if "backoff" not in parts:
+    period = grid_period(text)
+    if period is None or "backoff" not in _parse_text(text):
         return None
-    return timedelta(seconds=float(parts["interval"])) * min(1 << min(failures, 8), LONGEST_BACKOFF)
+    return period * min(1 << min(failures, 8), LONGEST_BACKOFF)
 
 
 @lru_cache(maxsize=1024)  # the schedule of a row is needed several times in a row

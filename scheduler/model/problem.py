@@ -20,6 +20,7 @@ from scheduler.model.settings import Target
 PROVIDER = "provider"  # the kind of subjects that are providers or models
 CHANNEL = "channel"  # the kind of subjects that are channels, or recipients on them
 DAEMON = "daemon"  # the kind of the subject that is the daemon itself
+PAUSED = "paused"  # the key of the problem that an agent or job is paused after failures
 REPORTED = "reported"  # the part of an agent whose problems it reports itself
 
 UNSTABLE_OPENINGS = 3  # a problem that opens so often within UNSTABLE_TIME is unstable

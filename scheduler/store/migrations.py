@@ -777,3 +777,11 @@ def m028_daemon_problems(db: Any) -> None:
     """What is wrong with the daemon itself is a problem too. A start finds out anew whether it still is."""
     for column in ("config_problem", "config_refused_at", "workers_problem"):
         db.conn.execute(f"alter table boot drop column {column}")
+
+
+@migrations()
+def m029_failures_since_resumed(db: Any) -> None:
+    """The failures in a row that count for the longer interval, and those that count for the pause after failures."""
+    db.conn.execute("alter table entry add column failures_for_backoff integer not null default 0")
+    db.conn.execute("alter table entry add column failures_for_pause integer not null default 0")
+    db.conn.execute("update entry set failures_for_backoff = failures")

@@ -308,6 +308,11 @@ class JobProblems(ConfigPart):
         "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
+    pause_after: types.CountOrNone = key(
+        0,
+        "Failures in a row that pause it until it is resumed. A failure that its provider causes does not count.",
+        written="none",
+    )
 
 
 class Problems(JobProblems):
@@ -330,6 +335,12 @@ class EntryKeys(ConfigPart):
     )
     only_on: types.Calendars = key(
         (), "Runs only on the days of these calendars.", written="none", section="Interval and hours", own=True
+    )
+    backoff_on_failure: bool = key(
+        False,
+        "With `true`, each failed run doubles the interval, up to 8 times its length. A success resets it.",
+        section="Interval and hours",
+        own=True,
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
         None,
@@ -376,11 +387,6 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
     schedule: OrUnset[types.Schedule] = optional_key(
         "A cron expression. Times outside the active hours are skipped.",
         "required without `interval`",
-        own=True,
-    )
-    backoff_on_failure: bool = key(
-        False,
-        "With `true`, each failed run doubles the interval, up to 8 times its length. A success resets it.",
         own=True,
     )
     stagger: types.Stagger = key(
@@ -685,7 +691,7 @@ class Channel(ConfigPart):
     buttons: bool = key(
         False,
         f"For {_WITH_BUTTONS}: messages have buttons to mute the agent for two hours, to acknowledge its problems, and to run it"
-        " again. No other program may use the bot.",
+        " again or resume it. No other program may use the bot.",
     )
 
 

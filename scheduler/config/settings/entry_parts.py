@@ -59,6 +59,7 @@ def build_shared_fields(
         "deliver": deliver,
         "problems_after": part.problems.after,
         "problems_remind": part.problems.remind,
+        "pause_after": part.problems.pause_after,
         "problems_deliver": _choose_problem_channels(part.problems, deliver, node, speaks=speaks),
     }
 

@@ -128,6 +128,9 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     own = node.own_keys
     if "stagger" in own and job.stagger:
         _check_stagger(job, node)
+    if "backoff_on_failure" in own and job.backoff_on_failure and job.every is None:
+        problem = "there is no interval to double"
+        node.add_error(f"{problem}; remove backoff_on_failure, or write every: 1h", "backoff_on_failure")
     for key, form in models.definition("Job")["properties"].items():
         needed = form.get("x-applies-to")
         if not needed or getattr(job, needed) is not None or key not in own:

@@ -18,7 +18,7 @@ from typing import Literal
 from heartbeat.words import one_line
 from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
-from heartbeatd.verbs import VERB_ENDPOINTS, VERBS, Verb
+from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Verb
 from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
@@ -27,6 +27,7 @@ from scheduler.extras.chat.telegram_buttons import Press
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import Button
 from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.problem import PAUSED
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store import outbox, problems
@@ -37,7 +38,7 @@ LIFETIME = timedelta(hours=24)  # for which a button can be used
 CODE_BYTES = 16  # of the HMAC; Telegram accepts 64 bytes of data
 PURPOSE = b"buttons of heartbeatd"  # the key is derived from the token of the bot for this purpose alone
 
-CHAT_BUTTONS = {verb.in_chat.name[0]: verb.in_chat for verb in VERBS if issubclass(verb, Verb) and verb.in_chat}  # by letter
+CHAT_BUTTONS = {verb.in_chat.letter: verb.in_chat for verb in VERBS if issubclass(verb, Verb) and verb.in_chat}  # by letter
 
 
 CONCERNS: Mapping[str, Concern] = {Kind.HEARTBEAT: Concern.AGENT, Kind.CRON: Concern.JOB}
@@ -50,7 +51,7 @@ def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
     """
     concerns = (Concern.PROBLEM, CONCERNS.get(message.kind))
     listed = [each.operation for each in VERB_ENDPOINTS.values() if each.concern in concerns]
-    return {verb.in_chat.name[0]: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
+    return {verb.in_chat.letter: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 
 
 def _requests_of(db: sqlite3.Connection, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
@@ -78,11 +79,13 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
     if not channel.buttons or message.part != message.parts or channel.url is None:
         return ()
-    has_problems = bool(problems.problems_in_message(tx.db, message.id))
+    about = problems.problems_in_message(tx.db, message.id)
+    is_paused = any(each.key == PAUSED and each.is_open for each in about)
+    hidden = RUN_AGAIN if is_paused else RESUME  # a paused entry does not run
     expires = to_millis(tx.now + LIFETIME) // 1000
     made = []
     for letter, verb in sorted(_verbs_of(message).items()):
-        if has_problems or not _is_about_problems(verb):
+        if verb.in_chat is not hidden and (about or not _is_about_problems(verb)):
             data = f"{letter}:{message.id:x}:{expires:x}:{_code(channel.url, message, letter, expires)}"
             made.append(Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, data))
     return tuple(made)

@@ -164,6 +164,21 @@ def test_the_notification_of_a_failed_job_has_buttons_for_the_job(chat: Chat) ->
     assert muted(chat.world, "backup")["by"] == "anna on phone"
 
 
+def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) -> None:
+    world = chat.world
+    text = world.config.read_text("utf-8")
+    world.reload(text.replace("retries: 0, problems: {after: 1}}\n", "retries: 0, problems: {after: 1, pause_after: 2}}\n"))
+    world.scripts["backup"] = lambda call: 3
+    world.run(hours=2)
+    paused = next(index for index, text in enumerate(chat.phone.texts) if "cron/backup paused" in text)
+    assert list(chat.phone.buttons(paused)) == ["Acknowledge", "Resume", "Mute 2h"]
+    world.scripts["backup"] = lambda call: ""
+    assert chat.press("Resume", paused) == "cron/backup is resumed"
+    world.run(hours=1)
+    assert [row["outcome"] for row in world.records("backup")][-3:] == ["failed", "failed", "ok"]
+    assert chat.press("Resume", paused) == "This button was used before."
+
+
 def test_a_button_can_be_used_once(chat: Chat) -> None:
     chat.press("Mute 2h")
     assert chat.press("Mute 2h") == "This button was used before."
