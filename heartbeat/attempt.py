@@ -228,7 +228,16 @@ class _TaskAttempt(_Attempt):
             return {**task_meta(name, agent, facts.now, facts.past.activity), **self.given.meta}
 
         time_left = self.time_left() if checked else self.timeout
-        request = AgentRequest(agent.name, prompt.text, agent.model, agent.workspace, time_left, meta, limits=self.turn_limits())
+        request = AgentRequest(
+            agent.name,
+            prompt.text,
+            agent.model,
+            agent.workspace,
+            time_left,
+            meta,
+            limits=self.turn_limits(),
+            effort=agent.effort,
+        )
         size = await self.why_too_large(request, prompt)
         if size is not None:
             return _too_large(prompt, size)
@@ -301,7 +310,8 @@ class _HeartbeatAttempt(_Attempt):
         prompt = decision_prompt(facts, self.spec)
         if self.exceeds_reservation(prompt):
             return _too_large(prompt, None)
-        request = replace(self.request(facts, prompt, time_left), model=decide.model, messages=(), form="decision", limits=None)
+        request = self.request(facts, prompt, time_left)
+        request = replace(request, model=decide.model, messages=(), form="decision", limits=None, effort=None)
         began = self.elapsed()
         answer = await runners.call_agent(request, decide.runner, self.resources)
         call = answer.as_call(decide.runner.provider.name, decide.model, self.elapsed() - began)
@@ -381,6 +391,7 @@ class _HeartbeatAttempt(_Attempt):
             self.given.memory.messages,
             form="findings" if spec.answer == "structured" else "text",
             limits=self.turn_limits(),
+            effort=spec.effort,
         )
 
 

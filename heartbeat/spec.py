@@ -17,6 +17,7 @@ OkMatch = Literal["edges", "anywhere", "exact"]
 DedupNormalize = Literal["text", "numbers"]
 ProviderKind = Literal["anthropic", "openai"]
 AnswerForm = Literal["structured", "text"]
+Effort = Literal["low", "medium", "high", "xhigh", "max"]  # as the SDK of Anthropic names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ class _Calls:
 
     runner: Runner
     model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
+    effort: Effort | None = None  # how much a model may think; None: the model's own default
     retries: int
     timeout: timedelta
     async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
@@ -285,9 +287,9 @@ class Heartbeat(_Timing, _Calls, _Inputs, _Messages):
 class Agent:
     """The settings of an agent for runs outside its heartbeat: its own model and provider, without the heartbeat's settings.
 
-    `model` is None if the agent chooses its own model. `zone` is the time zone of the time in its prompt. `precheck` decides
-    whether the agent is called, and `ok_match` and `ack_max_chars` which answers are not delivered. All three are None or 0 if
-    the job does not set them.
+    `model` is None if the agent chooses its own model, and `effort` if the model chooses it. `zone` is the time zone of the time
+    in its prompt. `precheck` decides whether the agent is called, and `ok_match` and `ack_max_chars` which answers are not
+    delivered. All three are None or 0 if the job does not set them.
     """
 
     name: str
@@ -301,6 +303,7 @@ class Agent:
     ack_max_chars: int = 0
     precheck: Precheck | None = None
     queue: str | None = None  # of the workers that execute its runs; None: the default one
+    effort: Effort | None = None
 
     @property
     def called(self) -> tuple[tuple[Runner, str | None], ...]:

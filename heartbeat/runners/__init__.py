@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from heartbeat.findings import Report
-from heartbeat.spec import ModelRunner, PromptLimit, Tools
+from heartbeat.spec import Effort, ModelRunner, PromptLimit, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
 
@@ -60,7 +60,7 @@ class AgentRequest:
     `form` is how a model must answer: with a text, or with the tool of `findings` or of `decision`. Other agents choose the form
     of their answer themselves.
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
-    without traces. `limits` are those of a model with tools, None for other runners.
+    without traces. `limits` are those of a model with tools, None for other runners. `effort` is None if the config sets none.
     """
 
     agent: str
@@ -73,6 +73,7 @@ class AgentRequest:
     form: Literal["text", "findings", "decision"] = "text"
     traceparent: str | None = None
     limits: TurnLimits | None = None
+    effort: Effort | None = None
 
 
 @dataclass(frozen=True, slots=True)

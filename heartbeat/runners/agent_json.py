@@ -35,7 +35,7 @@ MAX_LOG = 16 * 1024  # characters for the log; the rest is dropped
 def request_data(run: AgentRequest) -> dict[str, object]:
     """The request as JSON data: `timeout` in seconds, `run` the ID of the run, `messages` only if there are any.
 
-    `traceparent` is only there if traces are on.
+    `traceparent` is only there if traces are on, and `effort` only if the config sets it.
     """
     meta = dict(run.meta())
     data: dict[str, object] = {
@@ -46,6 +46,8 @@ def request_data(run: AgentRequest) -> dict[str, object]:
         "meta": meta,
         "run": meta.get("run"),
     }
+    if run.effort:
+        data["effort"] = run.effort
     if run.messages:
         data["messages"] = conversation(run)[:-1]
     if run.traceparent:

@@ -76,6 +76,7 @@ async def _send_request(request: ModelRequest, http: HttpClient, *, max_tokens: 
         "timeout": run.timeout.total_seconds(),
         "extra_headers": {"traceparent": run.traceparent} if run.traceparent else None,
         **_offer_tools(request.tools, request.choice),
+        **({"output_config": {"effort": run.effort}} if run.effort else {}),
     }
     try:
         api = _sdk_client(http, key, url).messages.with_raw_response

@@ -40,7 +40,8 @@ Event = Mapping[str, object]
 async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProcess) -> Answer:
     """Run the agent's program in its workspace and read its answer.
 
-    The program gets the runner's own `env`, HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, if a model is set, HEARTBEATD_MODEL.
+    The program gets the runner's own `env`, HEARTBEATD_AGENT, HEARTBEATD_META (JSON) and, if the config sets
+    them, HEARTBEATD_MODEL and HEARTBEATD_EFFORT.
     Only with exit code 0 is its output the answer, which `parse_report` reads. Any other end is a failure without a text. The
     usage counts in every case if the output reports it. Secrets in the runner's `env` are redacted in everything that the
     program prints.
@@ -64,7 +65,8 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
 def _agent_variables(run: AgentRequest) -> dict[str, str]:
     meta = json.dumps(run.meta(), ensure_ascii=False).encode(errors="replace").decode()
     facts = {"HEARTBEATD_AGENT": run.agent, "HEARTBEATD_META": meta}
-    return {**facts, "HEARTBEATD_MODEL": run.model} if run.model else facts
+    chosen = {"HEARTBEATD_MODEL": run.model, "HEARTBEATD_EFFORT": run.effort}
+    return facts | {name: value for name, value in chosen.items() if value}
 
 
 def _plain_answer(ended: ProcessResult, text: str, redactor: Redactor) -> Answer:

@@ -139,12 +139,14 @@ def read_access(provider: Provider, default_url: str) -> tuple[str | None, str, 
 def with_provider_name(error: CallError, run: AgentRequest, provider: Provider) -> Answer:
     """The failure as an answer whose error begins with the provider's name in the config.
 
-    If the server complains about the tool for findings, the error says what to write instead.
+    If the server complains about the tool for findings, or about the effort, the error says what to write instead.
     """
     failed = error.answer
     hint = ""
     if run.form == "findings" and failed.status is not None and "tool" in failed.error.lower():
         hint = "; if the model cannot use tools, write answer: text in the agent's heartbeat"
+    if run.effort and failed.failure is Failure.BAD_REQUEST and "effort" in failed.error.lower():
+        hint = f"; if the model does not know effort: {run.effort}, write effort: none, or another one"
     return replace(failed, error=f"provider {provider.name!r}: {failed.error}{hint}")
 
 

@@ -25,6 +25,7 @@ async def send(request: ModelRequest, http: HttpClient) -> Response:
     body = {"messages": request.conversation, bound: runner.max_output_tokens, "stream": False}
     body |= _offer_tools(request.tools, request.choice)
     body |= {"model": run.model} if run.model else {}
+    body |= {"reasoning_effort": run.effort} if run.effort else {}
     headers = {"authorization": f"Bearer {key}"} if key else {}
     headers |= {"traceparent": run.traceparent} if run.traceparent else {}
     reply = await http.post(

@@ -71,6 +71,12 @@ def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
     assert KEY in request.headers.get("authorization", "") + request.headers.get("x-api-key", "")
 
 
+def test_the_effort_is_sent_as_the_sdk_names_it() -> None:
+    with Server([text_answer("fine")]) as server:
+        ask(replace(RUN, effort="xhigh"), at(server.url))
+    assert server.requests[0].json["output_config"] == {"effort": "xhigh"}
+
+
 def test_the_request_id_is_kept_whether_it_succeeds_or_not() -> None:
     fine = answer_to(reply(message(text("fine")), request_id="req_011"))
     busy = answer_to(reply({"error": {"message": "busy"}}, 529, request_id="req_012"))

@@ -83,6 +83,12 @@ def test_the_program_gets_the_prompt_the_facts_and_its_own_environment() -> None
     assert json.loads(str(program.env["HEARTBEATD_META"])) == {"failures": 2, "zone": "Zürich"}
 
 
+def test_the_program_gets_the_effort_if_there_is_one() -> None:
+    program = Program(Ended(output=b"fine"))
+    ask(replace(RUN, effort="high"), CommandRunner(("agent", "-p"), {}), program)
+    assert program.env["HEARTBEATD_EFFORT"] == "high"
+
+
 def test_without_a_model_there_is_no_model_variable() -> None:
     program = Program(Ended())
     ask(replace(RUN, model=None), CommandRunner(("agent",), {}), program)

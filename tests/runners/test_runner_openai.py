@@ -55,6 +55,12 @@ def test_one_turn_is_requested_without_tools_and_with_a_token_limit() -> None:
     }
 
 
+def test_the_effort_is_sent_as_this_api_names_it() -> None:
+    with Server([text_answer("fine")]) as server:
+        ask(replace(RUN, effort="low"), at(server.url))
+    assert server.requests[0].json["reasoning_effort"] == "low"
+
+
 @pytest.mark.parametrize(("key", "header"), [(None, None), ("", None), (KEY, f"Bearer {KEY}")])
 def test_the_key_is_optional(key: str | None, header: str | None) -> None:
     with Server([text_answer("fine")]) as server:

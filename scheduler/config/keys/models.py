@@ -20,13 +20,15 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cron.job import Misfire, WakeMode, WakeOn
-from heartbeat.spec import AnswerForm, DedupNormalize, OkMatch, OnMissing, ProviderKind
+from heartbeat.spec import AnswerForm, DedupNormalize, Effort, OkMatch, OnMissing, ProviderKind
 from heartbeat.words import format_duration
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import quote_value
 from scheduler.config.keys import value_types as types
 from scheduler.config.keys.value_types import MapOr, OneOrList, OrShort, OrUnset
 from scheduler.model.settings import ExecutorKind, OnUncertain, PageAccess, ReloadMode
+
+EffortOrNone = Literal["none", Effort]
 
 Form = Mapping[str, Any]
 """The JSON Schema of a key or of a model."""
@@ -413,6 +415,9 @@ class HeartbeatCall(ConfigPart, section="Model"):
     provider: OrUnset[types.Text] = optional_key(
         "Provider of `model`, of any kind.", "the provider of the runner", file_only=True
     )
+    effort: OrUnset[EffortOrNone] = optional_key(
+        "How much the model may think in heartbeat runs.", "the effort of the agent", own=True
+    )
     max_output_tokens: types.Tokens = key(2000, "Maximum length of a model's answer.", written="2k")
     max_input_tokens: types.Tokens = key(
         50_000,
@@ -498,6 +503,9 @@ class Agent(ConfigPart):
     model: OrUnset[types.Text] = optional_key(
         "Model of the agent.", "`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
     )
+    effort: OrUnset[EffortOrNone] = optional_key(
+        "How much the model may think before it answers. Not every model knows it.", "chosen by the model", section="Model"
+    )
     context: types.WorkspaceFiles = key((), "Files for the prompt.", section="Checklist and context", file_only=True)
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
     heartbeat: Heartbeat = key(Heartbeat(), "The heartbeat of the agent.")
@@ -545,6 +553,7 @@ class JobAction(ConfigPart):
     )
     agent: OrUnset[types.Text] = optional_key("Agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
     model: OrUnset[types.Text] = optional_key("Model for the prompt.", "the model of the agent", applies_to="prompt")
+    effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "the effort of the agent", applies_to="prompt")
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
         "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent.",

@@ -21,6 +21,7 @@ from scheduler.config.settings.entry_parts import (
     check_deliver,
     check_interval_fits_hours,
     check_min_interval,
+    choose_effort,
     default_channel,
 )
 from scheduler.config.settings.runners import Runners, calls_model, is_enabled, uses_provider
@@ -29,7 +30,7 @@ LONGEST_GRACE = timedelta(minutes=10)
 ASYNC_RUNNERS = ("http", "python")
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
 COMPUTED_KEYS = (
-    "enabled", "interval", "stagger", "model", "precheck", "decide", "session_keep", "answer", "ask_again", "deliver",
+    "enabled", "interval", "stagger", "model", "effort", "precheck", "decide", "session_keep", "answer", "ask_again", "deliver",
 )  # fmt: skip
 ALWAYS = Hours()
 MISSING_INTERVAL = (
@@ -66,6 +67,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=runners.choose_model(agent, runner, node),
+        effort=choose_effort(beat.effort, agent.effort),
         context=agent.context,
         queue=agent.executor.queue,
         answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),

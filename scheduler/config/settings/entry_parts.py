@@ -15,7 +15,7 @@ from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import Precheck
+from heartbeat.spec import Effort, Precheck
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
@@ -131,6 +131,12 @@ def _slot_count_range(interval: timedelta, hours: Hours) -> tuple[int, int]:
     )
     counts = [found.count if (found := grid.slots(*SOME_WEEKS)) else 0 for grid in grids]
     return min(counts), max(counts)
+
+
+def choose_effort(*named: models.EffortOrNone | None) -> Effort | None:
+    """The first effort that is set, of an entry and then of its agent; None if it is `none`, or if none is set."""
+    found = next((each for each in named if each is not None), None)
+    return None if found == "none" else found
 
 
 def _build_stagger(name: str, share: Share, period: timedelta | None, node: ConfigNode) -> timedelta:

@@ -18,6 +18,7 @@ from scheduler.config.settings.entry_parts import (
     build_shared_fields,
     check_deliver,
     check_min_interval,
+    choose_effort,
 )
 from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
@@ -166,7 +167,15 @@ class PromptAgents:
         cheap = DEFAULT_MODEL if isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" else None
         model = agent.model or cheap
         self._agents[beat.name] = Agent(
-            beat.name, beat.zone, beat.workspace, runner, model, beat.context, beat.prompt_limit, queue=beat.queue
+            beat.name,
+            beat.zone,
+            beat.workspace,
+            runner,
+            model,
+            beat.context,
+            beat.prompt_limit,
+            queue=beat.queue,
+            effort=choose_effort(agent.effort),
         )
 
     def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
@@ -176,8 +185,9 @@ class PromptAgents:
             return None
         called_agent = replace(
             agent,
-            **carried_keys(job, Agent, ("model", "ok_match", "precheck")),
+            **carried_keys(job, Agent, ("model", "effort", "ok_match", "precheck")),
             model=job.model or agent.model,
+            effort=choose_effort(job.effort, agent.effort),
             ok_match=None if job.ok_match == "none" else job.ok_match,
             precheck=build_precheck(job.precheck, job.timeout, node),
         )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import get_args
 
+from heartbeat.spec import Effort
 from scheduler.extras.importers import value_converters
 from scheduler.extras.importers.config_draft import OVERRIDDEN, Draft, Part, Rule
 from scheduler.extras.importers.foreign_system import NO_COUNTERPART, OWN_LIMITS, STORE_DROPS, Drop, ForeignSystem
@@ -34,6 +36,14 @@ def _argv(node: Node) -> object:
     return words
 
 
+def _effort(node: Node) -> object:
+    """A level of thinking that heartbeatd has too."""
+    written = value_converters.text(node)
+    if written not in get_args(Effort):
+        raise value_converters.NotUsable(f"is none of the levels {', '.join(get_args(Effort))}")
+    return written
+
+
 JOBS = JobShape(
     prompt=("payload.message",),
     event=("payload.text",),
@@ -41,6 +51,7 @@ JOBS = JobShape(
     command_form=_argv,
     rules=(
         Rule("payload.model", "model"),
+        Rule("payload.thinking", "effort", _effort),
         Rule("payload.timeoutSeconds", "timeout", value_converters.positive_duration("s")),
     ),
     naive_zone="UTC",  # docs/automation/cron-jobs/schedules.md: a time without an offset is UTC
@@ -66,7 +77,7 @@ DROPS = (
     Drop("jobs.*.payload.toolsAllow", "the command line of OpenClaw cannot restrict the tools of a run", changes_meaning=True),
     Drop("jobs.*.pacing", "the agent sets the time of the next run itself", changes_meaning=True),
     Drop("description displayName delivery.bestEffort delivery.failureDestination failureAlert", NO_COUNTERPART, "jobs.*"),
-    Drop("thinking fallbacks lightContext bestEffortDeliver", NO_COUNTERPART, "jobs.*.payload"),
+    Drop("fallbacks lightContext bestEffortDeliver", NO_COUNTERPART, "jobs.*.payload"),
     Drop("payload.noOutputTimeoutSeconds payload.outputMaxBytes declarationKey", NO_COUNTERPART, "jobs.*"),
     Drop("jobs.*.wakeMode", "the answer of this job is delivered, and wakes no heartbeat"),
     Drop("jobs.*.delivery", "this job sends nothing itself"),
@@ -275,7 +286,10 @@ def _put_webhook(to: Node, job: Part) -> None:
 
 def _start_agent(agent: Part, ident: str) -> None:
     """The command line of OpenClaw, which hands one turn to the gateway. The prompt is on standard input."""
-    script = 'openclaw agent --agent "$0" ${HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"} --message "$(cat)"'
+    script = (
+        'openclaw agent --agent "$0" ${HEARTBEATD_MODEL:+--model "$HEARTBEATD_MODEL"}'
+        ' ${HEARTBEATD_EFFORT:+--thinking "$HEARTBEATD_EFFORT"} --message "$(cat)"'
+    )
     runner = {"kind": "command", "argv": ["sh", "-c", script, ident or "main"]}
     agent.add("runner", runner, "calls the agent through the gateway of OpenClaw")
 

@@ -77,9 +77,8 @@ def test_the_receipt_as_json_has_every_value(capsys: pytest.CaptureFixture[str])
         "file": "",
         "line": 9,
         "key": "jobs[0].payload.thinking",
-        "status": "dropped",
-        "why": "heartbeatd has no such setting",
-        "loss": True,
+        "status": "kept",
+        "as": ["cron.Morning-brief.effort"],
     }
     assert found["variables"]["TELEGRAM_BOT_TOKEN"] == "channels.telegram.botToken"
     assert found["config"].startswith("# Imported by")

@@ -103,6 +103,7 @@ def test_openclaw_jobs_of_each_kind() -> None:
         "prompt": "Summarize overnight updates.",
         "stagger": "30s",
         "model": "opus",
+        "effort": "low",
         "timeout": "5m",
         "ok_match": "edges",
         "ack_max_chars": 300,
