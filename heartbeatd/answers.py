@@ -177,7 +177,7 @@ class ProblemCounts(EntryPart):
 
 
 class UsedLimit(EntryPart):
-    """How much of a limit is used today."""
+    """How much of a limit is used today, or in this month."""
 
     used: int | float
     of: int | float
@@ -191,6 +191,7 @@ class BudgetUsage(EntryPart):
     usd_per_day: UsedLimit | None = None
     tokens_per_day: UsedLimit | None = None
     runs_per_day: UsedLimit | None = None
+    usd_per_month: UsedLimit | None = None
 
 
 class EntryState(EntryName):
@@ -314,8 +315,8 @@ class BudgetShare(EntryName):
 class BudgetStatus(EntryBody):
     """A budget of the config. That of all entries has null as kind and name. `limits` has only those that are set.
 
-    `untold_usd` is the part of the usage that is reserved for runs whose cost is not known, or not known yet.
-    A limited token gets null.
+    `untold_usd` is the part of today's usage that is reserved for runs whose cost is not known, or not known yet.
+    A limited token gets null. `ends_at` is the end of the day, `month_ends_at` that of the month.
     """
 
     kind: Shared[EntryKind | None]
@@ -323,6 +324,7 @@ class BudgetStatus(EntryBody):
     day: Shared[Day]
     timezone: Shared[str]
     ends_at: Shared[Time]
+    month_ends_at: Shared[Time]
     limits: dict[str, UsedLimit]
     untold_usd: float | None
     counts: Shared[list[EntryName]]
@@ -1036,8 +1038,8 @@ class TestedChannels(Done):
 class EntryMaximum(EntryName):
     """The upper limits of one entry for one local day: scheduled and woken `runs`, and `attempts` including all retries.
 
-    `usd_per_attempt` is null if it is unknown, `usd_per_day` if there is no limit. `by` is `budget`, or `runs` if the number of
-    runs is what limits the cost.
+    `usd_per_attempt` is null if it is unknown, `usd_per_day` and `usd_per_month` if there is no limit. `by` is `budget`, or
+    `runs` if the number of runs is what limits the cost of a day.
     """
 
     zone: str
@@ -1045,14 +1047,16 @@ class EntryMaximum(EntryName):
     attempts: int
     usd_per_attempt: float | None
     usd_per_day: float | None
+    usd_per_month: float | None
     by: str
 
 
 class DailyMaximum(ResponseBody):
-    """The limits of all entries that prompt an agent, and of all together for one day of the top-level zone."""
+    """The limits of all entries that prompt an agent, and of all together for one day, and one month, of the top-level zone."""
 
     entries: Shared[list[EntryMaximum]]
     usd_per_day: float | None
+    usd_per_month: float | None
     by: str
 
 

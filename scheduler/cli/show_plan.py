@@ -33,7 +33,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.insight import forecast
-from scheduler.insight.daily_maximum import compute_daily_maximum
+from scheduler.insight.daily_maximum import DAYS_OF_MONTH, compute_daily_maximum
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
@@ -220,6 +220,9 @@ def _worst_day_lines(found: DailyMaximum) -> Iterator[str]:
         return
     yield format_list(found.entries, WORST_COLUMNS)
     total = NO_LIMIT if found.usd_per_day is None else f"at most {round_up_usd(found.usd_per_day)} USD a day"
+    of_days = None if found.usd_per_day is None else found.usd_per_day * DAYS_OF_MONTH
+    if found.usd_per_month is not None and (of_days is None or round(of_days - found.usd_per_month, 6) > 0):  # a limit of its own
+        total += f", {round_up_usd(found.usd_per_month)} USD a month"
     yield f"all: {total}" + (" by limits.budget" if found.by == "limits.budget" else "")
     if any(ceiling.by == "runs" and ceiling.usd_per_day for ceiling in found.entries):
         yield "by runs: if nobody changes the clock, restarts the daemon or runs jobs by hand"

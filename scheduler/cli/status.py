@@ -47,7 +47,7 @@ from scheduler.cli.output import (
 from scheduler.insight.reason_texts import SLEPT, ending_text
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
-from scheduler.model.budget import describe_unknown
+from scheduler.model.budget import MONTH_LIMIT, USD_LIMITS, describe_unknown
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.outcome import Kind
@@ -56,8 +56,9 @@ from scheduler.store import boots, disk_reserve
 from scheduler.store.boots import STOPPED
 from scheduler.system.state_lock import read_refused_starts
 
-BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"))  # money has no unit here
-SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs"}
+BUDGET_UNITS = (("usd_per_day", ""), ("tokens_per_day", "token"), ("runs_per_day", "run"), ("usd_per_month", ""))
+"""Money has no unit here."""
+SHARE_PARTS = {"usd_per_day": "usd", "tokens_per_day": "tokens", "runs_per_day": "runs", "usd_per_month": "usd"}
 MAX_SHARES = 3  # entries with the largest shares of the budget of all entries
 MAX_PROBLEMS = 10  # in the text; JSON and `problems` have all of them
 MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
@@ -245,16 +246,28 @@ def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:
     used = [each for each in budgets if each.name is None or any(limit.used for limit in each.limits.values())]
     for budget in used:
         name = Kind(budget.kind).label_of(budget.name) if budget.kind and budget.name else "all"
-        limits = ", ".join(
-            f"{_format_amount(budget.limits[key].used)} of {_format_limit(budget.limits[key].of, unit)}"
-            + (describe_unknown(budget.untold_usd or 0) if key == "usd_per_day" else "")
-            for key, unit in BUDGET_UNITS
-            if key in budget.limits
-        )
+        limits = "; ".join(_period_usage(budget))
         counted = f"; counts {_format_counted(budget.counts)}{_format_shares(budget)}" if budget.name is None else ""
-        yield f"budget: {name}: {limits} today, resets {format_time(budget.ends_at)[:16]}{counted}"
+        yield f"budget: {name}: {limits}{counted}"
     if unused := len(budgets) - len(used):
         yield f"budget: {format_count(unused, 'other')} counted nothing today"
+
+
+def _period_usage(budget: BudgetStatus) -> Iterator[str]:
+    """What is used of the limits of the day, and of that of the month, and when they start again."""
+    texts = {
+        key: f"{_format_amount(budget.limits[key].used)} of {_format_limit(budget.limits[key].of, unit)}"
+        for key, unit in BUDGET_UNITS
+        if key in budget.limits
+    }
+    usd = next((key for key in USD_LIMITS if key in texts), None)
+    if usd is not None:
+        texts[usd] += describe_unknown(budget.untold_usd or 0)
+    month = texts.pop(MONTH_LIMIT, None)
+    if texts:
+        yield f"{', '.join(texts.values())} today, resets {format_time(budget.ends_at)[:16]}"
+    if month is not None:
+        yield f"{month} this month, resets {format_time(budget.month_ends_at)[:16]}"
 
 
 def _format_counted(entries: list[EntryName]) -> str:
@@ -267,7 +280,7 @@ def _format_counted(entries: list[EntryName]) -> str:
 def _format_shares(budget: BudgetStatus) -> str:
     """The entries with the largest shares, in the unit of the first limit."""
     key, part = next((key, SHARE_PARTS[key]) for key, _ in BUDGET_UNITS if key in budget.limits)
-    unit = " USD" if key == "usd_per_day" else ""
+    unit = " USD" if key in USD_LIMITS else ""
     largest = sorted((each for each in budget.shares if getattr(each, part)), key=lambda each: -getattr(each, part))[:MAX_SHARES]
     named = ", ".join(f"{entry_label(each)} {_format_amount(getattr(each, part))}{unit}" for each in largest)
     return f"; most used by {named}" if named else ""

@@ -10,6 +10,7 @@ from math import ceil
 from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import (
     ALL_ENTRIES,
+    MONTH_LIMIT,
     NO_USAGE,
     PER_TOKEN,
     Allowance,
@@ -19,7 +20,9 @@ from scheduler.model.budget import (
     Price,
     Reservation,
     Scope,
+    Spent,
     call_cost,
+    exceeded_text,
     format_amount,
     highest_input_price,
     usd_to_nanos,
@@ -69,7 +72,7 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The budget limits that an attempt would exceed, in words, and when the budget's day ends."""
+    """The budget limits that an attempt would exceed, in words, and when the budget's day or month ends."""
 
     description: str
     ends_at: datetime
@@ -142,29 +145,43 @@ def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tu
 
 def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
     """The shortage that lasts longest; None if the attempt fits."""
-    spent = [(budget_day, budget, spend.spent_on_day(tx.db, budget_day)) for budget_day, budget in budget_days]
+    spent = [(budget_day, budget, spend.spent_so_far(tx.db, budget_day, budget)) for budget_day, budget in budget_days]
     short = [
-        _describe_shortage(tx, budget_day, budget, used, most)
+        _describe_shortage(tx, budget_day, budget, used, most, lacks)
         for budget_day, budget, used in spent
-        if not budget.allows(used + most)
+        if (lacks := budget.exceeded_limits(used, most))
     ]
     return max(short, key=lambda each: each.ends_at, default=None)
 
 
-def _describe_shortage(tx: Transaction, budget_day: BudgetDay, budget: Budget, used: Amount, most: Amount) -> Shortage:
-    """The limits that are exceeded and, for the budget of all entries, the entries that have used most of it."""
+def _describe_shortage(
+    tx: Transaction, budget_day: BudgetDay, budget: Budget, used: Spent, most: Amount, lacks: list[str]
+) -> Shortage:
+    """The limits that are exceeded and, for the budget of all entries, the entries that have used most of it.
+
+    It lasts until the end of the month if that of the month is among them.
+    """
     _, ends = spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)
+    longest = MONTH_LIMIT if MONTH_LIMIT in lacks else lacks[0]
+    if longest == MONTH_LIMIT:
+        ends = max(ends, budget.period(MONTH_LIMIT, budget_day.day).ends)
     shared = budget_day.scope == ALL_ENTRIES
-    lacks = budget.exceeded_limits(used, most, spend.unknown_usd(tx, budget_day, budget, used))
-    text = ", ".join(f"limits.budget.{lack}" if shared else lack for lack in lacks)
+    bounds = {key: bound for key, _, bound in budget.usage_by_limit(used)}
+    texts = (
+        exceeded_text(
+            key, used.of_limit(key), bounds[key], most.of_limit(key), spend.unknown_usd(tx, budget_day, budget, used, key)
+        )
+        for key in lacks
+    )
+    text = ", ".join(f"limits.budget.{each}" if shared else each for each in texts)
     text = f"{text}; until {ends.astimezone(budget.zone):%Y-%m-%d %H:%M} {budget.zone.key}"
-    largest = _largest_shares(tx, budget_day, lacks[0].split(":")[0], used) if shared else ""
+    largest = _largest_shares(tx, budget_day, longest, used) if shared else ""
     return Shortage(f"{text}; {largest}" if largest else text, ends)
 
 
-def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Amount) -> str:
+def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Spent) -> str:
     """The entries that have used most of the budget of all entries, with their parts of the limit `key`; empty if not known."""
-    largest = spend.largest_shares(tx.db, budget_day.day, key, MAX_SHARES)
+    largest = spend.largest_shares(tx, budget_day.day, key, MAX_SHARES)
     if not largest:
         return ""
     named = [f"{Kind(kind).label_of(name)} {format_amount(amount.of_limit(key))}" for (kind, name), amount in largest]

@@ -20,6 +20,7 @@ from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings, WakeRate
 
 ONE_HOUR = timedelta(hours=1)
+DAYS_OF_MONTH = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,34 @@ def compute_daily_maximum(settings: Settings, now: datetime) -> DailyMaximum:
     """
     prompted = (*_prompted_heartbeats(settings, now), *_prompted_jobs(settings, now))
     maximums = [_entry_maximum(settings, entry) for entry in prompted]
-    shares = [_share_of_total(settings, maximum) for maximum in maximums]
-    known = [share for share in shares if share is not None]
-    total = sum(known) if len(known) == len(shares) else None
-    shared = settings.limits.budget.usd_per_day if settings.limits.budget else None
-    if shared is not None and (total is None or shared < total):
-        return DailyMaximum(entries=maximums, usd_per_day=shared, by="limits.budget")
-    return DailyMaximum(entries=maximums, usd_per_day=total, by="entries")
+    shares = [_share_of_total(settings, maximum, maximum.usd_per_day) for maximum in maximums]
+    total = _sum_known(shares)
+    months = [_share_of_total(settings, maximum, maximum.usd_per_month) for maximum in maximums]
+    shared = settings.limits.budget
+    by_budget = _least(shared.usd_per_day, shared.usd_per_month) if shared else None
+    is_shared = by_budget is not None and (total is None or by_budget < total)
+    usd = by_budget if is_shared else total
+    return DailyMaximum(
+        entries=maximums,
+        usd_per_day=usd,
+        usd_per_month=_least(_of_month(usd), shared.usd_per_month if shared else None, _sum_known(months)),
+        by="limits.budget" if is_shared else "entries",
+    )
+
+
+def _least(*limits: float | None) -> float | None:
+    """The lowest of the limits that are set; None if none is."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _of_month(usd_per_day: float | None) -> float | None:
+    return None if usd_per_day is None else usd_per_day * DAYS_OF_MONTH
+
+
+def _sum_known(amounts: list[float | None]) -> float | None:
+    """The sum; None if any amount is unknown."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
 
 
 def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
@@ -58,8 +80,9 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
     attempts = runs * entry.attempts
     most = _max_usd_per_attempt(entry.attempt, found)
     usd = attempts * most if most is not None else None
-    bound = own.usd_per_day if own else None
+    bound = _least(own.usd_per_day, own.usd_per_month) if own else None
     is_bound = bound is not None and (usd is None or bound < usd)
+    of_day = bound if is_bound else usd
     return EntryMaximum(
         kind=entry.kind.value,
         name=entry.name,
@@ -67,7 +90,8 @@ def _entry_maximum(settings: Settings, entry: _PromptedEntry) -> EntryMaximum:
         runs=runs,
         attempts=attempts,
         usd_per_attempt=most,
-        usd_per_day=bound if is_bound else usd,
+        usd_per_day=of_day,
+        usd_per_month=_least(_of_month(of_day), own.usd_per_month if own else None),
         by="budget" if is_bound else "runs",
     )
 
@@ -79,10 +103,12 @@ def _max_usd_per_attempt(attempt: AttemptUsage, found: Allowance | None) -> floa
     return found.max_usage.usd if found else attempt.max_usage.usd
 
 
-def _share_of_total(settings: Settings, maximum: EntryMaximum) -> float | None:
-    """What an entry can add to one day of the top-level zone, which may overlap two days of the entry's own zone."""
-    apart = maximum.usd_per_day is not None and maximum.zone != settings.zone.key
-    return 2 * maximum.usd_per_day if apart and maximum.usd_per_day is not None else maximum.usd_per_day
+def _share_of_total(settings: Settings, maximum: EntryMaximum, usd: float | None) -> float | None:
+    """What an entry with this maximum can add to one day, or month, of the top-level zone.
+
+    It may overlap two of them in the entry's own zone.
+    """
+    return usd if usd is None or maximum.zone == settings.zone.key else 2 * usd
 
 
 def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:

@@ -39,7 +39,7 @@ from scheduler.insight import entry_states, problem_list, reload_history, wake_w
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
-from scheduler.model.budget import ALL_ENTRIES, BudgetDay
+from scheduler.model.budget import ALL_ENTRIES, LIMITS, MONTH_LIMIT, Budget, BudgetDay
 from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
@@ -86,7 +86,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
         spend=_spend_today(db, now, zone),
         budgets=list(_budgets_in_force(db, now)),
-        budget=_budget_usage(spend.days_in_progress(db, now).get(ALL_ENTRIES)),
+        budget=_budget_usage(spend.budgets_in_use(db, now).get(ALL_ENTRIES)),
         entries=listed,
         queue=_count_queue(db, listed, now),
         wakes=[
@@ -148,7 +148,7 @@ def read_entries(
     db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, kind: Kind | None = None, name: str | None = None
 ) -> list[EntryStatus]:
     """Every entry, or those of one kind or name: agents first, sorted by name. Times in sentences are those of `zone`."""
-    held, spent, times = lane_holds.holds_by_agent(db, now), spend.days_in_progress(db, now), TimeFormat.of_today(zone, now)
+    held, spent, times = lane_holds.holds_by_agent(db, now), spend.budgets_in_use(db, now), TimeFormat.of_today(zone, now)
     open_counts, found = _count_problems(db), overviews.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["run_id"]: row["run_repeats"] for _, row in found if row["run_id"]})
     undelivered = outbox.undelivered_by_entry(db, now, kind, name)
@@ -193,13 +193,13 @@ def _count_problems(db: sqlite3.Connection) -> dict[tuple[str, str], ProblemCoun
 
 
 def _budget_usage(spent: SpentDay | None) -> BudgetUsage | None:
-    """How much of each limit is used today; None if nothing has been counted today, or nothing is limited."""
+    """How much of each limit is used today, or this month; None if nothing has been counted, or nothing is limited."""
     limits = _used_limits(spent) if spent else {}
     return BudgetUsage(day=spent.day, ends_at=spent.ends_at, **limits) if spent and limits else None
 
 
 def _used_limits(spent: SpentDay) -> dict[str, UsedLimit]:
-    return {key: UsedLimit(used=used, of=bound) for key, used, bound in spent.budget.usage_by_limit(spent.amount)}
+    return {key: UsedLimit(used=used, of=bound) for key, used, bound in spent.budget.usage_by_limit(spent.spent)}
 
 
 def _spend_today(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> SpendToday:
@@ -225,8 +225,9 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
     unknown_costs = spend.UnknownCosts(db)
     found = spend.budgets_in_force(db)
     for scope, today in spend.spent_today(db, now, {scope: budget for scope, (budget, _) in found.items()}).items():
-        budget, counted = found[scope]
-        shares = spend.shares_of_day(db, today.day) if scope == ALL_ENTRIES else {}
+        (budget, counted), budget_day = found[scope], BudgetDay(today.day, scope)
+        spent = today.spent.month if _shown_limit(budget) == MONTH_LIMIT else today.spent.day
+        shares = spend.shares_of_period(db, today.day, _shown_limit(budget)) if scope == ALL_ENTRIES else {}
         largest = sorted(shares.items(), key=lambda each: (-each[1].nanos, -each[1].tokens, -each[1].runs))
         yield BudgetStatus(
             kind=Kind(scope[0]).value if scope[0] else None,
@@ -234,14 +235,20 @@ def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetS
             day=today.day,
             timezone=budget.zone.key,
             ends_at=today.ends_at,
+            month_ends_at=max(today.ends_at, budget.period(MONTH_LIMIT, today.day).ends),
             limits=_used_limits(today),
-            untold_usd=round(unknown_costs.of_day(BudgetDay(today.day, scope), budget), 6) if today.amount.nanos else 0.0,
+            untold_usd=round(unknown_costs.of_period(budget_day, budget, _shown_limit(budget)), 6) if spent.nanos else 0.0,
             counts=[EntryName(kind=Kind(kind).value, name=name) for kind, name in counted],
             shares=[
                 BudgetShare(kind=Kind(kind).value, name=name, usd=amount.usd, tokens=amount.tokens, runs=amount.runs)
                 for (kind, name), amount in largest
             ],
         )
+
+
+def _shown_limit(budget: Budget) -> str:
+    """The limit whose shares and unknown costs are shown: that of the month only if nothing else limits a day."""
+    return next((key for key, bound in zip(LIMITS, budget.limits, strict=True) if bound is not None), LIMITS[0])
 
 
 def read_wake(db: sqlite3.Connection, wake_id: int, now: datetime) -> WakeStatus | None:

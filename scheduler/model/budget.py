@@ -1,4 +1,4 @@
-"""Works out budgets: what may be spent in a day, and the maximum that one attempt of an entry can use."""
+"""Works out budgets: what may be spent in a day or a month, and the maximum that one attempt of an entry can use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.runners import agent_json
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from scheduler.model import local_days
+from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import Call, Kind
 
 NANO = 1_000_000_000  # nanos per USD: sums of whole numbers have no rounding error
@@ -20,6 +21,11 @@ PER_TOKEN = NANO // 1_000_000  # nanos per token at one USD per million tokens
 
 
 LEAST_UNKNOWN = 0.000001  # USD; less is the difference of two sums
+
+LIMITS = ("usd_per_day", "tokens_per_day", "runs_per_day", "usd_per_month")
+"""The config key of each limit of a budget."""
+MONTH_LIMIT = "usd_per_month"
+USD_LIMITS = ("usd_per_day", MONTH_LIMIT)
 
 
 Scope = tuple[str, str]  # kind and name of an entry
@@ -46,38 +52,50 @@ class Amount:
 
     def of_limit(self, key: str) -> float:
         """The part of this amount that a limit counts, by its config key."""
-        return {"usd_per_day": self.usd, "tokens_per_day": self.tokens, "runs_per_day": self.runs}[key]
+        return self.usd if key in USD_LIMITS else {"tokens_per_day": self.tokens, "runs_per_day": self.runs}[key]
 
 
 NO_USAGE = Amount()
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent on a day, and in its month. The month is only known to readers of a budget that limits it."""
+
+    day: Amount = NO_USAGE
+    month: Amount = NO_USAGE
+
+    def __add__(self, more: Amount) -> Spent:
+        return Spent(self.day + more, self.month + more)
+
+    def of_limit(self, key: str) -> float:
+        """What a limit counts of it, by its config key."""
+        return (self.month if key == MONTH_LIMIT else self.day).of_limit(key)
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent in one local day of `zone`. None means no limit of that kind."""
+    """What may be spent in one local day, and in one local month, of `zone`. None means no limit of that kind."""
 
     zone: ZoneInfo
     usd_per_day: float | None = None
     tokens_per_day: int | None = None
     runs_per_day: int | None = None
+    usd_per_month: float | None = None
 
-    def allows(self, spent: Amount) -> bool:
-        """Whether this amount is within all limits of a day."""
-        return all(used <= ceiling for _, used, ceiling in self.usage_by_limit(spent))
+    @property
+    def limits(self) -> tuple[float | None, ...]:
+        """The value of each of LIMITS, in their order."""
+        return self.usd_per_day, self.tokens_per_day, self.runs_per_day, self.usd_per_month
 
-    def usage_by_limit(self, spent: Amount) -> Iterator[tuple[str, float, float]]:
-        """Each limit by its config key, with the usage and the limit itself; money in USD."""
-        found = (
-            ("usd_per_day", spent.usd, self.usd_per_day),
-            ("tokens_per_day", spent.tokens, self.tokens_per_day),
-            ("runs_per_day", spent.runs, self.runs_per_day),
-        )
-        return ((key, used, ceiling) for key, used, ceiling in found if ceiling is not None)
+    def usage_by_limit(self, spent: Spent) -> Iterator[tuple[str, float, float]]:
+        """Each limit that is set, by its config key, with the usage and the limit itself; money in USD."""
+        found = zip(LIMITS, self.limits, strict=True)
+        return ((key, spent.of_limit(key), ceiling) for key, ceiling in found if ceiling is not None)
 
-    def exceeded_limits(self, spent: Amount, most: Amount, unknown_usd: float = 0.0) -> list[str]:
-        """Each limit that `most` on top of `spent` would exceed, in words. `unknown_usd` is the reserved part of `spent`."""
-        amounts = zip(self.usage_by_limit(spent), self.usage_by_limit(most), self.usage_by_limit(spent + most), strict=True)
-        return [_exceeded_text(*used, takes, unknown_usd) for used, (_, takes, _), (_, both, bound) in amounts if both > bound]
+    def exceeded_limits(self, spent: Spent, most: Amount) -> list[str]:
+        """The config key of each limit that `most` on top of `spent` would exceed."""
+        return [key for key, both, bound in self.usage_by_limit(spent + most) if both > bound]
 
     def local_day(self, now: datetime) -> date:
         """The local day to which an attempt is charged that begins at `now`."""
@@ -87,12 +105,17 @@ class Budget:
         """When that day ends: the first instant of the next day."""
         return local_days.whole_day(day, self.zone).ends
 
+    def period(self, key: str, day: date) -> LocalDay:
+        """What a limit counts together: the day, or its month."""
+        return (local_days.whole_month if key == MONTH_LIMIT else local_days.whole_day)(day, self.zone)
 
-def _exceeded_text(key: str, used: float, bound: float, takes: float, unknown_usd: float) -> str:
-    unit = {"usd_per_day": " USD", "tokens_per_day": " tokens"}.get(key, "")
-    verb = "cost" if key == "usd_per_day" else "use"
+
+def exceeded_text(key: str, used: float, bound: float, takes: float, unknown_usd: float) -> str:
+    """Says that a limit leaves no room for an attempt that may take so much. `unknown_usd` is the reserved part of `used`."""
+    unit = " USD" if key in USD_LIMITS else {"tokens_per_day": " tokens"}.get(key, "")
+    verb = "cost" if key in USD_LIMITS else "use"
     more = f", and one attempt may {verb} {format_amount(takes)}" if unit else ""
-    unknown = describe_unknown(unknown_usd) if key == "usd_per_day" else ""
+    unknown = describe_unknown(unknown_usd) if key in USD_LIMITS else ""
     return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{unknown}{more}"
 
 

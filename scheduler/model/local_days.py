@@ -15,7 +15,7 @@ A_DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class LocalDay:
-    """A local day, or part of it: the instants [begins, ends), UTC."""
+    """A local day, part of it, or a local month: the instants [begins, ends), UTC."""
 
     date: date
     begins: datetime
@@ -26,6 +26,13 @@ class LocalDay:
 def whole_day(day: date, zone: ZoneInfo) -> LocalDay:
     """The day from its first midnight to the first midnight of the next; empty if the zone skipped the day."""
     return LocalDay(day, _midnight(day, zone), _midnight(day + A_DAY, zone))
+
+
+@lru_cache(maxsize=256)
+def whole_month(day: date, zone: ZoneInfo) -> LocalDay:
+    """The month of a day, from its first midnight to the first midnight of the next month. Its date is the first of the month."""
+    first = day.replace(day=1)
+    return LocalDay(first, _midnight(first, zone), _midnight((first + 31 * A_DAY).replace(day=1), zone))
 
 
 def days_between(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[LocalDay]:

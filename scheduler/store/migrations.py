@@ -785,3 +785,10 @@ def m029_failures_since_resumed(db: Any) -> None:
     db.conn.execute("alter table entry add column failures_for_backoff integer not null default 0")
     db.conn.execute("alter table entry add column failures_for_pause integer not null default 0")
     db.conn.execute("update entry set failures_for_backoff = failures")
+
+
+@migrations()
+def m030_monthly_budget(db: Any) -> None:
+    """A budget may limit a month too: the sum of the days."""
+    for table in ("spend", "budget"):
+        db.conn.execute(f"alter table {table} add column usd_per_month real")

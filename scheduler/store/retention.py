@@ -9,7 +9,7 @@ from scheduler.model.timestamps import to_millis
 from scheduler.store.transaction import Transaction
 
 MAX_CONFIG_EVENTS = 500  # events that are kept at most
-SHARES_KEPT = timedelta(days=8)  # only today's shares are shown; the others serve a clock that is set back
+SHARES_KEPT = timedelta(days=40)  # those of the month are shown, and a clock may be set back
 DAYS_KEPT = timedelta(days=100)  # if the clock is set back by less than this, the day's sum is still there
 
 NOT_NEEDED: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""Sums what each entry with a budget, and all entries together, have spent on each day."""
+"""Sums what each entry with a budget, and all entries together, have spent on each day. A month is the sum of its days."""
 
 from __future__ import annotations
 
@@ -9,18 +9,34 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from scheduler.model import local_days
-from scheduler.model.budget import ALL_ENTRIES, Amount, Budget, BudgetDay, Scope
+from scheduler.model.budget import ALL_ENTRIES, LIMITS, MONTH_LIMIT, NO_USAGE, Amount, Budget, BudgetDay, Scope, Spent
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
 EARLIEST_ZONE = timedelta(hours=14)  # before UTC, where a day begins first
 
 
-def spent_on_day(db: sqlite3.Connection, budget_day: BudgetDay) -> Amount:
-    """What was spent on a day so far, including reservations."""
-    row = db.execute("select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", budget_day.key).fetchone()
-    return Amount(*row) if row else Amount()
+# Each day by itself, because the index begins with the day: a range of days has the rows of all entries.
+SPENT_ON_DAYS = f"""
+select day, nanos, tokens, runs from spend where day in ({", ".join("?" * 31)}) and kind = ? and name = ?
+"""  # noqa: S608 (literals)
+
+
+def spent_so_far(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> Spent:
+    """What was spent on a day so far, and in its month if the budget limits that, including reservations."""
+    if budget.usd_per_month is None:
+        row = db.execute(
+            "select nanos, tokens, runs from spend where day = ? and kind = ? and name = ?", budget_day.key
+        ).fetchone()
+        return Spent(Amount(*row) if row else NO_USAGE)
+    day, *scope = budget_day.key
+    by_day = {row[0]: Amount(*row[1:]) for row in db.execute(SPENT_ON_DAYS, (*_days_of_month(budget_day.day), *scope))}
+    return Spent(by_day.get(day, NO_USAGE), sum(by_day.values(), NO_USAGE))
+
+
+def _days_of_month(day: date) -> list[str]:
+    """The keys of the days of a month. In a short one, the last are days that do not exist, and have no rows."""
+    return [f"{day:%Y-%m}-{number:02}" for number in range(1, 32)]
 
 
 UNKNOWN_USD = """
@@ -29,15 +45,15 @@ where state in ('running', 'waiting') or state = 'closed' and finished_at >= ? g
 """
 
 
-def unknown_usd(tx: Transaction, budget_day: BudgetDay, budget: Budget, spent: Amount) -> float:
-    """The part of `spent` on a day that is reserved for runs whose cost is not known, or not known yet.
+def unknown_usd(tx: Transaction, budget_day: BudgetDay, budget: Budget, spent: Spent, key: str) -> float:
+    """The part of `spent` in the period of a limit that is reserved for runs whose cost is not known, or not known yet.
 
-    All runs of the day are read, so the result is kept until `spent` changes: many agents may have the same used-up budget.
+    All runs of the period are read, so the result is kept until `spent` changes: many agents may have the same used-up budget.
     """
-    known = tx.unknown_usd.get(budget_day.key)
+    known = tx.unknown_usd.get((key, budget_day))
     if known is None or known[0] != spent:
-        found = UnknownCosts(tx.db).of_day(budget_day, budget)
-        known = tx.unknown_usd[budget_day.key] = spent, found
+        found = UnknownCosts(tx.db).of_period(budget_day, budget, key)
+        known = tx.unknown_usd[key, budget_day] = spent, found
     return known[1]
 
 
@@ -48,27 +64,27 @@ class UnknownCosts:
         self._db = db
         self._by_begin: dict[datetime, dict[Scope, float]] = {}
 
-    def of_day(self, budget_day: BudgetDay, budget: Budget) -> float:
-        """The dollars of a budget on a day."""
-        begins = local_days.whole_day(budget_day.day, budget.zone).begins
+    def of_period(self, budget_day: BudgetDay, budget: Budget, key: str) -> float:
+        """The dollars of a budget on a day, or in its month: in the period of the limit `key`."""
+        begins = budget.period(key, budget_day.day).begins
         if begins not in self._by_begin:
             rows = self._db.execute(UNKNOWN_USD, (to_millis(begins),))
             self._by_begin[begins] = {(kind, name): usd for kind, name, usd in rows}
-        counted = shares_of_day(self._db, budget_day.day) if budget_day.scope == ALL_ENTRIES else (budget_day.scope,)
+        is_shared = budget_day.scope == ALL_ENTRIES
+        counted = shares_of_period(self._db, budget_day.day, key) if is_shared else (budget_day.scope,)
         return sum((self._by_begin[begins].get(scope, 0.0) for scope in counted), 0.0)
 
 
 def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amount: Amount) -> None:
     """Add a reservation to a day. The row keeps the present budget for readers that have no config."""
     tx.db.execute(
-        "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set nanos = spend.nanos + excluded.nanos,"
-        " tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs,"
+        "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day,"
+        " usd_per_month) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set"
+        " nanos = spend.nanos + excluded.nanos, tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs,"
         " ends_at = max(spend.ends_at, excluded.ends_at), usd_per_day = excluded.usd_per_day,"
-        " tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day",
+        " tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day, usd_per_month = excluded.usd_per_month",
         (
-            *budget_day.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(budget_day.day)),
-            budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
+            *budget_day.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(budget_day.day)), *budget.limits,
         ),
     )  # fmt: skip
 
@@ -93,10 +109,14 @@ def add_to_share(tx: Transaction, budget_days: Iterable[BudgetDay], scope: Scope
             )
 
 
-def shares_of_day(db: sqlite3.Connection, day: date) -> dict[Scope, Amount]:
-    """What each entry has used of the budget of all entries on a day, including reservations."""
-    rows = db.execute("select kind, name, nanos, tokens, runs from budget_share where day = ?", (day.isoformat(),))
-    return {(kind, name): Amount(*amount) for kind, name, *amount in rows}
+def shares_of_period(db: sqlite3.Connection, day: date, key: str) -> dict[Scope, Amount]:
+    """What each entry has used of the budget of all entries on a day, or in its month, including reservations."""
+    days = _days_of_month(day) if key == MONTH_LIMIT else [day.isoformat()]
+    rows = db.execute("select kind, name, nanos, tokens, runs from budget_share where day between ? and ?", (days[0], days[-1]))
+    found: dict[Scope, Amount] = {}
+    for kind, name, *amount in rows:
+        found[kind, name] = found.get((kind, name), NO_USAGE) + Amount(*amount)
+    return found
 
 
 LARGEST_SHARES = {
@@ -106,21 +126,27 @@ LARGEST_SHARES = {
 }
 
 
-def largest_shares(db: sqlite3.Connection, day: date, key: str, limit: int) -> list[tuple[Scope, Amount]]:
-    """The entries that have used most of one limit of the budget of all entries on a day, the largest share first."""
-    rows = db.execute(LARGEST_SHARES[key], (day.isoformat(), limit))
-    return [((kind, name), Amount(*amount)) for kind, name, *amount in rows]
+def largest_shares(tx: Transaction, day: date, key: str, limit: int) -> list[tuple[Scope, Amount]]:
+    """The entries that have used most of one limit of the budget of all entries, the largest share first.
+
+    Those of a month are read once in a transaction, because every agent may ask for them when the budget is used up.
+    """
+    if key != MONTH_LIMIT:
+        rows = tx.db.execute(LARGEST_SHARES[key], (day.isoformat(), limit))
+        return [((kind, name), Amount(*amount)) for kind, name, *amount in rows]
+    if tx.month_shares is None:
+        tx.month_shares = shares_of_period(tx.db, day, key)
+    used = [each for each in tx.month_shares.items() if each[1].nanos > 0]
+    return sorted(used, key=lambda each: (-each[1].nanos, each[0]))[:limit]
 
 
 def record_budgets_in_force(tx: Transaction, budgets: Iterable[tuple[Scope, Budget, list[Scope]]]) -> None:
     """Replace the record of the budgets of the config, each with the entries that it counts."""
     tx.db.execute("delete from budget")
     tx.db.executemany(
-        "insert into budget (kind, name, zone, usd_per_day, tokens_per_day, runs_per_day, counted) values (?, ?, ?, ?, ?, ?, ?)",
-        [
-            (*scope, each.zone.key, each.usd_per_day, each.tokens_per_day, each.runs_per_day, json.dumps(counted))
-            for scope, each, counted in budgets
-        ],
+        "insert into budget (kind, name, zone, usd_per_day, tokens_per_day, runs_per_day, usd_per_month, counted)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*scope, each.zone.key, *each.limits, json.dumps(counted)) for scope, each, counted in budgets],
     )
 
 
@@ -128,7 +154,7 @@ def budgets_in_force(db: sqlite3.Connection) -> dict[Scope, tuple[Budget, list[S
     """The budgets of the config that the daemon applied last, each with the entries that it counts."""
     return {
         (row["kind"], row["name"]): (
-            Budget(ZoneInfo(row["zone"]), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"]),
+            Budget(ZoneInfo(row["zone"]), *(row[key] for key in LIMITS)),
             [(kind, name) for kind, name in json.loads(row["counted"])],
         )
         for row in db.execute("select * from budget order by kind <> '', kind desc, name")
@@ -150,7 +176,7 @@ class SpentDay:
 
     day: date
     ends_at: datetime
-    amount: Amount
+    spent: Spent
     budget: Budget
 
 
@@ -159,16 +185,30 @@ def days_in_progress(db: sqlite3.Connection, now: datetime) -> dict[Scope, Spent
     rows = db.execute(
         "select * from spend where day >= ? and day <= ? and ends_at > ? order by day desc",
         (_yesterday(now), _latest_today(now), to_millis(now)),
-    )
-    return {
-        (row["kind"], row["name"]): SpentDay(
-            date.fromisoformat(row["day"]),
-            from_millis(row["ends_at"]),
-            Amount(row["nanos"], row["tokens"], row["runs"]),
-            Budget(ZoneInfo("UTC"), row["usd_per_day"], row["tokens_per_day"], row["runs_per_day"]),
-        )
-        for row in rows
-    }
+    ).fetchall()
+    months = _Months(db, now) if any(row[MONTH_LIMIT] is not None for row in rows) else None
+    found = {}
+    for row in rows:
+        scope, day = (row["kind"], row["name"]), date.fromisoformat(row["day"])
+        spent = Spent(Amount(row["nanos"], row["tokens"], row["runs"]), months.of(day, scope) if months else NO_USAGE)
+        budget = Budget(ZoneInfo("UTC"), *(row[key] for key in LIMITS))
+        found[scope] = SpentDay(day, from_millis(row["ends_at"]), spent, budget)
+    return found
+
+
+class _Months:
+    """What was spent in the months that may be the present one in some zone, for readers of many budgets."""
+
+    def __init__(self, db: sqlite3.Connection, now: datetime) -> None:
+        rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (f"{_yesterday(now)[:7]}-01",))
+        self._spent: dict[tuple[str, Scope], Amount] = {}
+        for day, kind, name, *amount in rows:
+            key = day[:7], (kind, name)
+            self._spent[key] = self._spent.get(key, NO_USAGE) + Amount(*amount)
+
+    def of(self, day: date, scope: Scope) -> Amount:
+        """What was spent in the month of this day."""
+        return self._spent.get((day.isoformat()[:7], scope), NO_USAGE)
 
 
 def spent_today(db: sqlite3.Connection, now: datetime, budgets: Mapping[Scope, Budget]) -> dict[Scope, SpentDay]:
@@ -176,11 +216,22 @@ def spent_today(db: sqlite3.Connection, now: datetime, budgets: Mapping[Scope, B
     rows = db.execute("select day, kind, name, nanos, tokens, runs from spend where day >= ?", (_yesterday(now),))
     spent = {(day, kind, name): Amount(*amount) for day, kind, name, *amount in rows}
     begun, found = days_in_progress(db, now), {}
+    months = _Months(db, now) if any(budget.usd_per_month is not None for budget in budgets.values()) else None
     for scope, budget in budgets.items():
         day = begun[scope].day if scope in begun else budget.local_day(now)
         ends_at = begun[scope].ends_at if scope in begun else budget.day_end(day)
-        found[scope] = SpentDay(day, ends_at, spent.get((day.isoformat(), *scope), Amount()), budget)
+        today = Spent(spent.get((day.isoformat(), *scope), NO_USAGE), months.of(day, scope) if months else NO_USAGE)
+        found[scope] = SpentDay(day, ends_at, today, budget)
     return found
+
+
+def budgets_in_use(db: sqlite3.Connection, now: datetime) -> dict[Scope, SpentDay]:
+    """The days in progress, and today of each other budget that has been used in this month and limits it."""
+    found = days_in_progress(db, now)
+    monthly = {scope: each for scope, (each, _) in budgets_in_force(db).items() if each.usd_per_month is not None}
+    rest = {scope: each for scope, each in monthly.items() if scope not in found}
+    used = {scope: today for scope, today in spent_today(db, now, rest).items() if today.spent.month.runs} if rest else {}
+    return found | used
 
 
 def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime]:
@@ -209,19 +260,16 @@ def days_near_today(db: sqlite3.Connection, now: datetime) -> list[BudgetDay]:
 def record_budget(tx: Transaction, budget_day: BudgetDay, budget: Budget) -> None:
     """Record the budget of a day, for readers that have no config."""
     tx.db.execute(
-        "update spend set ends_at = max(ends_at, ?), usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?"
+        "update spend set ends_at = max(ends_at, ?), usd_per_day = ?, tokens_per_day = ?, runs_per_day = ?, usd_per_month = ?"
         " where day = ? and kind = ? and name = ?",
-        (
-            to_millis(budget.day_end(budget_day.day)), budget.usd_per_day, budget.tokens_per_day, budget.runs_per_day,
-            *budget_day.key,
-        ),
-    )  # fmt: skip
+        (to_millis(budget.day_end(budget_day.day)), *budget.limits, *budget_day.key),
+    )
 
 
 def end_budget_day(tx: Transaction, budget_day: BudgetDay) -> None:
     """Remove the limits of a day that is not over, because it no longer has a budget. With a new budget, the same day goes on."""
     query = (
-        "update spend set usd_per_day = null, tokens_per_day = null, runs_per_day = null"
+        "update spend set usd_per_day = null, tokens_per_day = null, runs_per_day = null, usd_per_month = null"
         " where day = ? and kind = ? and name = ? and ends_at > ?"
     )
     tx.db.execute(query, (*budget_day.key, to_millis(tx.now)))

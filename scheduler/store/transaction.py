@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scheduler.model.budget import Amount
+from scheduler.model.budget import Amount, BudgetDay, Scope, Spent
 from scheduler.model.circuit import Breaker, Circuit
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
@@ -41,7 +41,8 @@ class Transaction:
     open_breakers: dict[Circuit, Breaker] | None = None
     failing_circuits: frozenset[Circuit] = frozenset()  # with a problem that is not settled; with `open_breakers`
     checked_items: dict[str, dict[str, datetime]] = field(default_factory=dict)  # of the agents whose runs are claimed next
-    unknown_usd: dict[tuple[str, str, str], tuple[Amount, float]] = field(default_factory=dict)  # by day; see spend.unknown_usd
+    unknown_usd: dict[tuple[str, BudgetDay], tuple[Spent, float]] = field(default_factory=dict)  # by limit: spend.unknown_usd
+    month_shares: dict[Scope, Amount] | None = None  # see spend.largest_shares
     clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 
     @classmethod

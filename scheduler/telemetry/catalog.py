@@ -169,12 +169,14 @@ READ: Mapping[str, Metric] = {
     ),
     "heartbeatd_breaker_open": Metric("1 while the circuit breaker of the whole provider is open.", "provider"),
     "heartbeatd_breaker_model_open": Metric("1 while the circuit breaker of this model is open.", "provider model"),
-    "heartbeatd_budget_used_ratio": Metric("The share of today's budget that is used.", "scope kind name budget"),
+    "heartbeatd_budget_used_ratio": Metric(
+        "The share of the budget of today, or of this month, that is used.", "scope kind name budget"
+    ),
     "heartbeatd_budget_exhausted": Metric(
-        "1 while runs are skipped because today's budget has no room for them.", "scope kind name budget"
+        "1 while runs are skipped because the budget of today, or of this month, has no room for them.", "scope kind name budget"
     ),
     "heartbeatd_budget_day_elapsed_ratio": Metric(
-        "The share of the budget's planned runs of today that have come due.", "scope kind name budget"
+        "The share of the budget's planned runs of today, or of this month, that have come due.", "scope kind name budget"
     ),
     "heartbeatd_outbox_pending": Metric("Messages that are still to be delivered.", "channel"),
     "heartbeatd_outbox_dead": Metric("Messages that could not be delivered and are not sent any more.", "channel"),

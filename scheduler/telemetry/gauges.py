@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cron.job import Job
 from heartbeat.spec import Heartbeat
-from scheduler.model import entry_schedule, local_days
-from scheduler.model.budget import ALL_ENTRIES, NO_USAGE, Amount, Budget, Scope
+from scheduler.model import entry_schedule
+from scheduler.model.budget import ALL_ENTRIES, LIMITS, NO_USAGE, Amount, Budget, Scope, Spent
 from scheduler.model.circuit import Circuit, required_circuits
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
@@ -28,7 +28,6 @@ DONE_STATE = "done"
 ONE_DAY = timedelta(days=1)
 SHARES_KEPT = timedelta(minutes=5)
 MAX_PLANNED_ENTRIES = 1000
-BUDGET_LIMITS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
 # The column of the entry's row that each gauge shows. A gauge is absent while its column is null.
 NUMBER_GAUGES = {"failures": "heartbeatd_consecutive_failures", "alerting": "heartbeatd_alerting"}
@@ -145,44 +144,47 @@ def read_budgets(
     plans: DayPlans,
     now: datetime,
 ) -> None:
-    """How much of today's budgets is used, with reservations for runs in progress, and how much of the day's plan has passed.
+    """How much of the budgets of today and of this month is used, with reservations for runs in progress, and how much of the
+    plan of the day or month has passed.
 
-    `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was today, and the
-    next run of the entry does not fit either. A budget of zero is left out.
+    `skipped_at` is when runs of an entry were last skipped because of a budget. A budget is exhausted if that was in this day or
+    month, and the next run of the entry does not fit either. A budget of zero is left out.
     """
     for scope, today in spend.spent_today(db, now, dict(_budgets_to_show(settings, wanted))).items():
-        budget, spent, day = today.budget, today.amount, local_days.whole_day(today.day, today.budget.zone)
-        shares = plans.shares(db, settings, scope, day, now)
+        budget = today.budget
         lacking = {
-            limit
+            (limit, at)
             for key, at in skipped_at.items()
-            if scope in (key, ALL_ENTRIES) and at >= day.begins
-            for limit in _lacking_limits(settings, key, budget, spent)
+            if scope in (key, ALL_ENTRIES)
+            for limit in _lacking_limits(settings, key, budget, today.spent)
         }
-        for key, used, bound in budget.usage_by_limit(spent):
+        for key, used, bound in budget.usage_by_limit(today.spent):
+            period = budget.period(key, today.day)
+            is_exhausted = any(limit == key and at >= period.begins for limit, at in lacking)
             values = ("all" if scope == ALL_ENTRIES else "entry", *scope, key)
             reading.show("heartbeatd_budget_used_ratio", used / bound, *values)
-            reading.show("heartbeatd_budget_exhausted", int(key in lacking), *values)
-            reading.show("heartbeatd_budget_day_elapsed_ratio", shares[key], *values)
+            reading.show("heartbeatd_budget_exhausted", int(is_exhausted), *values)
+            reading.show("heartbeatd_budget_day_elapsed_ratio", plans.shares(db, settings, scope, period, now)[key], *values)
 
 
 class DayPlans:
-    """How much of the planned runs of a budget's day have come due, each run with the most that it can use.
+    """How much of the planned runs of a budget's day or month have come due, each run with the most that it can use.
 
     The shares are kept for a few minutes, because a thousand schedules take a tenth of a second. With more entries than that,
-    the share is that of the day.
+    the share is that of the day or month.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Scope, tuple[datetime, dict[str, float]]] = {}
+        self._kept: dict[tuple[Scope, timedelta], tuple[datetime, dict[str, float]]] = {}
 
     def shares(self, db: sqlite3.Connection, settings: Settings, scope: Scope, day: LocalDay, now: datetime) -> dict[str, float]:
-        """The share of each limit of the budget of `scope`, from 0 to 1."""
-        known = self._kept.get(scope)
+        """The share of each limit of the budget of `scope` in a day or a month, from 0 to 1."""
+        key = scope, day.ends - day.begins
+        known = self._kept.get(key)
         if known is not None and timedelta() <= now - known[0] < SHARES_KEPT and known[0] >= day.begins:
             return known[1]
         found = self._planned_shares(db, settings, scope, day, now)
-        self._kept[scope] = (now, found)
+        self._kept[key] = (now, found)
         return found
 
     def _planned_shares(
@@ -190,7 +192,7 @@ class DayPlans:
     ) -> dict[str, float]:
         share_of_day = (now - day.begins) / (day.ends - day.begins)
         if len(settings.allowances) > MAX_PLANNED_ENTRIES:
-            return dict.fromkeys(BUDGET_LIMITS, share_of_day)
+            return dict.fromkeys(LIMITS, share_of_day)
         passed, planned = NO_USAGE, NO_USAGE
         for key, (text, anchor) in overviews.schedules_of_entries(db).items():
             allowance = settings.allowances.get((Kind(key[0]), key[1]))
@@ -202,21 +204,19 @@ class DayPlans:
             done_count, rest_count = done.count if done else 0, rest.count if rest else 0
             passed += _multiplied(allowance.max_usage, done_count)
             planned += _multiplied(allowance.max_usage, done_count + rest_count)
-        pairs = zip(
-            BUDGET_LIMITS, (passed.nanos, passed.tokens, passed.runs), (planned.nanos, planned.tokens, planned.runs), strict=True
-        )
-        return {limit: part / whole if whole else share_of_day for limit, part, whole in pairs}
+        pairs = {limit: (passed.of_limit(limit), planned.of_limit(limit)) for limit in LIMITS}
+        return {limit: part / whole if whole else share_of_day for limit, (part, whole) in pairs.items()}
 
 
 def _multiplied(usage: Amount, count: int) -> Amount:
     return Amount(usage.nanos * count, usage.tokens * count, usage.runs * count)
 
 
-def _lacking_limits(settings: Settings, key: EntryLabels, budget: Budget, spent: Amount) -> Iterator[str]:
+def _lacking_limits(settings: Settings, key: EntryLabels, budget: Budget, spent: Spent) -> Iterator[str]:
     """The limits of a budget into which another run of the entry does not fit."""
     allowance = settings.allowances.get((Kind(key[0]), key[1]))
     if allowance is not None:
-        yield from (limit for limit, used, bound in budget.usage_by_limit(spent + allowance.max_usage) if used > bound)
+        yield from budget.exceeded_limits(spent, allowance.max_usage)
 
 
 def _budgets_to_show(settings: Settings, wanted: Collection[EntryLabels]) -> Iterator[tuple[Scope, Budget]]:

@@ -39,7 +39,7 @@ def of_earlier_version(state: Path, *statements: str) -> None:
         after.execute("alter table entry add column flapping integer not null default 0")
         for column in ("config_problem text", "config_refused_at integer", "workers_problem text"):
             after.execute(f"alter table boot add column {column}")
-        after.execute("delete from _sqlite_migrations where name >= 'm024_problems'")
+        after.execute("delete from _sqlite_migrations where name between 'm024_problems' and 'm028_daemon_problems'")
         for statement in statements:
             after.execute(statement)
 

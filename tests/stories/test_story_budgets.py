@@ -539,7 +539,9 @@ def test_the_budget_day_of_an_agent_is_found_without_reading_those_of_others(mak
     world.run(minutes=1)
     db, steps = world.store.connection, list[int]()
     scope, budget = ("heartbeat", "ops"), Budget(world.plan().settings.zone, None, None, 1)
-    copy = "insert into spend select day, kind, ?, nanos, tokens, runs, ends_at, null, null, 1 from spend where name = 'ops'"
+    copy = (
+        "insert into spend select day, kind, ?, nanos, tokens, runs, ends_at, null, null, 1, null from spend where name = 'ops'"
+    )
     for others in (range(1), range(1, 500)):
         with world.store.transaction():
             db.executemany(copy, [(f"a{number}",) for number in others])

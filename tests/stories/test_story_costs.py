@@ -126,7 +126,7 @@ def test_the_messages_of_a_kept_session_are_a_part_of_the_prompt(make_world: Mak
 def test_the_share_of_each_agent_in_the_common_budget_is_its_actual_usage(make_world: MakeWorld) -> None:
     world = make_world(TEAM, scripts={"ops": cost_report(0.25), "lab": cost_report(0.02)})
     world.run(hours=1, minutes=1)
-    shares = spend.shares_of_day(world.store.connection, date(2026, 3, 2))
+    shares = spend.shares_of_period(world.store.connection, date(2026, 3, 2), "usd_per_day")
     assert shares == {("heartbeat", "ops"): Amount(500_000_000, 0, 2), ("heartbeat", "lab"): Amount(20_000_000, 0, 1)}
 
 
@@ -143,13 +143,13 @@ def test_the_budgets_in_force_are_recorded_with_the_entries_that_they_count(make
 
 def test_shares_of_earlier_weeks_are_deleted(make_world: MakeWorld) -> None:
     world = make_world(TEAM)
-    for _ in range(10):
+    for _ in range(11):
         world.run(hours=2)
-        world.downtime(hours=22)
+        world.downtime(days=3, hours=22)
     world.run(hours=2)
     days = [row[0] for row in world.store.connection.execute("select distinct day from budget_share order by day")]
     assert days[0] >= "2026-03-04"
-    assert days[-1] == "2026-03-12"
+    assert days[-1] == "2026-04-15"
 
 
 def fleet(budget: str) -> str:
@@ -297,6 +297,7 @@ def test_status_as_json_lists_what_each_budget_counts(make_world: MakeWorld) -> 
         "day": "2026-03-02",
         "timezone": "Asia/Kolkata",
         "ends_at": "2026-03-02T18:30:00Z",
+        "month_ends_at": "2026-03-31T18:30:00Z",
         "limits": {"usd_per_day": {"used": 0.35, "of": 1.0}},
         "untold_usd": 0.1,
         "counts": [{"kind": "heartbeat", "name": "ops"}, {"kind": "heartbeat", "name": "lab"}],

@@ -262,17 +262,20 @@ class Precheck(ConfigPart):
 
 
 class DayBudget(ConfigPart):
-    """The limits of one day."""
+    """The limits of one day, and of one month."""
 
     usd_per_day: OrUnset[types.UsdADay] = optional_key("Maximum cost. Each model needs an entry in `prices`.", "no limit")
     tokens_per_day: OrUnset[types.TokensADay] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
         "Maximum number of runs that call an agent, without retries.", "no limit"
     )
+    usd_per_month: OrUnset[types.UsdADay] = optional_key(
+        "Maximum cost in a calendar month. Each model needs a price, as for `usd_per_day`.", "no limit"
+    )
 
 
 class Budget(DayBudget):
-    """The limits of an entry in one day of its time zone."""
+    """The limits of an entry in one day and one month of its time zone."""
 
     usd_per_run: OrUnset[types.UsdARun] = optional_key(
         "Maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write your"
@@ -369,7 +372,7 @@ class EntryKeys(ConfigPart):
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),
-        "Daily limits. If `unlimited` is written, `check` does not warn that there is no budget.",
+        "Limits of a day, a month and a run. If `unlimited` is written, `check` does not warn that there is no budget.",
         written="unlimited",
         section="Budget",
         applies_to="prompt",
@@ -624,7 +627,7 @@ class Limits(ConfigPart):
     )
     shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
-        None, "Daily limits for all runs that call an agent, by the top-level time zone.", written="unlimited"
+        None, "Limits of a day and of a month for all runs that call an agent, by the top-level time zone.", written="unlimited"
     )
 
 

@@ -15,11 +15,10 @@ from scheduler.config.settings.config_node import ConfigNode
 from scheduler.config.settings.providers import Prices, price_line
 from scheduler.config.settings.runners import NO_RUNNER
 from scheduler.model import budget
-from scheduler.model.budget import Allowance, AttemptUsage, Budget
+from scheduler.model.budget import LIMITS, USD_LIMITS, Allowance, AttemptUsage, Budget
 from scheduler.model.outcome import Kind
 
 LEAST_PROMPT = 2000  # tokens, one per byte: the built-in instructions, the time and a short checklist
-DAY_KEYS = ("usd_per_day", "tokens_per_day", "runs_per_day")
 
 Problems = Iterator[tuple[str, str]]
 """Each error with the key of the budget that it is about; an empty key is the budget as a whole."""
@@ -46,7 +45,7 @@ class Budgets:
             return
         usd, tokens = (part.usd_per_run, part.tokens_per_run) if part else (None, None)
         attempt = budget.attempt_usage(agent, self._prices.by_model, usd, tokens)
-        own = day_budget(part, zone) if part else None
+        own = budget_of_days(part, zone) if part else None
         bounds = EntryLimits(own, self._shared, attempt, kind.label_of(name))
         self.unlimited[kind] += bool(attempt.model_calls and part and not bounds.has_day_limit)
         if not bounds.has_limit:  # as most entries: of a large config, the checks would take a tenth of the time
@@ -59,10 +58,10 @@ class Budgets:
         self.allowances[kind, name] = bounds.build_allowance()
 
 
-def day_budget(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
-    """The limits of a day in `zone`; None if the part sets none."""
-    limits = part.usd_per_day, part.tokens_per_day, part.runs_per_day
-    return None if limits == (None, None, None) else Budget(zone, *limits)
+def budget_of_days(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
+    """The limits of a day and of a month in `zone`; None if the part sets none."""
+    found = Budget(zone, part.usd_per_day, part.tokens_per_day, part.runs_per_day, part.usd_per_month)
+    return found if any(limit is not None for limit in found.limits) else None
 
 
 def limit_prompt(attempt: AttemptUsage) -> AttemptUsage:
@@ -105,7 +104,7 @@ class EntryLimits:
 
     @property
     def has_day_limit(self) -> bool:
-        """Whether a budget limits its days."""
+        """Whether a budget limits its days or months."""
         return self.own is not None or self.shared is not None
 
     @property
@@ -119,33 +118,38 @@ class EntryLimits:
 
     def build_allowance(self) -> Allowance:
         attempt = self.attempt
-        counted = any(True for _ in self._day_limits("usd_per_day", "tokens_per_day")) or self._has_run_limit
+        counted = any(True for _ in self._limits(*USD_LIMITS, "tokens_per_day")) or self._has_run_limit
         room = attempt.input_tokens if counted and attempt.model_calls else None
         turns = attempt.turn_budget if counted else None
         return Allowance(self.own, self.shared, attempt.max_usage, room, attempt.usd_per_run, attempt.tokens_per_run, turns)
 
     def find_errors(self) -> Problems:
         """Limits that cannot be enforced: without a price, without known usage, or too low for a single run."""
-        usd_by = [prefix for prefix, _ in self._day_limits("usd_per_day")]
+        usd_by = [f"{prefix}{key}" for prefix, key, _ in self._limits(*USD_LIMITS)]
         yield from self._check_prices(usd_by)
         yield from self._check_known_usage(usd_by)
         yield from self._check_day_size()
 
     def find_unreachable_limits(self) -> Problems:
         """Limits of the entry that can never be reached, because a limit for all entries is lower."""
-        for key in DAY_KEYS if self.own and self.shared else ():
+        for key in LIMITS if self.own and self.shared else ():
             own, shared = getattr(self.own, key), getattr(self.shared, key)
             if own is not None and shared is not None and own > shared:
                 yield f"limits.budget.{key} is {format_limit(shared)} and is reached first; write that or less", key
+        if self.own and self.own.usd_per_day and self.own.usd_per_month and self.own.usd_per_day > self.own.usd_per_month:
+            yield (
+                f"usd_per_month is {format_limit(self.own.usd_per_month)} and is reached first; write that or less",
+                "usd_per_day",
+            )
 
-    def _day_limits(self, *keys: str) -> Iterator[tuple[str, float]]:
-        """The value of each of these limits that is set, with the path of its budget as a prefix."""
+    def _limits(self, *keys: str) -> Iterator[tuple[str, str, float]]:
+        """The path of the budget as a prefix, the key and the value of each of these limits that is set."""
         for shares, prefix in ((self.own, ""), (self.shared, "limits.budget.")):
-            values = (getattr(shares, key, None) for key in keys)
-            yield from ((prefix, value) for value in values if value is not None)
+            values = ((key, getattr(shares, key, None)) for key in keys)
+            yield from ((prefix, key, value) for key, value in values if value is not None)
 
     def _check_prices(self, usd_by: list[str]) -> Problems:
-        name = f"{usd_by[0]}usd_per_day" if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
+        name = usd_by[0] if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
         for question in self.attempt.model_calls if name else ():
             if not question.priced:
                 problem = f"{name} cannot be enforced, because {json.dumps(question.model)} has no price"
@@ -157,25 +161,25 @@ class EntryLimits:
             return
         if usd_by and attempt.usd_per_run is None:
             write = "write budget: {usd_per_run: 0.10}, the maximum cost of one attempt, or 0 if it costs nothing"
-            yield f"{usd_by[0]}usd_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
+            yield f"{usd_by[0]} cannot be enforced, because the usage of its runner is unknown; {write}", ""
         if attempt.tokens_per_run is not None:
             write = "write usd_per_run instead, the maximum cost of one attempt"
             yield f"tokens_per_run cannot be enforced, because the usage of its runner is unknown; {write}", "tokens_per_run"
-        for prefix, _ in self._day_limits("tokens_per_day"):
+        for prefix, _, _ in self._limits("tokens_per_day"):
             write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"
             yield f"{prefix}tokens_per_day cannot be enforced, because the usage of its runner is unknown; {write}", ""
 
     def _check_day_size(self) -> Problems:
         most = self.attempt.max_usage
-        for prefix, bound in self._day_limits("usd_per_day") if self.attempt.priced else ():
+        for prefix, key, bound in self._limits(*USD_LIMITS) if self.attempt.priced else ():
             if most.usd > bound:
                 takes = f"{self._attempt_text} may cost {round_usd_up(most.usd)} USD{self._explain_tokens()}"
-                yield from _day_too_small(prefix, "usd_per_day", takes, round_usd_up(most.usd), "usd_per_run")
-        for prefix, bound in self._day_limits("tokens_per_day"):
+                yield from _day_too_small(prefix, key, takes, round_usd_up(most.usd), "usd_per_run")
+        for prefix, key, bound in self._limits("tokens_per_day"):
             if most.tokens > bound:
                 needed = f"{self._attempt_text} may use {most.tokens:,} tokens{self._explain_tokens()}"
                 lower = "tokens_per_run" if self._turns > 1 else "max_input_tokens"
-                yield from _day_too_small(prefix, "tokens_per_day", needed, str(most.tokens), lower)
+                yield from _day_too_small(prefix, key, needed, str(most.tokens), lower)
 
     @property
     def _attempt_text(self) -> str:

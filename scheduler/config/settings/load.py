@@ -175,7 +175,7 @@ def _report(found: Iterable[Fault], context: ConfigContext, *, is_error: bool) -
 
 
 def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
-    budget = budgets.day_budget(part.budget, zone) if part.budget else None
+    budget = budgets.budget_of_days(part.budget, zone) if part.budget else None
     carried = carried_keys(part, Limits, ("wake_flood", "budget"))
     return Limits(**carried, wake_flood=WakeRate(*part.wake_flood), budget=budget)
 
