@@ -56,7 +56,7 @@ FAULTS = [
     (TOOL, "{}", "config.yaml:15:5: agents.tool.heartbeat.budget: limits.budget.usd_per_day cannot be enforced, because the usage of its runner is unknown; write budget: {usd_per_run: 0.10}, the maximum cost of one attempt, or 0 if it costs nothing"),
     (TOOL, "{budget: {usd_per_day: 0.01, usd_per_run: 0.02}}", "config.yaml:15:39: agents.tool.heartbeat.budget.usd_per_day: one attempt of agent/tool may cost 0.02 USD; write 0.02 or more, or a smaller usd_per_run"),
     (TOOL, "{budget: {tokens_per_day: 1m, usd_per_run: 0.02}}", "config.yaml:15:17: agents.tool.heartbeat.budget: tokens_per_day cannot be enforced, because the usage of its runner is unknown; write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"),
-    (BUDGET, "budget: {usd_per_month: 0.05}", "config.yaml:12:29: agents.ops.heartbeat.budget.usd_per_month: one attempt of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
+    (BUDGET, "budget: {usd_per_month: 0.05}", "config.yaml:12:31: agents.ops.heartbeat.budget.usd_per_month: one attempt of agent/ops with \"claude-haiku-5-5\" may cost 0.0725 USD (50,000 tokens in, 2,000 out); write 0.0725 or more, or a smaller usd_per_run"),
     (LIMITS, "limits: {budget: {usd_per_run: 1}}", 'config.yaml:2:19: limits.budget.usd_per_run: unknown key here; it belongs under cron.NAME.budget or agents.NAME.heartbeat.budget'),
 ]
 
