@@ -66,6 +66,7 @@ class _Action:
     strip_reasoning: bool = True
     retries: int = 0
     rerun_after_crash: bool = False
+    postcheck: object | None = None  # what shows that its work was done, for heartbeat/postcheck.py
 
 
 @dataclass(frozen=True, kw_only=True)

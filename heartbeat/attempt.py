@@ -10,7 +10,7 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 
-from heartbeat import checklist, findings, precheck, verdict
+from heartbeat import checklist, findings, postcheck, precheck, verdict
 from heartbeat.checklist_file import FileProblem, read_file, why_unreadable
 from heartbeat.checks import (
     Situation,
@@ -22,6 +22,7 @@ from heartbeat.checks import (
 )
 from heartbeat.decision import decision_prompt
 from heartbeat.evidence import Answers, Look, read_lines
+from heartbeat.postcheck import WorkPlace
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.prompt import (
     NO_MEMORY,
@@ -34,7 +35,7 @@ from heartbeat.prompt import (
     prompt_meta,
     task_meta,
 )
-from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, SentPrompt
+from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, Reason, SentPrompt
 from heartbeat.runners import Action, AgentRequest, Answer, Call, Decision, Failure, Resources, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.tool_loop import TurnUsage
@@ -44,6 +45,7 @@ from heartbeat.spec import (
     Decide,
     Heartbeat,
     ModelRunner,
+    Postcheck,
     PromptLimit,
     PythonRunner,
     Runner,
@@ -88,6 +90,7 @@ class Task:
     agent: Agent
     timeout: timedelta
     classify: Callable[[Answer], AttemptResult]
+    postcheck: Postcheck | None = None
 
 
 async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> AttemptResult:
@@ -98,19 +101,27 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     3. Compose the prompt, and check its length.
     4. Let a model decide whether there is anything to do, if the heartbeat asks for that.
     5. Call the agent and classify its answer. If the answer is incomplete, ask again.
+    6. Check whether the work was done, if the heartbeat or the task has a postcheck.
     """
-    kind = _TaskAttempt if isinstance(work, Task) else _HeartbeatAttempt
-    return await kind(work, given, resources, elapsed).run()  # type: ignore[arg-type]  # each kind gets its own work
+    kind, agent = (_TaskAttempt, work.agent) if isinstance(work, Task) else (_HeartbeatAttempt, work)
+    result = await kind(work, given, resources, elapsed).run()  # type: ignore[arg-type]  # each kind gets its own work
+    place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, given.facts.now + elapsed())
+    return await postcheck.verify(result, work.postcheck, place, resources)
 
 
 class _Attempt:
     """What the attempts of heartbeats and tasks have in common."""
 
     def __init__(
-        self, agent: Heartbeat | Agent, timeout: timedelta, given: Given, resources: Resources, elapsed: Elapsed
+        self,
+        agent: Heartbeat | Agent,
+        work: Heartbeat | Task,
+        given: Given,
+        resources: Resources,
+        elapsed: Elapsed,
     ) -> None:
         self.agent = agent
-        self.timeout = timeout
+        self.timeout = work.timeout - work.postcheck.timeout if work.postcheck else work.timeout
         self.given = given
         self.resources = resources
         self.elapsed = elapsed
@@ -208,7 +219,7 @@ class _TaskAttempt(_Attempt):
     """One attempt of a task. Its checks are those of a heartbeat that concern the agent itself."""
 
     def __init__(self, task: Task, given: Given, resources: Resources, elapsed: Elapsed) -> None:
-        super().__init__(task.agent, task.timeout, given, resources, elapsed)
+        super().__init__(task.agent, task, given, resources, elapsed)
         self.task = task
 
     async def run(self) -> AttemptResult:
@@ -250,7 +261,7 @@ class _HeartbeatAttempt(_Attempt):
     situation: Situation  # is read first
 
     def __init__(self, spec: Heartbeat, given: Given, resources: Resources, elapsed: Elapsed) -> None:
-        super().__init__(spec, spec.timeout, given, resources, elapsed)
+        super().__init__(spec, spec, given, resources, elapsed)
         self.spec = spec
 
     async def run(self) -> AttemptResult:
@@ -442,7 +453,10 @@ def classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
         suppression, message = None, judged.text or verdict.OK_TOKEN
     noted = None if message is None else verdict.with_cut_note(message, truncated=truncated)
     outcome = Outcome.ALERT if is_alert else Outcome.OK
-    return AttemptResult(outcome, suppression=suppression, text=text, message=noted, truncated=truncated, report=report)
+    result = AttemptResult(outcome, suppression=suppression, text=text, message=noted, truncated=truncated, report=report)
+    if report is not None and report.failed:
+        return result.as_failure(Reason.REPORTED_FAILURE, report.failed, transient=True)
+    return result
 
 
 def result_without_text(runner: Runner, answer: Answer, content: str) -> AttemptResult | None:

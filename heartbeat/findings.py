@@ -67,6 +67,10 @@ TOOL_SCHEMA: Mapping[str, object] = {
             "type": "string",
             "description": "Only if the checklist asks for a text, such as a summary: that text. Otherwise empty.",
         },
+        "failed": {
+            "type": "string",
+            "description": "Only if you could not do the work of this run at all: the reason. Otherwise empty.",
+        },
     },
     "required": ["findings"],
     "additionalProperties": False,
@@ -104,7 +108,7 @@ class Report:
 
     `text` is a text that the checklist asked for, and that has no key. `loose` is other text around the lines with keys: it is
     sent only together with a finding. `dropped` counts the findings above the limit. `unconfirmed` are findings that the agent
-    did not say again when it was asked.
+    did not say again when it was asked. `failed` is why the agent could not do its work, empty if it could.
     """
 
     findings: tuple[Finding, ...]
@@ -112,10 +116,12 @@ class Report:
     loose: str = ""
     dropped: int = 0
     unconfirmed: tuple[Finding, ...] = ()
+    failed: str = ""
 
     def __str__(self) -> str:
         """The answer as plain text, for the run record."""
-        return "\n".join(part for part in (self.text, self.loose, *(finding.line for finding in self.findings)) if part)
+        failed = f"failed: {self.failed}" if self.failed else ""
+        return "\n".join(part for part in (failed, self.text, self.loose, *(finding.line for finding in self.findings)) if part)
 
 
 class InvalidFindings(ValueError):
@@ -137,6 +143,9 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
     for _ in range(2):  # some servers encode the arguments twice
         given = _parse_json_text(given, is_cut=is_cut) if isinstance(given, str) else given
     found = given.get("findings") if isinstance(given, Mapping) else given
+    failed = _reported_failure(given)
+    if found is None and failed:
+        found = ()
     if isinstance(found, str):
         found = _parse_json_text(found, is_cut=is_cut)
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
@@ -146,7 +155,8 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
     text = (given.get("requested_text") or given.get("text")) if isinstance(given, Mapping) else None
     words = _clean_text(text, None) if isinstance(text, str) and not is_ok_token(text) else ""
     if not found:
-        return (_read_lines(words) if words else None) or Report((), words)
+        report = (_read_lines(words) if words else None) or Report((), words)
+        return replace(report, failed=failed) if failed else report
     parsed = [finding for each in found[:MAX_FINDINGS] if (finding := _parse_finding(each)) is not None]
     if not parsed:
         raise InvalidFindings("none of the findings has a key or a text")
@@ -155,6 +165,7 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
         tuple(finding for finding in parsed if finding.key),
         "\n".join(part for part in (words, *keyless) if part),
         dropped=max(0, len(found) - MAX_FINDINGS),
+        failed=failed,
     )
     return _within_size(report)
 
@@ -167,8 +178,15 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         "\n".join(report.text for report in reports if report.text),
         "\n".join(report.loose for report in reports if report.loose),
         sum(report.dropped for report in reports) + max(0, len(findings) - MAX_FINDINGS),
+        failed=next((report.failed for report in reports if report.failed), ""),
     )
     return _within_size(merged)
+
+
+def _reported_failure(given: object) -> str:
+    """Why the agent could not do its work; empty if it does not say so."""
+    reason = given.get("failed") if isinstance(given, Mapping) else None
+    return _clean_text(reason) if isinstance(reason, str) else ""
 
 
 def with_text_around(report: Report, text: str) -> Report:
@@ -372,7 +390,8 @@ def _read_cut_json(answer: str) -> Report | None:
 
 def _report_from_json(value: object) -> Report | None:
     is_list = isinstance(value, list) and all(isinstance(each, dict) and "key" in each for each in value)
-    if not is_list and not (isinstance(value, dict) and isinstance(value.get("findings"), list)):
+    is_failure = isinstance(value, dict) and value.keys() <= {"failed", "text"} and bool(_reported_failure(value))
+    if not is_list and not is_failure and not (isinstance(value, dict) and isinstance(value.get("findings"), list)):
         return None
     try:
         return parse_report(value)

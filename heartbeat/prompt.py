@@ -41,7 +41,8 @@ critical, and [disk:/var] resolved when it is over. Use the same key at every ru
 _FINDING_RULES = """\
 Never leave the list empty if a check failed or could not be done: report that as a finding. Report one finding for each cause, \
 with a short key such as disk:/var. Use the same key at every run, without figures or times in it. If the checklist asks for a \
-text, such as a summary, write it into the field requested_text, and leave that field out otherwise."""
+text, such as a summary, write it into the field requested_text, and leave that field out otherwise. If you could \
+not do the work at all, write the reason into the field failed."""
 _TOOL_RULES = f"""\
 Answer by calling the tool {TOOL_NAME} once. If nothing needs attention, call it with an empty list of findings. (Without the \
 tool, answer with {OK_TOKEN} alone if nothing needs attention.) {_FINDING_RULES}"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -42,6 +42,8 @@ class Reason(StrEnum):
     CRASH_COUNT = "crash_count"
     CHILD_MAY_STILL_RUN = "child_may_still_run"
     NO_RESULT = "no_result"
+    POSTCHECK = "postcheck"
+    REPORTED_FAILURE = "reported_failure"
 
 
 UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an attempt that never called its model
@@ -82,6 +84,19 @@ class AttemptResult:
     truncated: bool = False  # the answer was cut at a token limit
     report: Report | None = None  # the findings of the answer, None if it has none
     findings: tuple[Mapping[str, object], ...] = ()  # what happened to each when the run was closed
+
+    def as_failure(self, reason: Reason, error: str, *, transient: bool) -> AttemptResult:
+        """The result of a run that has an answer, and has failed nevertheless. What the agent has found is still delivered."""
+        message = self.message if self.outcome is Outcome.ALERT else None
+        return replace(
+            self,
+            outcome=Outcome.FAILED,
+            reason=reason,
+            error=error,
+            transient=transient,
+            message=message,
+            suppression=self.suppression if self.report else None,
+        )
 
     @property
     def is_complete_answer(self) -> bool:

@@ -187,6 +187,22 @@ class Precheck:
     confirm: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Postcheck:
+    """What shows that the work of a run was done: a shell command that succeeds, or a file, or both.
+
+    The file must have been changed within `fresher_than`, and with `not_empty` it has content. With `retry` a run without proof
+    has a further attempt, as `retries` says.
+    """
+
+    command: str | None
+    file: str | None
+    fresher_than: timedelta | None
+    not_empty: bool
+    timeout: timedelta
+    retry: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Timing:
     """When a heartbeat runs."""
@@ -216,6 +232,7 @@ class _Calls:
     ask_again: int = 0  # further calls of a run at most, if its answer is incomplete
     strip_reasoning: bool = True
     precheck: Precheck | None = None
+    postcheck: Postcheck | None = None
     decide: Decide | None = None
 
     @property

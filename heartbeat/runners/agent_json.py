@@ -66,8 +66,9 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
 
     A mapping must have `text`, or a list of `findings`, or `error` (then the answer is a failure of the class `failed`), or
     `later: true`. If there are `findings`, `text` is a text that has no key. The mapping may also have `model`, `tokens` (`input
-    output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`. Raises CallError
-    for a value of another type and for a text that is too large.
+    output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`. With `failed`, a
+    text, the answer says why its work could not be done, and may have findings. Raises CallError for a value of another type and
+    for a text that is too large.
     """
     if value is None or isinstance(value, str):
         return Answer(text=check_answer_text(value or ""))
@@ -81,9 +82,9 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
         return replace(spent, failure=failed, error=redacted_line(f"the agent failed: {message}", redactor), transient=True)
     if value.get("later") is True:
         return replace(spent, later=True)
-    if value.get("findings") is not None:
+    if value.get("findings") is not None or isinstance(value.get("failed"), str):
         try:
-            report = parse_report({"findings": value["findings"], "text": text if isinstance(text, str) else None})
+            report = parse_report({**value, "text": text if isinstance(text, str) else None})
         except InvalidFindings as why:
             error = f"answered with findings that cannot be read: {why}"
             return replace(spent, failure=Failure.BAD_ANSWER, error=error, truncated=is_truncated(value))

@@ -146,13 +146,18 @@ def _report_text(report: Event) -> str | None:
 
 
 def _report_findings(report: Event, redactor: Redactor) -> Report | None:
-    """The findings and the text beside them, redacted. None if there is no list of findings, or if nothing in it can be read."""
-    found = report.get("findings")
-    if not isinstance(found, list):
+    """The findings, why the agent could not do its work, and the text beside them, redacted.
+
+    None if there is neither a list of findings nor a text `failed`, or if nothing in the list can be read.
+    """
+    found, failed = report.get("findings"), report.get("failed")
+    if not isinstance(found, list) and not (isinstance(failed, str) and failed.strip()):
         return None
+    given = {"findings": found if isinstance(found, list) else [], "failed": failed}
     try:
         return findings.parse_report(
-            {"findings": _redact_data(found, redactor), "text": redactor.redact(_report_text(report) or "")}
+            {name: _redact_data(part, redactor) for name, part in given.items()}
+            | {"text": redactor.redact(_report_text(report) or "")}
         )
     except InvalidFindings:
         return None

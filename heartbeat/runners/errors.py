@@ -160,10 +160,13 @@ def too_large_error(ended: ProcessResult, redactor: Redactor) -> CallError:
     return CallError(Failure.BAD_ANSWER, add_stderr(f"the answer is larger than {MAX_ANSWER} bytes", ended, redactor))
 
 
-def describe_failure(ended: ProcessResult, redactor: Redactor, timed_out: str, *, shell_folder: Path | None = None) -> str | None:
+def describe_failure(
+    ended: ProcessResult, redactor: Redactor, timed_out: str, *, shell_folder: Path | None = None, with_output: bool = False
+) -> str | None:
     """Why a program failed, with the end of its standard error; None if it succeeded. `timed_out` says so for its time limit.
 
     `shell_folder` is where a shell has run it. The exit code of the shell then says why it could not start a program.
+    `with_output`: the error has the end of its standard output too.
     """
     problem = timed_out if ended.timed_out else ended.problem
     if problem is None and ended.exit_code == 0:
@@ -172,7 +175,7 @@ def describe_failure(ended: ProcessResult, redactor: Redactor, timed_out: str, *
         problem = f"exit code {ended.exit_code}"
         if shell_folder is not None and ended.exit_code in _SHELL_ERRORS:
             problem = f"{problem} ({_SHELL_ERRORS[ended.exit_code]}, in {shell_folder})"
-    return add_stderr(problem, ended, redactor)
+    return _add_last_lines(problem, ended, redactor) if with_output else add_stderr(problem, ended, redactor)
 
 
 def add_stderr(error: str, ended: ProcessResult, redactor: Redactor) -> str:

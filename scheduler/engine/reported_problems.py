@@ -87,8 +87,8 @@ def plan_update(
     """
     spec = claim.entry.spec
     lines = lines_of_precheck(result)
-    has_looked = result.outcome in ANSWERED or lines is not None
     has_findings = result.report is not None and bool(result.report.findings)
+    has_looked = result.outcome in ANSWERED or lines is not None or has_findings
     if not isinstance(spec, Heartbeat) or not has_looked or not (before.reported or has_findings):
         return None
     known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(spec.name))}

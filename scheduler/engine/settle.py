@@ -208,7 +208,8 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     4. The entry row gets what the run has seen, and its outcome: failures in a row, the last success.
     """
     entry = claim.entry
-    if result.outcome in FAILURES and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
+    has_answered = result.reason in (Reason.POSTCHECK, Reason.REPORTED_FAILURE) and entry.kind is Kind.HEARTBEAT
+    if result.outcome in FAILURES and not has_answered and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
     may_send = bool(result.message or result.report or (before.reported and entry.kind is Kind.HEARTBEAT))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()

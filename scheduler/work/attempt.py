@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from cron.job import Job, job_process
 from heartbeat import attempt as agent_attempts
-from heartbeat import verdict
+from heartbeat import postcheck, verdict
 from heartbeat.attempt import AGENT_CHECKS, Elapsed, Given, Task, read_situation, result_without_text
 from heartbeat.checks import check_results, late_checks
+from heartbeat.postcheck import WorkPlace
 from heartbeat.prompt import PromptFacts, PromptWake
 from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
 from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Agent, Heartbeat, Postcheck
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Skip
+from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Reason, Skip
 from scheduler.model.wake import interleave_senders
 from scheduler.work.plan import HeartbeatEntry, JobEntry
 
@@ -29,10 +30,11 @@ async def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> Attem
         case HeartbeatEntry(spec=spec):
             return await agent_attempts.attempt(spec, _given(claim, spec), resources, elapsed)
         case JobEntry(spec=job, agent=Agent() as agent) as entry:
-            task = Task(job.name, job.prompt or "", agent, job.timeout, lambda answer: classify_answer(entry, answer))
+            check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
+            task = Task(job.name, job.prompt or "", agent, job.timeout, lambda answer: classify_answer(entry, answer), check)
             return _with_failure_message(job, await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed))
         case JobEntry(spec=job):
-            return await _run_command(job, resources)
+            return await _run_command(job, claim, resources, elapsed)
     raise TypeError(f"{type(claim.entry).__name__} is no kind of entry")
 
 
@@ -60,6 +62,8 @@ def classify_answer(entry: Entry, answer: Answer) -> AttemptResult:
     content = verdict.without_reasoning(text, strip_reasoning=entry.spec.strip_reasoning, truncated=truncated).strip()
     if agent and (failed := result_without_text(agent.runner, answer, content)) is not None:
         return failed
+    if answer.report is not None and answer.report.failed:
+        return result.as_failure(Reason.REPORTED_FAILURE, answer.report.failed, transient=True)
     if agent and agent.ok_match and answer.report is None:
         judged = verdict.judge_for(agent, content, truncated=truncated)
         if judged.outcome == "ok":
@@ -103,16 +107,23 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
     )
 
 
-async def _run_command(job: Job, resources: Resources) -> AttemptResult:
-    """One attempt of a job with a command. A job without one only wakes agents.
+async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
+    """One attempt of a job with a command, and its postcheck. A job without a command only wakes agents.
 
     The secrets in its `env` are redacted in its output.
     """
-    if job.command is None:
-        return AttemptResult(Outcome.OK)
-    child = job_process(job, {})
-    process = await resources.start(child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True)
-    return _command_result(job, process, redactor_for_env(job.env))
+    check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
+    redactor, result = redactor_for_env(job.env), AttemptResult(Outcome.OK)
+    if job.command is not None:
+        child = job_process(job, {})
+        most = job.timeout - check.timeout if check else None
+        process = await resources.start(
+            child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True, timeout=most
+        )
+        result = _command_result(job, process, redactor)
+    place = WorkPlace(job.workdir, job.env, claim.run.started_at + elapsed(), redactor)
+    verified = await postcheck.verify(result, check, place, resources)
+    return result if verified is result else _with_failure_message(job, verified)
 
 
 def _command_result(job: Job, process: ProcessResult, redactor: Redactor) -> AttemptResult:

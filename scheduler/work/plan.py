@@ -164,7 +164,10 @@ class JobEntry(Entry):
         if not wakes_after(self.spec, result.outcome is Outcome.OK):
             return ()
         output = self.answer_text(result) if self.agent else result.text
-        text = format_wake_text(self.spec, result.outcome, result.exit_code, output or result.error or "")
+        printed = output or result.error or ""
+        if output and result.reason is Reason.POSTCHECK:
+            printed = f"{output.rstrip()}\npostcheck: {result.error}"
+        text = format_wake_text(self.spec, result.outcome, result.exit_code, printed)
         urgent = self.spec.wake_mode == "now"
         return tuple(
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=result.outcome, urgent=urgent)

@@ -174,6 +174,7 @@ class World:
     start: str = "2026-03-02 08:00"
     scripts: dict[str, Script] = field(default_factory=dict)
     prechecks: dict[str, Script] = field(default_factory=dict)
+    postchecks: dict[str, Script] = field(default_factory=dict)
     send: Callable[[Delivery], DeliveryResult | Delayed] = lambda _: DeliveryResult("delivered")
     environ: dict[str, str] = field(default_factory=dict)
     reserve: int = 4096  # bytes; hardly any test needs the full reserve
@@ -412,7 +413,10 @@ class World:
         ) -> ProcessResult:  # fmt: skip
             nonlocal duration, elapsed
             call = AgentCall(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.monotonic)
-            if timeout:  # only prechecks have a timeout here
+            check, proof = claim.entry.precheck, claim.entry.spec.postcheck
+            if proof is not None and argv[-1] == proof.command:
+                return _process_result(self.postchecks[call.name](call))
+            if check is not None and argv[-1] == check.command:
                 self.precheck_calls.append(call)
                 printed = self.prechecks[call.name](call)
                 if isinstance(printed, Delayed):

@@ -261,6 +261,33 @@ class Precheck(ConfigPart):
     )
 
 
+class Postcheck(ConfigPart):
+    """What shows after a run that its work was done. Otherwise the run has failed."""
+
+    text_key = "command"
+
+    command: OrUnset[types.Text] = optional_key(
+        "A shell command that must succeed. It runs in the workspace, or in the `workdir` of a job with a command, and reads the"
+        " answer from stdin.",
+        "required without `file`",
+    )
+    file: OrUnset[types.Text] = optional_key("A file that must exist: a path from the same folder.", "required without `command`")
+    fresher_than: OrUnset[types.PositiveDuration] = optional_key("The file must have been changed within this time.", "no limit")
+    not_empty: bool = key(False, "With `true`, the file must have content.")
+    retry: bool = key(False, "With `true`, a run whose work was not done is tried again, as `retries` says.")
+    timeout: OrUnset[types.PositiveDuration] = optional_key(
+        "Timeout of the command. The run has so much less time.", "a quarter of the timeout of the attempt, at most 30s"
+    )
+
+    @model_validator(mode="after")
+    def _has_something_to_check(self) -> Self:
+        if self.command is None and self.file is None:
+            raise ValueError("nothing is checked; write command: ./report-exists.sh, or file: report.md")
+        if self.file is None and (self.fresher_than is not None or self.not_empty):
+            raise ValueError("fresher_than and not_empty are about a file, and none is named; write file: report.md too")
+        return self
+
+
 class DayBudget(ConfigPart):
     """The limits of one day, and of one month."""
 
@@ -353,6 +380,12 @@ class EntryKeys(ConfigPart):
         section="Checklist and context",
         file_only=True,
         applies_to="prompt",
+    )
+    postcheck: Annotated[Postcheck | None, MapOr("none", "command")] = key(
+        None,
+        "What shows after a run that its work was done.",
+        section="Checklist and context",
+        file_only=True,
     )
     async_timeout: types.DurationUpToADay = key(
         timedelta(hours=1),

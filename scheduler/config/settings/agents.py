@@ -31,6 +31,7 @@ ASYNC_RUNNERS = ("http", "python")
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
 COMPUTED_KEYS = (
     "enabled", "interval", "stagger", "model", "effort", "precheck", "decide", "session_keep", "answer", "ask_again", "deliver",
+    "postcheck",
 )  # fmt: skip
 ALWAYS = Hours()
 MISSING_INTERVAL = (

@@ -15,7 +15,7 @@ from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import Effort, Precheck
+from heartbeat.spec import Effort, Postcheck, Precheck
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
@@ -60,6 +60,7 @@ def build_shared_fields(
         "problems_after": part.problems.after,
         "problems_remind": part.problems.remind,
         "pause_after": part.problems.pause_after,
+        "postcheck": _build_postcheck(part.postcheck, part.timeout, part.precheck, node),
         "problems_deliver": _choose_problem_channels(part.problems, deliver, node, speaks=speaks),
     }
 
@@ -188,6 +189,20 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
         max_age=unchanged.max_age if unchanged.skip else None,
         confirm=part.confirm,
     )
+
+
+def _build_postcheck(
+    part: models.Postcheck | None, most: timedelta, precheck: models.Precheck | None, node: ConfigNode
+) -> Postcheck | None:
+    """Build a checked postcheck. `most` is the timeout of the whole attempt, of which it takes its time."""
+    if part is None:
+        return None
+    timeout = part.timeout or min(most / 4, LONGEST_PRECHECK)
+    before = (precheck.timeout if precheck else None) or NO_TIME
+    if timeout + before >= most:
+        wrong = f"{format_duration(timeout)} leaves the run no time"
+        node.add_error(f"{wrong}; write less than the whole timeout of {format_duration(most)}", "postcheck", "timeout")
+    return Postcheck(part.command, part.file, part.fresher_than, part.not_empty, timeout, part.retry)
 
 
 def _check_unused_keys(unchanged: models.Unchanged, node: ConfigNode) -> None:

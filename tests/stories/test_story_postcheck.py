@@ -1,0 +1,178 @@
+"""Proof that the work of a run was done (`postcheck`), and agents that say that they could not do it, end to end."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from servers.messages import Models, message, tool
+from servers.scripted import Act, reply
+from test_story_breakers import KEY, fleet
+from test_story_explain import records_of
+from test_story_slots import agent, job
+from world import QUIET, AgentCall, MakeWorld, World
+
+from heartbeat.runners import ProcessResult
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.insight.explanation import explain_all
+
+REPORT = "{file: report.md, fresher_than: 24h, not_empty: true}"
+
+
+def findings_answer(given: dict[str, object]) -> Act:
+    """A model reports this by its tool."""
+    return reply(message(tool("report_findings", given), stop_reason="tool_use"))
+
+
+def write_report(folder: Path, text: str, now: datetime) -> None:
+    """Write the report, as an agent does at this time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.md").write_text(text, "utf-8")
+    os.utime(folder / "report.md", (now.timestamp(), now.timestamp()))
+
+
+def failures(world: World, name: str) -> list[str | None]:
+    """The reason and the error of each run."""
+    return [row["error"] if row["reason"] == "postcheck" else row["reason"] or row["outcome"] for row in world.records(name)]
+
+
+def test_a_day_of_an_agent_that_says_done_and_writes_no_report(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="6h", retries="0", postcheck=REPORT), start="2026-03-02 00:00")
+    folder = world.folder / "agents" / "ops"
+
+    def report(call: AgentCall) -> str:
+        if call.at.hour == 6:
+            write_report(folder, "", call.at)
+        if call.at.hour == 12:
+            write_report(folder, "All is well.", call.at)
+        return QUIET
+
+    world.scripts["ops"] = report
+    world.run(hours=12)
+    assert failures(world, "ops") == ["report.md is missing", "report.md is empty", "ok"]
+    assert [text.splitlines()[0] for _, _, text in world.delivered] == [
+        "warning  ops failed: postcheck: report.md is empty (2 times in a row since 2026-03-02 00:00 UTC)   p1",
+        "over     ops failed: after 12h   p1",
+    ]
+    world.scripts["ops"] = lambda call: QUIET
+    world.run(hours=24)
+    assert failures(world, "ops")[3:] == ["ok", "ok", "ok", "report.md was last changed 1d ago, not within 1d"]
+    [overview] = explain_all(records_of(world)).entries
+    assert (overview.status, overview.cause) == ("failed", "postcheck")
+    assert overview.says == "1 of 3 runs failed: postcheck: report.md was last changed 1d ago, not within 1d"
+
+
+def test_a_command_that_fails_shows_its_output_and_reads_the_answer(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", deliver="log", postcheck="./report-exists.sh", env="{PLACE: plain}"))
+    seen: list[AgentCall] = []
+
+    def check(call: AgentCall) -> ProcessResult:
+        seen.append(call)
+        return ProcessResult(3, b"no report in /srv\n", b"curl: 404\n", False, False, None, None)
+
+    world.scripts["measure"], world.postchecks["measure"] = lambda call: "written to /srv", check
+    world.run(minutes=61)
+    assert [(call.stdin, call.env) for call in seen] == [("written to /srv", {"PLACE": "plain"})]
+    [row] = world.records("measure")
+    assert (row["outcome"], row["reason"], row["text"]) == ("failed", "postcheck", "written to /srv")
+    assert row["error"] == "exit code 3: curl: 404\nstandard output: no report in /srv"
+    assert world.delivered[0][2].startswith("warning  cron/measure failed: postcheck: exit code 3: curl: 404")
+    world.postchecks["measure"] = lambda call: ""
+    world.run(hours=1)
+    assert [text for _, _, text in world.delivered][1:] == [
+        "written to /srv",
+        "over     cron/measure failed: after 1h   p1\nIt was: postcheck: exit code 3: curl: 404",
+    ]
+
+
+@pytest.mark.parametrize(("retry", "calls"), [("false", 1), ("true", 3)])
+def test_a_run_without_proof_is_tried_again_only_if_asked(make_world: MakeWorld, retry: str, calls: int) -> None:
+    world = make_world(job(every="1h", retries="2", postcheck=f"{{command: check, retry: {retry}}}"))
+    world.postchecks["measure"] = lambda call: 1
+    world.run(minutes=61)
+    assert (len(world.calls), failures(world, "measure")) == (calls, ["exit code 1"])
+
+
+def test_a_command_that_fails_itself_is_not_checked(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", postcheck="check"), scripts={"measure": lambda call: 1})
+    world.run(minutes=61)
+    assert failures(world, "measure") == ["exit"]
+
+
+def test_what_an_agent_has_found_is_sent_although_its_report_is_missing(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", retries="0", postcheck="{file: report.md}"))
+    world.scripts["ops"] = lambda call: "[disk!] 97 %"
+    world.run(hours=1)
+    assert [text.split(" (", 1)[0] for _, _, text in world.delivered] == [
+        "CRITICAL ops disk: 97 %",
+        "warning  ops failed: postcheck: report.md is missing",
+    ]
+    assert [row["outcome"] for row in world.records("ops")] == ["failed", "failed"]
+
+
+def test_a_failed_postcheck_wakes_the_agents_that_wait_for_failures(make_world: MakeWorld) -> None:
+    text = agent(interval="none") + job(every="1h", wake_heartbeat="ops", wake_on="failure", postcheck="{file: out.txt}")
+    world = make_world(text, scripts={"measure": lambda call: "done"})
+    world.run(minutes=61)
+    assert "| done\n| postcheck: out.txt is missing" in world.calls[-1].stdin
+
+
+def test_a_job_with_a_prompt_is_checked_in_the_workspace_of_its_agent(make_world: MakeWorld) -> None:
+    text = (
+        agent(interval="none")
+        + "cron:\n  digest: {every: 1h, prompt: Write report.md, agent: ops, postcheck: {file: report.md}}\n"
+    )
+    world = make_world(text)
+    world.scripts["digest"] = lambda call: "done"
+    world.run(minutes=61)
+    write_report(world.folder / "agents" / "ops", "x", world.clock.now)
+    world.run(hours=1)
+    assert failures(world, "digest") == ["report.md is missing", "ok"]
+
+
+def test_a_model_can_say_that_it_failed_and_its_findings_still_count(make_world: MakeWorld) -> None:
+    finding = {"key": "disk:/var", "text": "92 %", "severity": "critical", "resolved": False}
+    with Models(lambda request: findings_answer({"findings": [finding], "failed": "the mailbox does not answer"})) as server:
+        world = make_world(fleet(server.url, "a", a="interval: 1h"), environ={"KEY": KEY})
+        world.run(hours=1)
+        assert len(server.requests) == 2
+        server.answer = lambda request: findings_answer({"findings": [finding], "failed": ""})
+        world.run(hours=1)
+    assert [row["reason"] for row in world.records("a")] == ["reported_failure", "reported_failure", None]
+    assert world.records("a")[0]["error"] == "the mailbox does not answer"
+    assert [text.split(" (", 1)[0] for _, _, text in world.delivered] == [
+        "CRITICAL a disk:/var: 92 %",
+        "warning  a failed: reported_failure: the mailbox does not answer",
+        "over     a failed: after 2h   p2\nIt was: reported_failure: the mailbox does not answer",
+    ]
+
+
+@pytest.mark.parametrize("answer", ['{"failed": "no network"}', '{"result": "see above", "failed": "no network"}'])
+def test_a_program_can_say_that_it_failed(make_world: MakeWorld, answer: str) -> None:
+    world = make_world(agent(interval="1h", retries="0"), scripts={"ops": lambda call: answer})
+    world.run(minutes=1)
+    [row] = world.records("ops")
+    assert (row["outcome"], row["reason"], row["error"]) == ("failed", "reported_failure", "no network")
+
+
+@pytest.mark.parametrize(
+    ("check", "complaint"),
+    [
+        ("{fresher_than: 1h}", "nothing is checked; write command: ./report-exists.sh, or file: report.md"),
+        ("{command: x, not_empty: true}", "fresher_than and not_empty are about a file, and none is named"),
+        ("{command: x, timeout: 10m}", "10m leaves the run no time; write less than the whole timeout of 10m"),
+    ],
+)
+def test_a_postcheck_that_checks_nothing_is_an_error(make_world: MakeWorld, check: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        make_world(job(every="1h", postcheck=check))
+
+
+def test_the_call_of_the_agent_leaves_time_for_the_postcheck(make_world: MakeWorld) -> None:
+    world = make_world(agent(timeout="100s", postcheck="{command: check, timeout: 40s}"))
+    world.postchecks["ops"] = lambda call: ""
+    world.run(minutes=1)
+    assert world.plan().settings.heartbeats["ops"].timeout == timedelta(seconds=100)
+    assert failures(world, "ops") == ["ok"]
