@@ -1,4 +1,4 @@
-"""Checks in a receiver of webhooks that heartbeatd sent the request, and when. docs/operations.md describes the header."""
+"""Checks in a receiver of webhooks that heartbeatd sent the request, and when. docs/channels.md describes the header."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ from daemon_process import Daemon
 from loops import loop_over
 from patience import PATIENCE
 from ruamel.yaml import YAML
-from servers import gateway, telegram
-from servers.scripted import Server
+from servers import gateway, messages, telegram
+from servers.scripted import Server, reply
 from servers.telegram import Telegram
 
 import heartbeat
@@ -243,10 +243,11 @@ STAND_INS = {
     "docker": '[ "$1" = compose ]',
     "systemctl": 'case "$1" in daemon-reload|enable|start|stop|restart) ;; *) exit 2 ;; esac',
     "systemd-sysusers": "",
+    "claude": """cat > /dev/null; echo '{"type": "result", "result": "[disk:/] 13 % full", "total_cost_usd": 0.01}'""",
     "journalctl": "",
 }
 STARTED = "getting-started.md"  # is typed by one user in one shell, so it has a test of its own
-NEEDS_DAEMON = re.compile(r"^heartbeatd (?:explain|status|wake)", re.MULTILINE)
+NEEDS_DAEMON = re.compile(r"^heartbeatd (?:explain|status)", re.MULTILINE)
 SMALL = """\
 agents:
   ops:
@@ -356,8 +357,8 @@ def test_the_commands_of_a_page_work_without_a_daemon(page: str, tmp_path: Path)
 
 
 @pytest.mark.process
-def test_getting_started_ends_with_an_alert_in_the_chat(tmp_path: Path) -> None:
-    """The commands and the config of the page in order, as a new user types them. The chat is a stand-in of Telegram."""
+def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None:
+    """The commands and the configs of the page in order, as a new user types them. Model, Claude Code and chat are stand-ins."""
     here = Scratch(tmp_path)
     typed = []
     for block in (block for block in BLOCKS if block.page.name == STARTED):
@@ -366,15 +367,23 @@ def test_getting_started_ends_with_an_alert_in_the_chat(tmp_path: Path) -> None:
             typed.append(f"cat > {tmp_path / name} <<'END'\n{block.text}END\n")
         elif not NEEDS_DAEMON.search(block.text):
             typed.append(block.text)
-    with Telegram() as server:
-        stand_in = {"kind": "telegram", "url": telegram.URL, "base_url": server.url, "allow_private": True}
-        again = "heartbeatd wake disk --text again && heartbeatd run --once"
-        shown = here.run("\n".join([*typed, again]), HEARTBEATD_SET__channels__phone=json.dumps(stand_in))
-        test_message, alert = server.texts  # and no second alert, as the page says of a problem with a key
+    finding = {"key": "disk:/", "text": "12 % of the disk are used.", "severity": "warning", "resolved": False}
+    report = messages.tool("report_findings", {"findings": [finding]})
+    answer = reply(messages.message(report, stop_reason="tool_use"))
+    with Telegram() as chat, messages.Models(lambda _: answer) as model:
+        phone = {"kind": "telegram", "url": telegram.URL, "base_url": chat.url, "allow_private": True}
+        shown = here.run(
+            "\n".join(typed),
+            HEARTBEATD_SET__channels__phone=json.dumps(phone),
+            HEARTBEATD_SET__providers__anthropic__base_url=model.url,
+        )
+        test_message, alert = chat.texts  # and no second alert for the same problem by Claude Code
     assert "test message" in test_message.lower()
     assert "[disk@" in alert
     assert "warning  disk disk:/:" in alert
-    assert "of the disk are used." in shown  # `heartbeatd show 2`
+    assert "at most 0.5000 USD a day" in shown
+    assert "12 % of the disk are used." in shown  # `heartbeatd show 2`
+    assert "disk:/] 13 % full" in shown  # `heartbeatd show 3`
 
 
 def test_the_last_commands_of_getting_started_are_accepted() -> None:
