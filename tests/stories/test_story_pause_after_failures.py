@@ -75,7 +75,7 @@ def test_failures_before_a_resume_or_a_success_do_not_count(make_world: MakeWorl
 def test_the_failures_of_a_provider_pause_nobody(make_world: MakeWorld) -> None:
     """The circuit breaker stops the calls already, and ends by itself."""
     with Models(lambda request: NO_KEY) as server:
-        yaml = fleet(server.url, "a", problems="{after: 1, pause_after: 2}")
+        yaml = fleet(server.url, "a", a="problems: {after: 1, pause_after: 2}")
         world = make_world(yaml, environ={"KEY": KEY})
         world.run(hours=12)
     assert sum(each["outcome"] == "failed" for each in world.records("a")) > 2

@@ -112,6 +112,12 @@ def test_what_an_agent_has_found_is_sent_although_its_report_is_missing(make_wor
     assert [row["outcome"] for row in world.records("ops")] == ["failed", "failed"]
 
 
+def test_an_alert_without_a_key_is_sent_although_the_report_is_missing(make_world: MakeWorld) -> None:
+    world = make_world(agent(retries="0", postcheck="{file: report.md}"), scripts={"ops": lambda call: "The cellar is wet."})
+    world.run(minutes=1)
+    assert [text for _, _, text in world.delivered] == ["The cellar is wet."]
+
+
 def test_a_failed_postcheck_wakes_the_agents_that_wait_for_failures(make_world: MakeWorld) -> None:
     text = agent(interval="none") + job(every="1h", wake_heartbeat="ops", wake_on="failure", postcheck="{file: out.txt}")
     world = make_world(text, scripts={"measure": lambda call: "done"})
