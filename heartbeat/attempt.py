@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
 from pathlib import Path
+from typing import Any, cast
 
 from heartbeat import checklist, findings, postcheck, precheck, verdict
 from heartbeat.checklist_file import FileProblem, read_file, why_unreadable
@@ -107,6 +108,18 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     result = await kind(work, given, resources, elapsed).run()  # type: ignore[arg-type]  # each kind gets its own work
     place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, given.facts.now + elapsed())
     return await postcheck.verify(result, work.postcheck, place, resources)
+
+
+def finish_at_once(waiting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
+    """The result of an attempt with an agent of the caller (`own_agent`). It waits for nothing, so it needs no event loop.
+
+    Raises RuntimeError if it has waited for something all the same, and whatever the caller's functions raise.
+    """
+    try:
+        waiting.send(None)
+    except StopIteration as done:
+        return cast("AttemptResult", done.value)
+    raise RuntimeError("an attempt without resources has waited for something")
 
 
 class _Attempt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from zoneinfo import ZoneInfo
 
 from heartbeat import verdict
-from heartbeat.attempt import Given, attempt
+from heartbeat.attempt import Given, attempt, finish_at_once
 from heartbeat.checks import Skip
 from heartbeat.decision import InvalidDecision, parse_decision
 from heartbeat.evidence import OpenProblem
@@ -132,19 +132,10 @@ def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str |
         memory=Memory(last_checked=dict(before.checked)),
     )
     resources = Resources(_NO_RESOURCE, _NO_RESOURCE, own_agent=_CallersAgent(spec))
-    run = _settle(settings, before, now, _finish(attempt(settings, given, resources, lambda: _NO_TIME)))
+    run = _settle(settings, before, now, finish_at_once(attempt(settings, given, resources, lambda: _NO_TIME)))
     if run.text and spec.on_notify is not None:
         spec.on_notify(run.text)
     return run
-
-
-def _finish(waiting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
-    """The result of an attempt that waits for nothing, so that it needs no event loop: the caller may have one of its own."""
-    try:
-        waiting.send(None)
-    except StopIteration as done:
-        return cast("AttemptResult", done.value)
-    raise RuntimeError("an attempt without resources has waited for something")
 
 
 class _CallersAgent:

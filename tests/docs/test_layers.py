@@ -147,6 +147,7 @@ ROOMS_FROM_THE_GROUND = (
     "engine",
     "telemetry",
     "insight",
+    "foresight",
     "web",
     "cli",
     "extras",

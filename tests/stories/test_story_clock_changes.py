@@ -387,8 +387,8 @@ def test_a_run_during_which_the_clock_is_set_back_has_no_negative_duration(make_
     world.clock.now += A_YEAR
     world.run(seconds=5)
     world.clock.now -= A_YEAR
-    ((number, (task, result, _)),) = world.runs._tasks.items()
-    world.runs._tasks[number] = (task, result, world.clock.now + timedelta(minutes=2))
+    ((number, (done, _)),) = world.runs._tasks.items()
+    world.runs._tasks[number] = (done, world.clock.now + timedelta(minutes=2))
     world.run(minutes=10)
     closed = [event for event in world.events if isinstance(event, RunClosed) and event.started_at is not None]
     assert [event.started_at <= event.finished_at for event in closed if event.started_at] == [True]

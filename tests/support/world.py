@@ -25,12 +25,13 @@ from heartbeatd.verbs import Pause, Resume, RunJob, Wake
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine import delivery
-from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.requests import AdoptPlan
 from scheduler.engine.tick import Engine, Executors
+from scheduler.foresight.virtual_time import VirtualClock as Clock
+from scheduler.foresight.virtual_time import VirtualDaemon, VirtualExecutor
 from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
@@ -69,22 +70,6 @@ def add_entry_row(tx: Transaction, kind: Kind, name: str) -> EntryRow:
 
 
 @dataclass
-class Clock:
-    """The wall clock, the monotonic clock, and how long the machine was suspended. Only tests move them."""
-
-    now: datetime
-    monotonic: float = 1000.0
-    slept: float = 0.0
-
-    def advance(self, by: timedelta) -> None:
-        self.now += by
-        self.monotonic += by.total_seconds()
-
-    def read(self) -> ClockReading:
-        return ClockReading(self.now, self.monotonic, self.slept)
-
-
-@dataclass
 class AgentCall:
     """One start of an agent, a command or a precheck: when (by both clocks), the entry, and its input."""
 
@@ -106,52 +91,30 @@ class Delayed:
 Script = Callable[[AgentCall], Any]
 
 
-class VirtualExecutor:
-    """Executes tasks in virtual time. A task ends at once unless its script returns `Delayed`."""
+class TestExecutor(VirtualExecutor[Any, Any]):
+    """A virtual executor whose tasks and results may pass through JSON, and may be said to be executed by a worker."""
+
+    __test__ = False
 
     def __init__(self, clock: Clock, execute: Callable[[Any], tuple[Any, timedelta]]) -> None:
-        self._clock = clock
-        self._execute = execute
-        self._tasks: dict[int, tuple[Any, Any, datetime]] = {}
+        super().__init__(clock, execute, _cancelled_result)
         self.can_cancel = True
         self.carry_over: Any = None  # the codec through which tasks and results pass, as between machines
         self.worker: str | None = None  # that is said to have executed the tasks
-        self.cancelled_result: Callable[[Any, str], Any] = _cancelled_result  # from the result without a cancellation, and why
 
     def submit(self, number: int, task: Any) -> None:
-        if self.carry_over is not None:
-            task = self.carry_over.read_task(self.carry_over.write_task(task))
-        result, duration = self._execute(task)
-        if self.carry_over is not None:
-            done = self.carry_over.read_done(task, self.carry_over.write_done(Done(task, *_result_or_error(result))))
-            result = done.result or done.exception
-        self._tasks[number] = (task, result, self._clock.now + duration)
+        super().submit(number, task if self.carry_over is None else self.carry_over.read_task(self.carry_over.write_task(task)))
+
+    def done_with(self, task: Any, result: Any) -> Done[Any, Any]:
+        done = super().done_with(task, result)
+        return done if self.carry_over is None else self.carry_over.read_done(task, self.carry_over.write_done(done))
 
     def results(self) -> list[tuple[int, Done[Any, Any]]]:
-        ended = [(number, kept) for number, kept in self._tasks.items() if kept[2] <= self._clock.now]
-        return [(number, Done(task, *_result_or_error(result), self.worker)) for number, (task, result, _) in ended]
-
-    def ack(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._tasks.pop(number, None)
-
-    def inflight(self) -> dict[int, Any]:
-        return {number: task for number, (task, _, ends) in self._tasks.items() if ends > self._clock.now}
+        return [(number, replace(done, worker=self.worker)) for number, done in super().results()]
 
     def cancel(self, number: int, why: str) -> None:
-        if number in self._tasks and self.can_cancel:
-            task, result, _ = self._tasks[number]
-            self._tasks[number] = (task, self.cancelled_result(result, why), self._clock.now)
-
-    def give_up(self, number: int, done: Done[Any, Any]) -> None:
-        self._tasks[number] = (done.task, done.result, self._clock.now)
-
-    def next_end(self) -> datetime | None:
-        return min((ends for _, _, ends in self._tasks.values()), default=None)
-
-
-def _result_or_error(result: Any) -> tuple[Any, BaseException | None]:
-    return (None, result) if isinstance(result, BaseException) else (result, None)
+        if self.can_cancel:
+            super().cancel(number, why)
 
 
 def _cancelled_result(result: Any, why: str) -> Any:
@@ -202,7 +165,7 @@ class World:
         self,
         *,
         at_once: bool = False,
-        runs: VirtualExecutor | None = None,
+        runs: TestExecutor | None = None,
         survivors: Mapping[str, bool] | None = None,
         tzdata: str = "0",
         may_lack_commits: bool = False,
@@ -211,12 +174,12 @@ class World:
         self.boot_count += 1
         self.store = self.open_store()
         self.inbox = Inbox(lambda: None)
-        self.runs = runs or VirtualExecutor(self.clock, self._execute)
+        self.runs = runs or TestExecutor(self.clock, self._execute)
         if self.through_payloads:
             from scheduler.extras.cluster.payloads import ClaimCodec  # most worlds need no extra
 
             self.runs.carry_over = ClaimCodec(lambda: self.engine.plan.entries, self.folder, "worker")
-        self.deliveries = VirtualExecutor(self.clock, self._send)
+        self.deliveries = TestExecutor(self.clock, self._send)
         self.engine = Engine(
             self.store, self.plan(strict=False), Executors(self.runs, self.deliveries, self.capacity), self.inbox,
             [self.events.append, *self.listeners], f"boot{self.boot_count}", random.Random(7),
@@ -273,26 +236,15 @@ class World:
 
     def run(self, **time: float) -> None:
         """Let time pass, with a tick whenever one is due or a task ends."""
-        end = self.clock.now + timedelta(**time)
-        while True:
-            again_at = self.engine.tick(self.clock.read())
-            ends = [result for result in (self.runs.next_end(), self.deliveries.next_end()) if result is not None]
-            following = max(min([again_at, *ends]), self.clock.now)
-            if following >= end:
-                break
-            if following == self.clock.now and not ends:
-                following += timedelta(milliseconds=1)
-            self.clock.advance(following - self.clock.now)
-        self.clock.advance(end - self.clock.now)
-        self.settle()
+        self._daemon.run_until(self.clock.now + timedelta(**time))
 
     def settle(self) -> None:
         """Tick until nothing more happens at the current time."""
-        for _ in range(50):
-            again_at = self.engine.tick(self.clock.read())
-            if again_at > self.clock.now and not self.runs.results() and not self.deliveries.results():
-                return
-        raise AssertionError("the engine does not settle")
+        self._daemon.settle()
+
+    @property
+    def _daemon(self) -> VirtualDaemon:
+        return VirtualDaemon(self.engine, self.clock, self.runs, self.deliveries)
 
     def run_until(self, text: str) -> None:
         """Let time pass until a time in UTC."""

@@ -1,0 +1,1 @@
+"""Plays a config in virtual time, before it is in force."""
