@@ -1259,3 +1259,90 @@ class Report(ResponseBody):
     problems: Shared[list[ProblemTotals]]
     deliveries: list[ChannelTotals]
     downs: Shared[list[Downtime]]
+
+
+class FigureRange(ResponseBody):
+    """A figure of a simulation: its mean over all seeds, the lowest and the highest."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class SimulatedEntry(EntryName):
+    """An agent or a job in a simulation. `usd` is null if no call of it has a known price."""
+
+    runs: FigureRange
+    calls: FigureRange
+    messages: FigureRange
+    usd: FigureRange | None
+
+
+class SimulatedSkips(ResponseBody):
+    """How many slots were skipped for a reason, without a call."""
+
+    reason: str
+    slots: FigureRange
+
+
+class SimulatedDay(ResponseBody):
+    """A local day of a simulation. `usd` is null if no call on it has a known price."""
+
+    day: Day
+    runs: FigureRange
+    calls: FigureRange
+    usd: FigureRange | None
+
+
+class EarlyBudgetEnd(EntryName):
+    """An agent or a job that a budget stops before the day is over: on how many days, and at which time at the earliest."""
+
+    days: FigureRange
+    earliest: str = Field(description="the local time of day, such as 16:15")
+
+
+class SimulatedRecipient(ResponseBody):
+    """The messages to a recipient: a channel, or channel:target. `by_hour` has the mean of each local hour of the day."""
+
+    recipient: str
+    messages: FigureRange
+    by_hour: list[float]
+
+
+class BusiestMinute(ResponseBody):
+    """The minute in which the most runs started, over all seeds."""
+
+    at: Time
+    runs: int
+
+
+class LongestSilence(EntryName):
+    """The longest time in which an agent was not looked after, over all seeds: no answer, and no check that found nothing to do.
+
+    `because` is the most frequent reason of the slots in it; null: it had none.
+    """
+
+    since: Time
+    until: Time
+    because: str | None
+
+
+class Simulation(ResponseBody):
+    """A time of a config, played in advance. `assumed` has a sentence for each thing that is not in the config."""
+
+    from_: Time
+    until: Time
+    zone: str
+    seeds: list[int]
+    assumed: list[str]
+    runs: FigureRange
+    calls: FigureRange
+    messages: FigureRange
+    usd: FigureRange | None
+    entries: list[SimulatedEntry]
+    skips: list[SimulatedSkips]
+    days: list[SimulatedDay]
+    early_budget_ends: list[EarlyBudgetEnd]
+    recipients: list[SimulatedRecipient]
+    busiest_minute: BusiestMinute | None
+    longest_silences: list[LongestSilence]

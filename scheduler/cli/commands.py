@@ -149,6 +149,36 @@ def report() -> None:
     """
 
 
+@command("simulate:print_simulation")
+@click.option("--for", "span", type=DURATION, default=timedelta(days=30), help="How long to play.  [default: 30d]")
+@click.option("--from", "begin", type=TIME, help=f"When to begin.  [default: now] {TIME_RULE}")
+@click.option(
+    "--answers",
+    metavar="SHARES",
+    help="The shares of answers: quiet, problem or fail.  [default: quiet:0.97,problem:0.02,fail:0.01]",
+)
+@click.option("--like-history", is_flag=True, help="Each day repeats what was recorded on one of the last 30 days.")
+@click.option("--work", metavar="SHARE", help="The share of prechecks that find something new.  [default: 1]")
+@click.option(
+    "--faults",
+    metavar="FAULT",
+    multiple=True,
+    help='What is down, for how long, and when: "provider-down:2h@tue 03:00", channel-down=NAME:1h@18:00,'
+    " daemon-down:1d@2026-12-24T18:00. Can be given several times.",
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed of the random answers.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="How often to play, each with the next seed."
+)
+@options.reading_options
+def simulate() -> None:
+    """Play the config for a month in advance, and show runs, calls, costs and messages.
+
+    The real engine plays it in virtual time, in a temporary database. No agent, model, program or channel is called, and nothing
+    of the daemon is changed. The same seed always gives the same figures. Ranges are those over the seeds.
+    """
+
+
 @command("doctor:print_findings")
 @options.reading_options
 def doctor() -> None:
@@ -510,6 +540,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         show,
         logs,
         report,
+        simulate,
     ],
     "Act": [*commands_of_section("Act"), busy, cron],
     "Messages": [problems, outbox, *commands_of_section("Messages")],

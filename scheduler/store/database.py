@@ -194,6 +194,27 @@ class Store:
             raise DatabaseUnavailable(f"{self.path} was replaced while the daemon ran; restart it to use the new file")
 
 
+class MemoryStore(Store):
+    """A new database in memory, which ends with its connection. It has no file, so its disk cannot be full."""
+
+    def __init__(self) -> None:
+        nowhere = Path(os.devnull)
+        super().__init__(nowhere, open_empty_database(), DiskReserve(nowhere))
+        self.connection.execute("pragma foreign_keys = on")
+
+    def keep_reserve(self) -> None:
+        """There is no disk to reserve room on."""
+
+    def make_room(self) -> bool:
+        return False
+
+    def shortage(self) -> None:
+        return None
+
+    def _check_same_file(self) -> None:
+        """Nobody can replace it."""
+
+
 def open_read_only(path: Path) -> sqlite3.Connection:
     """A connection that only reads and never checkpoints. Raises StoreError if there is nothing to read."""
     check_file(path)

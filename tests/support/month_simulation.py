@@ -335,7 +335,7 @@ class Month:
         elif is_further and self._last_message and self.chance.random() < self.habits.repeats:
             given = self._last_message
         else:
-            given = self._last_message = self._answer("\n".join(_texts_of(request)), now)
+            given = self._last_message = self._answer("\n".join(texts_of(request)), now)
         return HttpReply(status, {"content-type": "application/json"}, json.dumps(given).encode())
 
     def _answer(self, prompt: str, now: datetime) -> dict[str, Any]:
@@ -359,7 +359,7 @@ class Month:
         return score
 
 
-def _texts_of(request: dict[str, Any]) -> Iterable[str]:
+def texts_of(request: dict[str, Any]) -> Iterable[str]:
     """The texts of all messages of a request."""
     for each in request["messages"]:
         content = each["content"]

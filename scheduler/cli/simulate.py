@@ -1,0 +1,172 @@
+"""The command `simulate`: plays a config in virtual time, and prints what it would do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from heartbeat.spec import ModelRunner
+from heartbeat.words import abbreviate_duration, format_count, format_usd
+from heartbeatd.answers import (
+    FigureRange,
+    LongestSilence,
+    SimulatedDay,
+    SimulatedEntry,
+    SimulatedRecipient,
+    SimulatedSkips,
+    Simulation,
+)
+from scheduler.cli import output
+from scheduler.cli.daemon_files import Source
+from scheduler.cli.output import Column, entry_label, format_list, format_time, print_answer, wrap_text
+from scheduler.cli.progress import show_progress
+from scheduler.config.settings import load
+from scheduler.foresight.assumptions import USUAL_SHARES, Fault, check_faults, parse_fault, parse_share, parse_shares
+from scheduler.foresight.recording import Recording
+from scheduler.foresight.simulation import Assumptions, simulate
+from scheduler.insight.reason_texts import SlotCause
+from scheduler.model.expected_error import InputError
+from scheduler.model.settings import Settings
+from scheduler.store import entries, recorded_runs
+
+T = TypeVar("T")
+
+MAX_ROWS = 12  # agents and jobs that are listed
+LONGEST = timedelta(days=400)
+HISTORY = timedelta(days=30)  # how far back --like-history looks
+
+
+def print_simulation(
+    span: timedelta,
+    begin: datetime | None,
+    answers: str | None,
+    like_history: bool,
+    work: str | None,
+    faults: tuple[str, ...],
+    seed: int,
+    seeds: int,
+    source: Source,
+) -> None:
+    """Play the config from `begin` on, and print what happens. Raises ConfigError, and InputError for a wrong option."""
+    if span > LONGEST:
+        raise InputError(f"--for: write a time of at most {LONGEST.days}d")
+    now = output.utc_now()
+    begin = (begin or now).replace(microsecond=0)
+    with show_progress("playing the config"):
+        settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
+        assumed = Assumptions(
+            _parsed("--answers", parse_shares, answers) or USUAL_SHARES,
+            1.0 if work is None else _parsed("--work", parse_share, work) or 0.0,
+            _read_faults(faults, begin, settings),
+        )
+        with source.open() as db:
+            known = entries.all_entries(db)
+            if like_history:
+                assumed.recording = Recording(recorded_runs.read_runs(db, now - HISTORY), settings.zone)
+        if assumed.recording is not None and not assumed.recording:
+            raise InputError(f"--like-history: no run of the last {HISTORY.days} days is recorded; write --answers instead")
+        with TemporaryDirectory(prefix="heartbeatd-") as folder:
+            found = simulate(settings, assumed, begin, begin + span, range(seed, seed + seeds), Path(folder), known)
+    print_answer(found.as_data(), source.form, _lines(found))
+
+
+def _parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
+    """The value of an option; None if it was not given. Raises InputError."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from None
+
+
+def _read_faults(texts: tuple[str, ...], begin: datetime, settings: Settings) -> tuple[Fault, ...]:
+    parsed = (_parsed("--faults", lambda text: parse_fault(text, begin, settings.zone), text) for text in texts)
+    found = tuple(fault for fault in parsed if fault is not None)
+    called = [runner for agent in settings.enabled_agents for runner, _ in agent.called if isinstance(runner, ModelRunner)]
+    check_faults(found, {runner.provider.name for runner in called}, {*settings.channels})
+    return found
+
+
+# --- the text -----------------------------------------------------------------------------------------------------------------
+
+
+def _lines(found: Simulation) -> Iterator[str]:
+    begin, until = format_time(found.from_)[:16], format_time(found.until)[:16]
+    span = abbreviate_duration(found.until - found.from_)
+    yield f"{begin} to {until}, {found.zone} ({span}), {format_count(len(found.seeds), 'seed')} from {found.seeds[0]}"
+    for assumption in found.assumed:
+        yield from wrap_text(f"assumed: {assumption}", 2)
+    yield ""
+    cost = f", {_usd(found.usd)}" if found.usd else ""
+    yield f"{_count(found.runs)} runs, {_count(found.calls)} calls, {_count(found.messages)} messages{cost}"
+    if found.busiest_minute:
+        yield f"busiest minute: {format_count(found.busiest_minute.runs, 'start')} at {format_time(found.busiest_minute.at)[:16]}"
+    yield ""
+    yield from _table(found.entries[:MAX_ROWS], ENTRY_COLUMNS)
+    if len(found.entries) > MAX_ROWS:
+        yield f"and {len(found.entries) - MAX_ROWS:,} more agents and jobs (--format json lists them)"
+    yield from _table(found.skips, SKIP_COLUMNS)
+    yield from _table(found.days, DAY_COLUMNS)
+    for early in found.early_budget_ends:
+        yield f"{entry_label(early)}: its budget ends early on {_count(early.days)} days, at {early.earliest} at the earliest"
+    yield from _table(found.recipients, RECIPIENT_COLUMNS)
+    yield from _table(found.longest_silences, SILENCE_COLUMNS)
+
+
+def _table(items: list[T], columns: list[Column[T]]) -> Iterator[str]:
+    if items:
+        yield format_list(items, columns)
+        yield ""
+
+
+def _count(figure: FigureRange) -> str:
+    """A mean, and the range if the seeds differ."""
+    shown = f"{figure.mean:,.1f}".removesuffix(".0")
+    return shown if figure.low == figure.high else f"{shown} ({figure.low:,.0f} to {figure.high:,.0f})"
+
+
+def _usd(figure: FigureRange | None) -> str:
+    if figure is None:
+        return "-"
+    shown = format_usd(figure.mean)
+    return shown if figure.low == figure.high else f"{shown} ({format_usd(figure.low)} to {format_usd(figure.high)})"
+
+
+def _busy_hours(recipient: SimulatedRecipient) -> str:
+    """The hours with the most messages, each with its number."""
+    ranked = sorted(range(24), key=lambda hour: (-recipient.by_hour[hour], hour))
+    return ", ".join(f"{hour:02}h {recipient.by_hour[hour]:g}" for hour in ranked[:4] if recipient.by_hour[hour])
+
+
+ENTRY_COLUMNS: list[Column[SimulatedEntry]] = [
+    Column("NAME", entry_label),
+    Column("RUNS", lambda each: _count(each.runs)),
+    Column("CALLS", lambda each: _count(each.calls)),
+    Column("MESSAGES", lambda each: _count(each.messages)),
+    Column("COST", lambda each: _usd(each.usd)),
+]
+SKIP_COLUMNS: list[Column[SimulatedSkips]] = [
+    Column("SKIPPED", lambda each: _count(each.slots)),
+    Column("REASON", lambda each: each.reason),
+    Column("", lambda each: SlotCause(each.reason).text),
+]
+DAY_COLUMNS: list[Column[SimulatedDay]] = [
+    Column("DAY", lambda each: f"{each.day:%a %m-%d}"),
+    Column("RUNS", lambda each: _count(each.runs)),
+    Column("CALLS", lambda each: _count(each.calls)),
+    Column("COST", lambda each: _usd(each.usd)),
+]
+RECIPIENT_COLUMNS: list[Column[SimulatedRecipient]] = [
+    Column("RECIPIENT", lambda each: each.recipient),
+    Column("MESSAGES", lambda each: _count(each.messages)),
+    Column("MOST IN THE HOURS", _busy_hours),
+]
+SILENCE_COLUMNS: list[Column[LongestSilence]] = [
+    Column("NOT LOOKED AFTER", entry_label),
+    Column("FOR", lambda each: abbreviate_duration(each.until - each.since)),
+    Column("SINCE", lambda each: format_time(each.since)[:16]),
+    Column("BECAUSE OF", lambda each: each.because or "-"),
+]

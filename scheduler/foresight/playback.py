@@ -1,0 +1,230 @@
+"""Plays a config on the engine with a temporary database. Somebody else answers in place of agents, programs and channels.
+
+Nothing of the real daemon is touched: the database is in memory, the files that agents read are copied to a temporary folder, and
+no program, model or channel is called.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from heartbeat.attempt import finish_at_once
+from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources
+from heartbeat.runners.errors import CallError
+from heartbeat.spec import Agent, Heartbeat
+from scheduler.engine.delivery import Delivery
+from scheduler.engine.inbox import Inbox, Request
+from scheduler.engine.tick import Engine, Executors
+from scheduler.foresight.virtual_time import VirtualClock, VirtualDaemon, VirtualExecutor
+from scheduler.model.entry import Claim
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.events import Event
+from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import AttemptResult, Failure, Outcome, Skip
+from scheduler.model.settings import Settings
+from scheduler.store import entries
+from scheduler.store.boots import Boot
+from scheduler.store.database import MemoryStore
+from scheduler.store.transaction import Transaction
+from scheduler.work.attempt import attempt
+from scheduler.work.plan import make_plan
+
+NO_TIME = timedelta()
+LANE_TAKEN = "another run of this agent"
+MAX_COPIED = 1024 * 1024  # bytes of a file that an agent reads; a larger one does not fit into any prompt
+Attempt = Callable[[], AttemptResult]
+Spec = TypeVar("Spec", Heartbeat, Agent)
+
+
+class Outside(Protocol):
+    """What is not the daemon: agents, programs and channels."""
+
+    def attempt(self, claim: Claim, carry_out: Attempt) -> tuple[AttemptResult, timedelta]:
+        """The result of an attempt and how long it takes. `carry_out` follows the rules, and calls the methods below."""
+
+    def call_agent(self, claim: Claim, request: AgentRequest) -> Answer:
+        """The answer of the agent, or of the model that decides."""
+
+    def run_program(self, claim: Claim, *, is_precheck: bool) -> ProcessResult:
+        """How the precheck, or the command of a job, ends."""
+
+    def send(self, delivery: Delivery) -> DeliveryResult:
+        """Whether a message arrives."""
+
+
+class _NoHttp:
+    """No request leaves: every call is answered by `Outside`."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+        raise CallError(Failure.CONNECT, "no request is sent here")
+
+
+NO_HTTP = _NoHttp()
+
+
+class _AgentOfClaim:
+    """The agent and the programs of one attempt."""
+
+    def __init__(self, claim: Claim, outside: Outside) -> None:
+        self._claim = claim
+        self._outside = outside
+
+    def call_agent(self, request: AgentRequest) -> Answer:
+        return self._outside.call_agent(self._claim, request)
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, object],
+        cwd: Path,
+        keep: int = 0,
+        keep_tail: bool = False,
+        timeout: timedelta | None = None,
+    ) -> ProcessResult:
+        return self._outside.run_program(self._claim, is_precheck=timeout is not None)  # a job's command has no limit of its own
+
+
+class Playback:
+    """A daemon in virtual time over a temporary database, from `start` on.
+
+    `known` are entry rows of an earlier database: an entry keeps the schedule from there, so that its slots are the same.
+    `listen` gets each event with its time. `folder` is a temporary folder.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        start: datetime,
+        outside: Outside,
+        listen: Callable[[datetime, Event], None],
+        *,
+        seed: int = 0,
+        known: Iterable[EntryRow] = (),
+    ) -> None:
+        self.clock = VirtualClock(start)
+        self.settings = copy_into(settings, folder)
+        self._plan = make_plan(self.settings)
+        self._store = MemoryStore()
+        self._outside = outside
+        self._listen = listen
+        self._chance = random.Random(seed)  # noqa: S311 (spreads retries)
+        self._boots = 0
+        self._adopt(known)
+        self._boot()
+
+    def _adopt(self, known: Iterable[EntryRow]) -> None:
+        with self._store.transaction() as db:
+            tx = Transaction(db, self.clock.now, "before", self.settings.hash)
+            # The start enables them, and keeps their anchor as a reload does.
+            rows = [
+                EntryRow(
+                    0,
+                    row.kind,
+                    row.name,
+                    "disabled",
+                    row.schedule_text,
+                    row.first_seen_at,
+                    row.anchor,
+                    tx.now,
+                    slot=None,
+                    due_at=None,
+                )
+                for row in known
+                if (row.kind, row.name) in self._plan.entries
+            ]
+            entries.add_entries(tx, rows)
+
+    def _boot(self) -> None:
+        self._boots += 1
+        name = f"boot{self._boots}"
+        self._inbox = Inbox(lambda: None)
+        self._runs = VirtualExecutor(self.clock, self._execute, _cancelled)
+        deliveries: VirtualExecutor[Delivery, DeliveryResult] = VirtualExecutor(
+            self.clock, lambda delivery: (self._outside.send(delivery), NO_TIME)
+        )
+        self.engine = Engine(
+            self._store, self._plan, Executors(self._runs, deliveries), self._inbox,
+            [lambda event: self._listen(self.clock.now, event)], name, self._chance,
+        )  # fmt: skip
+        self._daemon = VirtualDaemon(self.engine, self.clock, self._runs, deliveries)
+        self.engine.start_boot(self.clock.read(), Boot(name, self._boots, "0", "0"), {})
+
+    def run_until(self, end: datetime) -> None:
+        """Let time pass. Raises RuntimeError after an internal error of the engine: the figures would be wrong."""
+        self._daemon.run_until(end)
+        if broken := [part for part, count in self.engine.health.internal_errors.items() if count]:
+            raise RuntimeError(f"internal error of the engine in {', '.join(broken)}; see the messages above")
+
+    def be_down_until(self, end: datetime) -> None:
+        """Stop the daemon as by kill -9, and start it again at `end`."""
+        self.clock.advance(end - self.clock.now)
+        self._boot()
+
+    def request(self, request: Request) -> None:
+        """Submit a request. A refusal is its answer, and has no effect."""
+        self._inbox.submit(request)
+        self._daemon.settle()
+
+    def close(self) -> None:
+        """Forget the database."""
+        self._store.close()
+
+    def _execute(self, claim: Claim) -> tuple[AttemptResult, timedelta]:
+        lane = claim.entry.lane
+        if lane is not None and any(other.entry.lane == lane for other in self._runs.inflight().values()):
+            claim = claim.blocked_by(Skip.BUSY, LANE_TAKEN)
+        agent = _AgentOfClaim(claim, self._outside)
+        resources = Resources(agent.start, NO_HTTP, own_agent=agent)
+        return self._outside.attempt(claim, lambda: finish_at_once(attempt(claim, resources, lambda: NO_TIME)))
+
+
+def _cancelled(_: AttemptResult | BaseException, why: str) -> AttemptResult:
+    """The result of an attempt that the engine ends, for example after its timeout."""
+    return AttemptResult(Outcome.TIMEOUT if why == "timeout" else Outcome.FAILED, Failure.TIMEOUT, error=why, transient=True)
+
+
+def copy_into(settings: Settings, folder: Path) -> Settings:
+    """The settings with workspaces in a temporary folder, which get copies of the files that agents read.
+
+    Messages have no buttons, runs are executed here, and no postcheck looks at the files of the machine.
+    """
+    heartbeats = {name: _moved(beat, folder / "agents" / name) for name, beat in settings.heartbeats.items()}
+    job_agents = {name: _moved(agent, folder / "jobs" / name) for name, agent in settings.job_agents.items()}
+    jobs = {name: replace(job, postcheck=None) for name, job in settings.jobs.items()}
+    channels = {name: replace(channel, buttons=False) for name, channel in settings.channels.items()}
+    return replace(
+        settings,
+        heartbeats=heartbeats,
+        jobs=jobs,
+        job_agents=job_agents,
+        channels=channels,
+        remote=None,
+        postgresql=None,
+        deadman=None,
+    )
+
+
+def _moved(spec: Spec, workspace: Path) -> Spec:
+    names = list(spec.context)
+    if isinstance(spec, Heartbeat):
+        names += [*spec.memory, *([spec.checklist] if spec.reads_checklist else [])]
+    workspace.mkdir(parents=True)
+    for name in names:
+        source, target = spec.workspace / name, workspace / name
+        with suppress(OSError):  # what cannot be read here cannot be read by the daemon either
+            if source.is_file() and source.stat().st_size <= MAX_COPIED:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+    return (
+        replace(spec, workspace=workspace, postcheck=None) if isinstance(spec, Heartbeat) else replace(spec, workspace=workspace)
+    )

@@ -1,0 +1,422 @@
+"""Simulates a config before it is in force: what runs, what it costs, and what is sent, with assumed or recorded answers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from random import Random
+from statistics import mean
+from typing import TypeVar
+
+from heartbeat.findings import Finding, Report
+from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, ProcessResult, Tokens
+from heartbeat.spec import ModelRunner, Runner, estimate_tokens
+from heartbeat.verdict import OK_TOKEN
+from heartbeat.words import format_duration
+from heartbeatd.answers import (
+    BusiestMinute,
+    EarlyBudgetEnd,
+    FigureRange,
+    LongestSilence,
+    SimulatedDay,
+    SimulatedEntry,
+    SimulatedRecipient,
+    SimulatedSkips,
+    Simulation,
+)
+from scheduler.engine.delivery import Delivery
+from scheduler.foresight.assumptions import USUAL_SHARES, AnswerKind, Fault, Shares
+from scheduler.foresight.playback import Attempt, Playback
+from scheduler.foresight.recording import Recording, ended, recorded_answer, recorded_command, recorded_precheck
+from scheduler.model.entry import Claim, Entry, Key
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.events import AttemptStarted, CallCharged, Event, RunClosed
+from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import SUCCESSES, AttemptResult, Kind, Outcome, Skip
+from scheduler.model.settings import Settings, Target
+from scheduler.work.plan import HeartbeatEntry, JobEntry
+
+MAX_SILENCES = 5  # agents that are listed
+ANSWER_TIME = timedelta(seconds=20)  # of an agent or a command
+CHECK_TIME = timedelta(seconds=1)  # of an attempt that calls nothing
+FORM_TOKENS = 400  # of the description of the tool for findings or for a decision, which comes with the prompt
+OUTPUT_TOKENS: Mapping[AnswerKind, int] = {"quiet": 60, "problem": 200, "fail": 0}
+PROBLEM_KEYS = 3  # different problems that an agent reports
+NOTHING_TO_DO = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.NOTHING_DUE})  # the agent was looked after all the same
+
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class Assumptions:
+    """What a simulation assumes: the `shares` of answers, the share of prechecks with `work`, and faults.
+
+    With a `recording`, each simulated day repeats a recorded day that the seed chooses. Where nothing was recorded, the shares
+    apply.
+    """
+
+    shares: Shares = USUAL_SHARES
+    work: float = 1.0
+    faults: tuple[Fault, ...] = ()
+    recording: Recording | None = None
+
+    def describe(self, settings: Settings) -> list[str]:
+        """A sentence for each assumption that has an effect on the figures."""
+        lines = []
+        if self.recording:
+            lines.append(f"each day repeats a recorded day, chosen by the seed; {self.recording.describe()}")
+        lines.append(f"answers{' without a record' if self.recording else ''}: {self.shares}, each drawn for itself")
+        if any(agent.precheck for agent in settings.enabled_agents):
+            lines.append(f"prechecks: {self.work:.0%} find something new")
+        if any(beat.postcheck for beat in settings.heartbeats.values()) or any(job.postcheck for job in settings.jobs.values()):
+            lines.append("postchecks find that the work was done")
+        lines.append(f"an answer takes {format_duration(ANSWER_TIME)}; the tokens of prompts are estimated, rather too high")
+        return [*lines, *(fault.describe(settings.zone) for fault in self.faults)]
+
+
+@dataclass(slots=True)
+class Draw:
+    """What chance says for one attempt: the kind of its answer, whether its precheck finds work, and further chance."""
+
+    kind: AnswerKind
+    has_work: bool
+    chance: Random
+
+
+def draw(assumed: Assumptions, seed: int, claim: Claim) -> Draw:
+    """The same seed, entry, slot and attempt always give the same draw, whatever else the config contains."""
+    run = claim.run
+    chance = Random(f"{seed} {claim.entry.kind} {claim.entry.name} {run.slot} {run.trigger} {run.attempt}")  # noqa: S311
+    return Draw(assumed.shares.choose(chance.random()), chance.random() < assumed.work, chance)
+
+
+class SimulatedOutside:
+    """Agents, programs and channels by the assumptions and a seed."""
+
+    def __init__(self, assumed: Assumptions, seed: int, now: Callable[[], datetime], tally: Tally) -> None:
+        self._assumed = assumed
+        self._seed = seed
+        self._now = now
+        self._tally = tally
+        self._called = False
+
+    def attempt(self, claim: Claim, carry_out: Attempt) -> tuple[AttemptResult, timedelta]:
+        self._drawn = draw(self._assumed, self._seed, claim)
+        recording = self._assumed.recording
+        self._recorded = recording and recording.like_day(claim.entry.key, claim.run.slot, self._seed)
+        self._called = False
+        result = carry_out()
+        if self._recorded:
+            return result, self._recorded.took
+        return result, ANSWER_TIME if self._called else CHECK_TIME
+
+    def call_agent(self, claim: Claim, request: AgentRequest) -> Answer:
+        self._called = True
+        self._tally.count_call(claim.entry.key, self._now())
+        runner = _runner_of(claim.entry, request)
+        provider = runner.provider.name if isinstance(runner, ModelRunner) else None
+        if provider and any(fault.holds("provider", provider, self._now()) for fault in self._assumed.faults):
+            return Answer(failure=Failure.CONNECT, error=f"provider {provider} is down", transient=True)
+        if self._recorded and self._recorded.outcome is not Outcome.SKIPPED:
+            return recorded_answer(self._recorded, request.form, decides=model_that_decides(claim.entry))
+        if self._drawn.kind == "fail":
+            return Answer(failure=Failure.SERVER, error="the simulated agent failed", transient=True)
+        return _answer(request, self._drawn.kind, self._drawn.chance, self._tokens(request) if provider else None)
+
+    def _tokens(self, request: AgentRequest) -> Tokens:
+        texts = (request.prompt, *(text for _, text in request.messages))
+        form = 0 if request.form == "text" else FORM_TOKENS
+        return Tokens(estimate_tokens(*texts) + form, OUTPUT_TOKENS[self._drawn.kind])
+
+    def run_program(self, claim: Claim, *, is_precheck: bool) -> ProcessResult:
+        if self._recorded:
+            return recorded_precheck(self._recorded) if is_precheck else recorded_command(self._recorded)
+        if is_precheck:
+            return ended(f"something new at {self._now():%Y-%m-%d %H:%M}" if self._drawn.has_work else "NO_WORK")
+        self._called = True
+        if self._drawn.kind == "fail":
+            return ended("", exit_code=1, errors="the simulated command failed")
+        return ended("the simulated command has an output" if self._drawn.kind == "problem" else "")
+
+    def send(self, delivery: Delivery) -> DeliveryResult:
+        message, now = delivery.message, self._now()
+        if any(fault.holds("channel", message.channel, now) for fault in self._assumed.faults):
+            return DeliveryResult("retry", f"channel {message.channel} is down")
+        self._tally.count_message(message.kind, message.name, Target(message.channel, message.recipient), now)
+        return DeliveryResult("delivered")
+
+
+def _runner_of(entry: Entry, request: AgentRequest) -> Runner:
+    """What is called: the model that decides, or the agent."""
+    if isinstance(entry, JobEntry):
+        assert entry.agent is not None
+        return entry.agent.runner
+    assert isinstance(entry, HeartbeatEntry)
+    decide = entry.spec.decide
+    return decide.runner if request.form == "decision" and decide else entry.spec.runner
+
+
+def model_that_decides(entry: Entry) -> str | None:
+    """The model that decides before the agent is called; None if none does, or if it is that of the agent itself."""
+    decide = entry.spec.decide if isinstance(entry, HeartbeatEntry) else None
+    return decide.model if decide and decide.model != entry.model else None
+
+
+def _answer(request: AgentRequest, kind: AnswerKind, chance: Random, tokens: Tokens | None) -> Answer:
+    """An answer that reports nothing, or one of a few problems."""
+    number = chance.randrange(PROBLEM_KEYS) + 1
+    if request.form == "decision":
+        decision = Decision(Action.SKIP, "") if kind == "quiet" else Decision(Action.RUN, f"look into problem {number}")
+        return Answer(decision=decision, tokens=tokens)
+    found = Finding(f"simulated-{number}", f"simulated problem {number}")
+    if request.form == "findings":
+        report = Report((found,) if kind == "problem" else ())
+        return Answer(str(report), report=report, tokens=tokens)
+    return Answer(found.line if kind == "problem" else OK_TOKEN, tokens=tokens)
+
+
+@dataclass
+class Silence:
+    """The time since an agent was last looked after, with the reasons of the slots in it, and the longest such time before."""
+
+    since: datetime
+    reasons: Counter[str] = field(default_factory=Counter)
+    longest: tuple[timedelta, datetime, datetime, str | None] | None = None
+
+    def end(self, now: datetime) -> None:
+        """The agent was looked after now."""
+        because = self.reasons.most_common(1)[0][0] if self.reasons else None
+        if self.longest is None or now - self.since > self.longest[0]:
+            self.longest = (now - self.since, self.since, now, because)
+        self.since, self.reasons = now, Counter()
+
+
+class Tally:
+    """Counts what happens with one seed. Days, hours and minutes are those of the config's zone."""
+
+    def __init__(self, settings: Settings, start: datetime) -> None:
+        self._zone = settings.zone
+        self._zones = {(Kind.HEARTBEAT, name): beat.zone for name, beat in settings.heartbeats.items()}
+        self._zones |= {(Kind.CRON, name): job.zone for name, job in settings.jobs.items()}
+        self.runs: Counter[Key] = Counter()
+        self.calls: Counter[Key] = Counter()
+        self.messages: Counter[Key] = Counter()
+        self.usd: dict[Key, float] = defaultdict(float)
+        self.skips: Counter[str] = Counter()
+        self.runs_on: Counter[date] = Counter()
+        self.calls_on: Counter[date] = Counter()
+        self.usd_on: dict[date, float] = defaultdict(float)
+        self.starts: Counter[datetime] = Counter()
+        self.budget_ends: dict[tuple[Key, date], datetime] = {}
+        self.recipients: dict[str, Counter[int]] = defaultdict(Counter)
+        beats = settings.heartbeats.values()
+        self.silences = {each.name: Silence(start) for each in beats if each.enabled and (each.interval or each.schedule)}
+
+    def listen(self, now: datetime, event: Event) -> None:
+        """Count an event of the engine."""
+        if isinstance(event, RunClosed):
+            self._count_end(now, event)
+        elif isinstance(event, AttemptStarted):
+            self.starts[now.replace(second=0, microsecond=0)] += 1
+        elif isinstance(event, CallCharged) and event.cost_usd is not None:
+            self.usd[event.kind, event.name] += event.cost_usd
+            self.usd_on[self._day(now)] += event.cost_usd
+
+    def _count_end(self, now: datetime, event: RunClosed) -> None:
+        key, reason = (event.kind, event.name), str(event.result.reason or event.result.outcome)
+        if event.result.outcome is Outcome.SKIPPED:
+            self.skips[reason] += event.slots
+            if event.result.reason is Skip.BUDGET:
+                self.budget_ends.setdefault((key, now.astimezone(self._zones.get(key, self._zone)).date()), now)
+        else:
+            self.runs[key] += 1
+            self.runs_on[self._day(now)] += 1
+        silence = self.silences.get(event.name) if event.kind is Kind.HEARTBEAT else None
+        if silence and (event.result.outcome in SUCCESSES or event.result.reason in NOTHING_TO_DO):
+            silence.end(now)
+        elif silence:
+            silence.reasons[reason] += event.slots
+
+    def count_call(self, key: Key, now: datetime) -> None:
+        """Count a call of an agent or a model."""
+        self.calls[key] += 1
+        self.calls_on[self._day(now)] += 1
+
+    def count_message(self, kind: str, name: str, target: Target, now: datetime) -> None:
+        """Count a message that has arrived."""
+        if kind in tuple(Kind):
+            self.messages[Kind(kind), name] += 1
+        self.recipients[target.label][now.astimezone(self._zone).hour] += 1
+
+    def time_of_day(self, key: Key, instant: datetime) -> str:
+        """The local time of an entry, such as 16:15."""
+        return f"{instant.astimezone(self._zones.get(key, self._zone)):%H:%M}"
+
+    def end(self, now: datetime) -> None:
+        """The simulated time is over."""
+        for silence in self.silences.values():
+            silence.end(now)
+
+    def _day(self, now: datetime) -> date:
+        return now.astimezone(self._zone).date()
+
+
+def simulate(
+    settings: Settings,
+    assumed: Assumptions,
+    begin: datetime,
+    end: datetime,
+    seeds: Sequence[int],
+    folder: Path,
+    known: Iterable[EntryRow] = (),
+) -> Simulation:
+    """Play the config from `begin` to `end`, once for each seed.
+
+    `folder` is an empty temporary folder. `known` are rows of the daemon's database: entries keep their schedules.
+    """
+    known = tuple(known)
+    tallies = [play_seed(settings, assumed, begin, end, seed, folder / f"seed-{seed}", known) for seed in seeds]
+    return _summarize(settings, assumed, begin, end, seeds, tallies)
+
+
+def play_seed(
+    settings: Settings,
+    assumed: Assumptions,
+    begin: datetime,
+    end: datetime,
+    seed: int,
+    folder: Path,
+    known: Iterable[EntryRow] = (),
+) -> Tally:
+    """Play the config once, and count what happens."""
+    tally = Tally(settings, begin)
+    outside = SimulatedOutside(assumed, seed, lambda: playback.clock.now, tally)
+    playback = Playback(settings, folder, begin, outside, tally.listen, seed=seed, known=known)
+    for fault in sorted(assumed.faults, key=lambda each: each.begins):
+        if fault.kind == "daemon" and begin <= fault.begins < end and fault.begins >= playback.clock.now:
+            playback.run_until(fault.begins)
+            playback.be_down_until(min(fault.ends, end))
+    playback.run_until(end)
+    playback.close()
+    tally.end(end)
+    return tally
+
+
+# --- the figures over all seeds -----------------------------------------------------------------------------------------------
+
+
+def _range(figures: Iterable[float]) -> FigureRange:
+    found = list(figures)
+    return FigureRange(mean=round(mean(found), 6), low=round(min(found), 6), high=round(max(found), 6))
+
+
+def _ranges(counts: Sequence[Mapping[K, float]]) -> dict[K, FigureRange]:
+    """The range of each key that occurs with any seed."""
+    keys = dict.fromkeys(key for count in counts for key in count)
+    return {key: _range(count.get(key, 0) for count in counts) for key in keys}
+
+
+def _summarize(
+    settings: Settings, assumed: Assumptions, begin: datetime, end: datetime, seeds: Sequence[int], tallies: Sequence[Tally]
+) -> Simulation:
+    is_priced = any(tally.usd for tally in tallies)
+    skips = _ranges([tally.skips for tally in tallies])
+    return Simulation(
+        from_=begin,
+        until=end,
+        zone=settings.zone.key,
+        seeds=list(seeds),
+        assumed=assumed.describe(settings),
+        runs=_range(tally.runs.total() for tally in tallies),
+        calls=_range(tally.calls.total() for tally in tallies),
+        messages=_range(sum(counts.total() for counts in tally.recipients.values()) for tally in tallies),
+        usd=_range(sum(tally.usd.values()) for tally in tallies) if is_priced else None,
+        entries=_entries(settings, tallies),
+        skips=[
+            SimulatedSkips(reason=reason, slots=slots) for reason, slots in sorted(skips.items(), key=lambda each: -each[1].mean)
+        ],
+        days=_days(tallies, is_priced=is_priced),
+        early_budget_ends=_early_budget_ends(tallies),
+        recipients=_recipients(tallies),
+        busiest_minute=_busiest_minute(tallies),
+        longest_silences=_longest_silences(tallies),
+    )
+
+
+def _entries(settings: Settings, tallies: Sequence[Tally]) -> list[SimulatedEntry]:
+    """All enabled agents and jobs, the most expensive and busiest first."""
+    enabled = [(Kind.HEARTBEAT, each.name) for each in settings.heartbeats.values() if each.enabled]
+    enabled += [(Kind.CRON, each.name) for each in settings.jobs.values() if each.enabled]
+    found = [
+        SimulatedEntry(
+            kind=kind.value,
+            name=name,
+            runs=_range(tally.runs[kind, name] for tally in tallies),
+            calls=_range(tally.calls[kind, name] for tally in tallies),
+            messages=_range(tally.messages[kind, name] for tally in tallies),
+            usd=_range(tally.usd.get((kind, name), 0) for tally in tallies)
+            if any((kind, name) in tally.usd for tally in tallies)
+            else None,
+        )
+        for kind, name in enabled
+    ]
+    return sorted(found, key=lambda each: (-(each.usd.mean if each.usd else 0), -each.runs.mean, each.kind, each.name))
+
+
+def _days(tallies: Sequence[Tally], *, is_priced: bool) -> list[SimulatedDay]:
+    runs, calls = _ranges([tally.runs_on for tally in tallies]), _ranges([tally.calls_on for tally in tallies])
+    return [
+        SimulatedDay(
+            day=day,
+            runs=_range(tally.runs_on[day] for tally in tallies),
+            calls=_range(tally.calls_on[day] for tally in tallies),
+            usd=_range(tally.usd_on.get(day, 0) for tally in tallies) if is_priced else None,
+        )
+        for day in sorted({*runs, *calls})
+    ]
+
+
+def _early_budget_ends(tallies: Sequence[Tally]) -> list[EarlyBudgetEnd]:
+    days = _ranges([Counter(key for key, _ in tally.budget_ends) for tally in tallies])
+    earliest: dict[Key, str] = {}
+    for tally in tallies:
+        for (key, _), instant in tally.budget_ends.items():
+            clock = tally.time_of_day(key, instant)
+            earliest[key] = min(earliest.get(key, clock), clock)
+    found = [EarlyBudgetEnd(kind=key[0].value, name=key[1], days=count, earliest=earliest[key]) for key, count in days.items()]
+    return sorted(found, key=lambda each: (-each.days.mean, each.kind, each.name))
+
+
+def _recipients(tallies: Sequence[Tally]) -> list[SimulatedRecipient]:
+    labels = sorted({label for tally in tallies for label in tally.recipients})
+    return [
+        SimulatedRecipient(
+            recipient=label,
+            messages=_range(tally.recipients[label].total() for tally in tallies),
+            by_hour=[round(mean(tally.recipients[label][hour] for tally in tallies), 3) for hour in range(24)],
+        )
+        for label in labels
+    ]
+
+
+def _busiest_minute(tallies: Sequence[Tally]) -> BusiestMinute | None:
+    found = [(runs, minute) for tally in tallies for minute, runs in tally.starts.most_common(1)]
+    if not found:
+        return None
+    runs, minute = max(found)
+    return BusiestMinute(at=minute, runs=runs)
+
+
+def _longest_silences(tallies: Sequence[Tally]) -> list[LongestSilence]:
+    longest = {
+        name: max((found for tally in tallies if (found := tally.silences[name].longest)), key=lambda each: each[0])
+        for name in tallies[0].silences
+    }
+    ranked = sorted(longest.items(), key=lambda each: (-each[1][0], each[0]))
+    return [
+        LongestSilence(kind="heartbeat", name=name, since=since, until=until, because=because)
+        for name, (_, since, until, because) in ranked[:MAX_SILENCES]
+    ]

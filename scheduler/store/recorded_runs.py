@@ -1,0 +1,98 @@
+"""Reads closed runs and wakes of the past as they went, to play them again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.model.outcome import Kind, Outcome, Trigger
+from scheduler.model.timestamps import to_millis
+from scheduler.store.rows import read_row
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A closed run, or `slots` slots from `slot` on that were skipped for one reason, the last of them by `finished_at`.
+
+    `findings` has what the agent reported, with its effect. `usage` has the calls, the tokens by kind and the cost of each model.
+    `precheck_output` is None if no precheck was made; only its beginning is recorded.
+    """
+
+    id: int
+    kind: Kind
+    name: str
+    slot: datetime
+    slots: int
+    trigger: Trigger
+    outcome: Outcome
+    reason: str | None
+    suppression: str | None
+    started_at: datetime | None
+    finished_at: datetime
+    text: str | None
+    error: str | None
+    exit_code: int | None
+    truncated: bool
+    precheck_exit: int | None
+    precheck_output: str | None
+    precheck_error: str | None
+    cost_usd: float | None
+    findings: tuple[Mapping[str, Any], ...]
+    usage: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def key(self) -> tuple[Kind, str]:
+        return self.kind, self.name
+
+    @property
+    def took(self) -> timedelta:
+        """How long its last attempt took."""
+        return max(self.finished_at - (self.started_at or self.finished_at), timedelta())
+
+    @property
+    def calls(self) -> int:
+        """The calls of models with recorded usage. Other agents are called once."""
+        return sum(used["calls"] for used in self.usage.values()) or int(self.outcome is not Outcome.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWake:
+    """A wake of a person or a program, which came at `created_at`. Wakes of jobs are no such wakes."""
+
+    kind: Kind
+    name: str
+    source: Trigger
+    sender: str
+    token: str
+    text: str
+    created_at: datetime
+
+
+def read_runs(db: sqlite3.Connection, since: datetime) -> list[RecordedRun]:
+    """The runs that were closed from `since` on, and the records of skipped slots that reach into that time; by their slots."""
+    query = "select * from run where state = 'closed' and finished_at >= :since order by slot, id"
+    return [
+        read_row(
+            RecordedRun,
+            row,
+            findings=tuple(json.loads(row["findings"] or "[]")),
+            usage=json.loads(row["model_usage"] or "{}"),
+        )
+        for row in db.execute(query, {"since": to_millis(since)})
+    ]
+
+
+def read_wakes(db: sqlite3.Connection, since: datetime) -> list[RecordedWake]:
+    """The wakes of people and programs from `since` on, the oldest first. Rejected ones are not recorded one by one."""
+    query = "select * from wake where source <> 'cron' and created_at >= ? order by created_at, id"
+    return [read_row(RecordedWake, row) for row in db.execute(query, (to_millis(since),))]
+
+
+def read_messages(db: sqlite3.Connection, since: datetime) -> dict[int, int]:
+    """How many messages were queued about each run from `since` on; the parts of a long one count as one."""
+    query = "select run_id, count(distinct key || ' ' || channel) from outbox where created_at >= ? and part = 1 group by run_id"
+    return dict(db.execute(query, (to_millis(since),)).fetchall())

@@ -1,0 +1,223 @@
+"""`simulate`: a month that the engine plays in advance is the month that a daemon has with the same answers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from month_simulation import texts_of
+from servers.messages import message, tool
+from world import AgentCall, World, utc
+
+from heartbeat.runners import HttpReply
+from heartbeat.spec import estimate_tokens
+from heartbeatd.answers import FigureRange, Simulation
+from scheduler.config.settings.load import load_config
+from scheduler.engine.delivery import Delivery
+from scheduler.foresight.assumptions import parse_fault, parse_shares
+from scheduler.foresight.recording import Recording
+from scheduler.foresight.simulation import (
+    ANSWER_TIME,
+    CHECK_TIME,
+    FORM_TOKENS,
+    OUTPUT_TOKENS,
+    PROBLEM_KEYS,
+    Assumptions,
+    draw,
+    simulate,
+)
+from scheduler.model.entry import Claim
+from scheduler.model.message import DeliveryResult
+from scheduler.store import recorded_runs
+
+START, BERLIN = "2026-10-10 00:00", ZoneInfo("Europe/Berlin")  # the clocks of Berlin go back on 25 October
+CONFIG = """
+timezone: Europe/Berlin
+channels:
+  hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
+  phone: {kind: webhook, url: "http://127.0.0.1:9/y", allow_private: true}
+providers: {anthropic: {api_key: k}}
+prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
+history: {runs: 100000}
+defaults:
+  agent: {runner: {kind: anthropic}, model: claude-haiku-5-5}
+  heartbeat: {checklist: "- look\\n", deliver: hook, budget: unlimited}
+agents:
+  ops: {heartbeat: {interval: 2h, active_hours: "08:00-22:00"}}
+  mail: {heartbeat: {precheck: look, deliver: phone, schedule: "30 */4 * * *"}}
+  small: {heartbeat: {interval: 1h, active_hours: "08:00-20:00", budget: {usd_per_day: 0.078}}}
+cron:
+  backup: {schedule: "0 3 * * *", command: backup, deliver: hook, wake_heartbeat: ops, wake_on: failure}
+"""
+
+
+def simulated(
+    folder: Path, yaml: str = CONFIG, *, days: int = 30, seeds: int = 1, start: str = START, **assumed: Any
+) -> Simulation:
+    """What a simulation says about a config. `faults` are texts."""
+    folder.mkdir(exist_ok=True)
+    config = folder / "simulated.yaml"
+    config.write_text(yaml, "utf-8")
+    settings, begin = load_config(config, {}).settings, utc(start)
+    faults = tuple(parse_fault(text, begin, settings.zone) for text in assumed.pop("faults", ()))
+    told = Assumptions(faults=faults, **assumed)
+    return simulate(settings, told, begin, begin + timedelta(days=days), range(1, seeds + 1), folder / "files")
+
+
+def only(figure: FigureRange | None) -> float:
+    """A figure of a simulation with one seed."""
+    assert figure is not None and figure.low == figure.high == figure.mean
+    return figure.mean
+
+
+class DaemonWithAnswers(World):
+    """A daemon on a real database, whose agents, commands and prechecks do what the simulation draws for the same seed."""
+
+    assumed: Assumptions
+    model_calls = 0
+    sent_by_hour: dict[str, Counter[int]]
+
+    def _execute(self, claim: Claim) -> tuple[Any, timedelta]:
+        self.drawn, self.was_called = draw(self.assumed, 1, claim), False
+        result, _ = super()._execute(claim)
+        return result, ANSWER_TIME if self.was_called else CHECK_TIME
+
+    def note_message(self, outgoing: Delivery) -> DeliveryResult:
+        self.sent_by_hour[outgoing.message.channel][self.clock.now.astimezone(BERLIN).hour] += 1
+        return DeliveryResult("delivered")
+
+    def look(self, call: AgentCall) -> str:
+        return f"something new at {call.at:%Y-%m-%d %H:%M}" if self.drawn.has_work else "NO_WORK"
+
+    def back_up(self, _: AgentCall) -> Any:
+        self.was_called = True
+        return {"fail": 1, "problem": "the simulated command has an output", "quiet": ""}[self.drawn.kind]
+
+    def __hash__(self) -> int:  # as a client of HTTP
+        return id(self)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
+        """The model behind the Messages API."""
+        self.was_called = True
+        self.model_calls += 1
+        kind, number = self.drawn.kind, self.drawn.chance.randrange(PROBLEM_KEYS) + 1 if self.drawn.kind != "fail" else 0
+        if kind == "fail":
+            error = {"type": "error", "error": {"type": "api_error", "message": "failed"}}
+            return HttpReply(500, {"content-type": "application/json"}, json.dumps(error).encode())
+        found = {"key": f"simulated-{number}", "text": f"simulated problem {number}", "severity": "warning", "resolved": False}
+        answer = tool("report_findings", {"findings": [found] if kind == "problem" else []})
+        texts = texts_of(json.loads(body))
+        usage = {"input_tokens": estimate_tokens(*texts) + FORM_TOKENS, "output_tokens": OUTPUT_TOKENS[kind]}
+        given = json.dumps(message(answer, stop_reason="tool_use", usage=usage))
+        return HttpReply(200, {"content-type": "application/json"}, given.encode())
+
+
+def test_a_month_of_a_daemon_with_the_same_answers_has_the_same_figures(tmp_path: Path) -> None:
+    assumed = Assumptions(parse_shares("quiet:0.85,problem:0.1,fail:0.05"), work=0.4)
+    found = simulated(tmp_path / "simulation", shares=assumed.shares, work=0.4)
+    DaemonWithAnswers.assumed = assumed
+    world: DaemonWithAnswers = DaemonWithAnswers(tmp_path, CONFIG, START)
+    world.http, world.send = world, world.note_message
+    world.sent_by_hour = defaultdict(Counter)
+    world.prechecks["mail"], world.scripts["backup"] = world.look, world.back_up
+    world.run(days=30)
+    records = world.records()
+    skips: Counter[str] = Counter()
+    for row in records:
+        if row["outcome"] == "skipped":
+            skips[row["reason"]] += row["slots"]
+    usd_on: dict[date, float] = defaultdict(float)
+    for row in records:
+        if row["cost_usd"]:
+            usd_on[utc(row["finished_at"][:16].replace("T", " ")).astimezone(BERLIN).date()] += row["cost_usd"]
+    assert only(found.runs) == sum(row["outcome"] != "skipped" and row["state"] == "closed" for row in records) > 300
+    assert {each.reason: only(each.slots) for each in found.skips} == skips
+    assert {"active_hours", "budget", "precheck"} <= skips.keys()
+    assert only(found.calls) == world.model_calls
+    # The next prompt quotes the error of a failed call, which a real provider words differently.
+    assert {each.day: only(each.usd) for each in found.days if only(each.usd)} == pytest.approx(dict(usd_on), rel=0.005)
+    shown = {each.recipient: {hour: n for hour, n in enumerate(each.by_hour) if n} for each in found.recipients}
+    assert shown == world.sent_by_hour
+    assert {"hook", "phone"} <= shown.keys()
+    world.store.close()
+
+
+def test_an_agent_with_a_small_budget_is_named_with_the_days_on_which_it_ends_early(tmp_path: Path) -> None:
+    found = simulated(tmp_path, days=3)
+    assert [(each.name, each.earliest[:2] < "20") for each in found.early_budget_ends] == [("small", True)]
+    assert only(found.early_budget_ends[0].days) == 3
+
+
+def test_the_agent_that_is_not_looked_after_for_longest_is_named_with_the_reason(tmp_path: Path) -> None:
+    found = simulated(tmp_path, days=3, shares=parse_shares("quiet:1"))
+    longest = {each.name: (each.because, (each.until - each.since) > timedelta(hours=9)) for each in found.longest_silences}
+    assert longest == {"ops": ("active_hours", True), "small": ("active_hours", True), "mail": (None, False)}
+
+
+def test_other_seeds_give_other_answers_and_the_same_seeds_the_same_ones(tmp_path: Path) -> None:
+    shares = parse_shares("quiet:0.6,problem:0.4")
+    found = simulated(tmp_path / "a", days=2, seeds=3, shares=shares)
+    assert found.messages.low < found.messages.high
+    assert simulated(tmp_path / "b", days=2, seeds=3, shares=shares) == found
+
+
+def test_a_precheck_that_finds_nothing_saves_the_calls(tmp_path: Path) -> None:
+    calls = {
+        work: next(only(each.calls) for each in simulated(tmp_path / str(work), days=2, work=work, shares=parse_shares("quiet:1")).entries if each.name == "mail")
+        for work in (0.0, 1.0)
+    }  # fmt: skip
+    assert calls[0.0] == 0 < 12 <= calls[1.0]
+
+
+def test_while_a_provider_is_down_runs_fail_and_are_reported(tmp_path: Path) -> None:
+    quiet = parse_shares("quiet:1")
+    found = simulated(tmp_path, days=4, shares=quiet, faults=["provider-down:8h@tue 09:00"])
+    assert only(found.messages) > only(simulated(tmp_path / "b", days=4, shares=quiet).messages)
+    assert "every provider is down for 8h from Tue 2026-10-13 09:00" in found.assumed
+
+
+def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
+    found = simulated(tmp_path, days=4, faults=["daemon-down:1d@2026-10-11T12:00"])
+    reasons = {each.reason: only(each.slots) for each in found.skips}
+    assert reasons["missed"] == 7 + 6 + 12 + 1  # of ops, mail, small and backup
+
+
+def test_messages_to_a_channel_that_is_down_come_later(tmp_path: Path) -> None:
+    problems = parse_shares("problem:1")
+    found = simulated(tmp_path, days=1, shares=problems, faults=["channel-down=phone:12h@02:00"])
+    phone = next(each for each in found.recipients if each.recipient == "phone")
+    assert sum(phone.by_hour[2:12]) == 0 < sum(phone.by_hour[14:])
+
+
+def test_days_like_recorded_ones_have_their_messages_at_the_same_hours(tmp_path: Path) -> None:
+    config = """
+timezone: Europe/Berlin
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {checklist: "- look\\n", deliver: hook, interval: 1h, stagger: 0s}
+"""
+    (tmp_path / "past").mkdir()
+    world = World(tmp_path / "past", config, "2026-03-02 08:00")
+    berlin_noon = 11
+    world.scripts["ops"] = lambda call: f"[disk] full on {call.at:%A}" if call.at.hour in (berlin_noon, 12) else "HEARTBEAT_OK"
+    world.run(days=4)
+    recording = Recording(recorded_runs.read_runs(world.store.connection, utc("2026-03-01 00:00")), BERLIN)
+    world.store.close()
+    found = simulated(tmp_path, config, days=5, start="2026-03-10 00:00", recording=recording, shares=parse_shares("quiet:1"))
+    assert found.recipients[0].by_hour[12] == 5  # it comes up at noon on each day
+    assert sum(found.recipients[0].by_hour[:5]) == 0
+
+
+def test_nothing_is_written_beside_the_config(tmp_path: Path) -> None:
+    config = CONFIG.replace('checklist: "- look\\n"', "checklist: HEARTBEAT.md, on_missing: create")
+    found = simulated(tmp_path, config, days=1)
+    assert any(each.reason == "checklist_missing" for each in found.skips)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["files", "simulated.yaml"]
