@@ -227,6 +227,52 @@ class _Attempt:
             request_id=answer.request_id,
         )
 
+    async def call_and_ask_again(
+        self, facts: PromptFacts, prompt: Prompt, request: AgentRequest, classify: Callable[[Answer], AttemptResult]
+    ) -> AttemptResult:
+        """Call the agent. Ask it about what is missing in its answer, and put the answers together."""
+        result = first = await self.call(request, prompt, classify)
+        if not self.agent.ask_again or first.outcome not in ANSWERED or first.truncated:
+            return first
+        answers = Answers(_look_of_run(facts, self.given.memory.left_out))
+        if first.report is None and first.message and not answers.look.problems and answers.look.lines is None:
+            return first  # a text of an agent that has no problems is a note
+        answers.add(first.report, first.message or "")
+        text = first.text or ""
+        for _ in range(self.agent.ask_again):
+            missing = answers.missing
+            question = compose_question(prompt, text, missing.question) if missing else prompt
+            if not missing or not self.may_ask(question, result.calls):
+                break
+            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left()), question, classify)
+            result = replace(
+                result,
+                calls=(*result.calls, *further.calls),
+                tool_calls=(*result.tool_calls, *further.tool_calls),
+                prompt=replace(result.prompt, part_sizes=further.prompt.part_sizes),
+            )
+            if further.outcome not in ANSWERED or further.truncated:
+                break
+            answers.add(further.report, further.message or "")
+            text = further.text or ""
+        return _combine_answers(self.agent, answers, result) if answers.was_asked_again else result
+
+    def may_ask(self, question: Prompt, calls: Sequence[Call]) -> bool:
+        """Whether the time of the attempt, and its reservation in the budget or the limit of its prompt, allow another call."""
+        if self.timeout - self.elapsed() < MIN_TIME_LEFT:
+            return False
+        if not self.given.has_budget:
+            return self.limit.count(*self.texts(question)) <= self.limit.tokens
+        limits, runner = self.given.turns, self.agent.runner
+        if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
+            return False
+        usage = TurnUsage(limits, runner.max_output_tokens)
+        for call in calls:
+            if call.tokens is None:
+                return False
+            usage.add(call.tokens)
+        return usage.fits(max_tokens(*self.texts(question)))
+
 
 class _TaskAttempt(_Attempt):
     """One attempt of a task. Its checks are those of a heartbeat that concern the agent itself."""
@@ -246,10 +292,11 @@ class _TaskAttempt(_Attempt):
         files = (
             await runners.offload(self.resources, partial(_read_files, agent.workspace, agent.context)) if agent.context else ()
         )
-        prompt = compose_task(self.task.text, agent, facts.now, files, checked)
+        facts = replace(facts, precheck=checked, context=files)
+        prompt = compose_task(self.task.text, agent, facts)
 
         def meta() -> dict[str, object]:
-            return {**task_meta(name, agent, facts.now, facts.past.activity), **self.given.meta}
+            return {**task_meta(name, agent, facts), **self.given.meta}
 
         time_left = self.time_left() if checked else self.timeout
         request = AgentRequest(
@@ -259,13 +306,14 @@ class _TaskAttempt(_Attempt):
             agent.workspace,
             time_left,
             meta,
+            form="findings" if agent.answer == "structured" else "text",
             limits=self.turn_limits(),
             effort=agent.effort,
         )
         size = await self.why_too_large(request, prompt)
         if size is not None:
             return _too_large(prompt, size)
-        return await self.call(request, prompt, self.task.classify)
+        return await self.call_and_ask_again(facts, prompt, request, self.task.classify)
 
 
 class _HeartbeatAttempt(_Attempt):
@@ -307,7 +355,7 @@ class _HeartbeatAttempt(_Attempt):
             return _too_large(prompt, size)
         time_left = self.time_left() if spec.precheck else self.timeout
         if spec.decide is None:
-            result = await self.call_and_ask_again(facts, prompt, time_left)
+            result = await self.call_heartbeat(facts, prompt, time_left)
         else:
             result = await self.decide_and_call(spec.decide, facts, time_left)
         return replace(result, prompt=replace(result.prompt, selection=situation.selection))
@@ -324,7 +372,7 @@ class _HeartbeatAttempt(_Attempt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
             sent = SentPrompt(prompt.part_sizes)
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt=sent, calls=(call,))
-        result = await self.call_and_ask_again(facts, prompt, self.time_left())
+        result = await self.call_heartbeat(facts, prompt, self.time_left())
         return replace(result, calls=(call, *result.calls))
 
     async def request_decision(
@@ -353,51 +401,10 @@ class _HeartbeatAttempt(_Attempt):
             calls=(call,),
         )
 
-    async def call_and_ask_again(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
-        """Call the agent. Ask it about what is missing in its answer, and put the answers together."""
-        classify = partial(classify_answer, self.spec)
+    async def call_heartbeat(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
+        """Call the agent, and ask it again if its answer is incomplete."""
         request = self.request(facts, prompt, time_left)
-        result = first = await self.call(request, prompt, classify)
-        if not self.spec.ask_again or first.outcome not in ANSWERED or first.truncated:
-            return first
-        answers = Answers(_look_of_run(facts, self.given.memory.left_out))
-        if first.report is None and first.message and not answers.look.problems and answers.look.lines is None:
-            return first  # a text of an agent that has no problems is a note
-        answers.add(first.report, first.message or "")
-        text = first.text or ""
-        for _ in range(self.spec.ask_again):
-            missing = answers.missing
-            question = compose_question(prompt, text, missing.question) if missing else prompt
-            if not missing or not self.may_ask(question, result.calls):
-                break
-            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left()), question, classify)
-            result = replace(
-                result,
-                calls=(*result.calls, *further.calls),
-                tool_calls=(*result.tool_calls, *further.tool_calls),
-                prompt=replace(result.prompt, part_sizes=further.prompt.part_sizes),
-            )
-            if further.outcome not in ANSWERED or further.truncated:
-                break
-            answers.add(further.report, further.message or "")
-            text = further.text or ""
-        return _combine_answers(self.spec, answers, result) if answers.was_asked_again else result
-
-    def may_ask(self, question: Prompt, calls: Sequence[Call]) -> bool:
-        """Whether the time of the attempt, and its reservation in the budget or the limit of its prompt, allow another call."""
-        if self.timeout - self.elapsed() < MIN_TIME_LEFT:
-            return False
-        if not self.given.has_budget:
-            return self.limit.count(*self.texts(question)) <= self.limit.tokens
-        limits, runner = self.given.turns, self.spec.runner
-        if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
-            return False
-        usage = TurnUsage(limits, runner.max_output_tokens)
-        for call in calls:
-            if call.tokens is None:
-                return False
-            usage.add(call.tokens)
-        return usage.fits(max_tokens(*self.texts(question)))
+        return await self.call_and_ask_again(facts, prompt, request, partial(classify_answer, self.spec))
 
     def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
         spec = self.spec
@@ -440,7 +447,7 @@ def read_situation(spec: Heartbeat, given: Given) -> Situation:
     )
 
 
-def classify_answer(spec: Heartbeat, answer: Answer) -> AttemptResult:
+def classify_answer(spec: Heartbeat | Agent, answer: Answer) -> AttemptResult:
     """The result of a run with this answer.
 
     Findings make it an alert, unless all of them are resolved. Which of them are news is decided when the run is closed, because
@@ -542,7 +549,7 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     return Look(facts.problems, lines, frozenset(jobs), left_out)
 
 
-def _combine_answers(spec: Heartbeat, answers: Answers, result: AttemptResult) -> AttemptResult:
+def _combine_answers(spec: Heartbeat | Agent, answers: Answers, result: AttemptResult) -> AttemptResult:
     """The result of a run whose agent was asked again. Prose is no answer: nothing of it is sent, unless it is an alarm."""
     report = answers.report
     if report is None:

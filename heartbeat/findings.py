@@ -65,7 +65,7 @@ TOOL_SCHEMA: Mapping[str, object] = {
         },
         "requested_text": {
             "type": "string",
-            "description": "Only if the checklist asks for a text, such as a summary: that text. Otherwise empty.",
+            "description": "Only if you are asked for a text, such as a summary: that text. Otherwise empty.",
         },
         "failed": {
             "type": "string",

@@ -40,7 +40,7 @@ Begin each finding on a new line with a short key in brackets: [disk:/var] /var 
 critical, and [disk:/var] resolved when it is over. Use the same key at every run, without figures or times in it."""
 _FINDING_RULES = """\
 Never leave the list empty if a check failed or could not be done: report that as a finding. Report one finding for each cause, \
-with a short key such as disk:/var. Use the same key at every run, without figures or times in it. If the checklist asks for a \
+with a short key such as disk:/var. Use the same key at every run, without figures or times in it. If you are asked for a \
 text, such as a summary, write it into the field requested_text, and leave that field out otherwise. If you could \
 not do the work at all, write the reason into the field failed."""
 _TOOL_RULES = f"""\
@@ -218,29 +218,38 @@ def prompt_meta(facts: PromptFacts, heartbeat: Heartbeat) -> dict[str, object]:
         "tasks": facts.tasks,
         "precheck": _precheck_meta(facts.precheck) if facts.precheck else None,
         "progress": {"open": facts.progress.open, "done": facts.progress.done},
-        "problems": [
-            {"key": known.label, "severity": known.severity.value, "since": _format_utc(known.since)}
-            for known in facts.problems[:MAX_PROBLEMS]
-        ],
+        "problems": _problems_meta(facts),
         **_wakes_meta(facts.wakes),
     }
 
 
-def compose_task(
-    task: str, agent: Agent, now: datetime, context: tuple[tuple[str, str | FileProblem], ...], checked: PrecheckResult | None
-) -> Prompt:
+def _problems_meta(facts: PromptFacts) -> list[dict[str, object]]:
+    return [
+        {"key": known.label, "severity": known.severity.value, "since": _format_utc(known.since)}
+        for known in facts.problems[:MAX_PROBLEMS]
+    ]
+
+
+def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
     """The prompt of a cron job that prompts an agent: the task, the time, the result of the precheck, and the agent's context
-    files as (name, text).
+    files.
 
-    It has no rules about quiet answers: which answer means that there is nothing to report is part of the task.
+    If the agent reports findings, it has the rules for them, and the open problems. Otherwise it has no rules about quiet
+    answers: which answer means that there is nothing to report is part of the task.
     """
-    found = (_precheck_part(checked),) if checked else ()
-    return Prompt((PromptPart("task", task.strip()), time_part(now, agent.zone), *found, *context_parts(context)))
+    has_findings = agent.answer == "structured"
+    text = f"{task.strip()}\n{_answer_rules(agent)}" if has_findings else task.strip()
+    open_problems = (_problems_part(facts, agent.zone),) if has_findings and facts.problems else ()
+    found = (_precheck_part(facts.precheck),) if facts.precheck else ()
+    return Prompt(
+        (PromptPart("task", text), time_part(facts.now, agent.zone), *open_problems, *found, *context_parts(facts.context))
+    )
 
 
-def task_meta(job: str, agent: Agent, now: datetime, activity: AgentActivity | None) -> dict[str, object]:
+def task_meta(job: str, agent: Agent, facts: PromptFacts) -> dict[str, object]:
     """The facts of such a run as data for the runner. `job` is the name of the job."""
-    return {"agent": agent.name, "job": job, **time_meta(now, agent.zone), **activity_meta(activity)}
+    meta = {"agent": agent.name, "job": job, **time_meta(facts.now, agent.zone), **activity_meta(facts.past.activity)}
+    return {**meta, "problems": _problems_meta(facts)} if agent.answer == "structured" else meta
 
 
 @lru_cache(maxsize=16)
@@ -312,7 +321,7 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
         yield PromptPart("tasks", f"{_DECIDED}\n{_delimit_data(facts.tasks)}")
 
 
-def _answer_rules(heartbeat: Heartbeat) -> str:
+def _answer_rules(heartbeat: Heartbeat | Agent) -> str:
     """How to answer: with the tool of a model, with JSON, or with plain text."""
     if heartbeat.answer == "text":
         return _TEXT_RULES

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import ALL_DAYS, AllowedDays
@@ -306,7 +306,8 @@ class Agent:
 
     `model` is None if the agent chooses its own model, and `effort` if the model chooses it. `zone` is the time zone of the time
     in its prompt. `precheck` decides whether the agent is called, and `ok_match` and `ack_max_chars` which answers are not
-    delivered. All three are None or 0 if the job does not set them.
+    delivered. All three are None or 0 if the job does not set them. With a `structured` answer, the agent reports findings, by
+    the same rules as in its heartbeat.
     """
 
     name: str
@@ -321,6 +322,15 @@ class Agent:
     precheck: Precheck | None = None
     queue: str | None = None  # of the workers that execute its runs; None: the default one
     effort: Effort | None = None
+    answer: AnswerForm = "text"
+    ask_again: int = 0
+    strip_reasoning: bool = True
+    clear_after: int = 2
+    problems_remind: timedelta = timedelta(hours=24)
+
+    show_ok: ClassVar[bool] = False
+    show_alerts: ClassVar[bool] = True
+    show_resolved: ClassVar[bool] = True
 
     @property
     def called(self) -> tuple[tuple[Runner, str | None], ...]:

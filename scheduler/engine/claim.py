@@ -183,7 +183,7 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         tick.awake_since,
         _agent_activity(tx, entry, entry_row),
     )
-    reported = problems.open_reports_of(tx.db, entry_row.name) if entry_row.reported else ()
+    reported = problems.open_reports_of(tx.db, entry_row.name, entry_row.kind) if entry_row.reported else ()
     memory = Memory(
         agent_memory.session_messages(tx, entry.name, entry.session_keep),
         agent_memory.last_checked_slots(tx, entry),

@@ -11,7 +11,7 @@ from heartbeat import findings
 from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read_lines
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Heartbeat
 from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of
 from scheduler.model import problem
 from scheduler.model.entry import Claim
@@ -85,13 +85,13 @@ def plan_update(
        later run has mentioned, that is reported instead of each new one, until it has opened none for an hour (`note_flood`).
     4. Each recipient gets what is news to it (`news_of`).
     """
-    spec = claim.entry.spec
+    spec, (kind, name) = claim.entry.reporter, claim.entry.key
     lines = lines_of_precheck(result)
     has_findings = result.report is not None and bool(result.report.findings)
     has_looked = result.outcome in ANSWERED or lines is not None or has_findings
-    if not isinstance(spec, Heartbeat) or not has_looked or not (before.reported or has_findings):
+    if spec is None or not has_looked or not (before.reported or has_findings):
         return None
-    known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(spec.name))}
+    known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(name, kind))}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
     look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()))
@@ -151,7 +151,7 @@ class _Tracker:
     """One run and the problems that its agent reports, while they change."""
 
     now: datetime
-    spec: Heartbeat
+    spec: Heartbeat | Agent
     claim: Claim
     result: AttemptResult
     known: Mapping[str, Problem]
@@ -165,7 +165,8 @@ class _Tracker:
     @property
     def senders(self) -> frozenset[str]:
         """Who woke the run with facts that later runs do not see: jobs, and programs over HTTP."""
-        return frozenset(f"{wake.source}:{wake.sender}" for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL)
+        facts = (wake for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL and wake.kind is Kind.HEARTBEAT)
+        return frozenset(f"{wake.source}:{wake.sender}" for wake in facts)
 
     def apply_findings(self) -> None:
         """Open, continue or end the problem of each finding."""
@@ -236,7 +237,7 @@ class _Tracker:
                     self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
             why = ", and most are not mentioned again" if self.is_unreliable else ""
             until = "its answers agree for a day" if self.is_unreliable else "an hour passes without a new one"
-            text = FLOOD_TEXT.format(number + len(opened), why, until, self.spec.name)
+            text = FLOOD_TEXT.format(number + len(opened), why, until, self.claim.entry.name)
             self._open(replace(FLOOD, text=text), Subject())
             return True
         return False
@@ -324,7 +325,8 @@ class _Tracker:
 
     def _found(self, before: Problem | None, key: str, severity: Severity, text: str) -> Problem:
         found = problem.Finding(before.key if before else key, severity, text, problem.REPORTED, "")
-        return after_finding(before, problem.Subject.of_reports(self.spec.name), found, self.now, opens=True)
+        kind, name = self.claim.entry.key
+        return after_finding(before, problem.Subject.of_reports(name, kind), found, self.now, opens=True)
 
     def _returning(self, line: Line) -> Problem | None:
         """The problem that ended within a day and had this line, with the same figures."""

@@ -62,9 +62,10 @@ from scheduler.model.outcome import (
     Suppression,
     Trigger,
 )
+from scheduler.model.problem import Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import agent_memory, breakers, entries, outbox, runs, wakes
+from scheduler.store import agent_memory, breakers, entries, outbox, problems, runs, wakes
 from scheduler.store.transaction import Transaction
 
 NO_WAIT = timedelta()
@@ -208,10 +209,10 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     4. The entry row gets what the run has seen, and its outcome: failures in a row, the last success.
     """
     entry = claim.entry
-    has_answered = result.reason in (Reason.POSTCHECK, Reason.REPORTED_FAILURE) and entry.kind is Kind.HEARTBEAT
+    has_answered = result.reason in (Reason.POSTCHECK, Reason.REPORTED_FAILURE) and entry.reporter is not None
     if result.outcome in FAILURES and not has_answered and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    may_send = bool(result.message or result.report or (before.reported and entry.kind is Kind.HEARTBEAT))
+    may_send = bool(result.message or result.report or (before.reported and entry.reporter))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
     update = reported_problems.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
@@ -261,6 +262,9 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         tx.report(MuteChanged(row.kind, row.name, False, "change", None))
         row = row._replace(muted_until=None)
     _queue_messages(tick, claim, closing)
+    if row.reported and entry.reporter is None and result.outcome in ANSWERED:  # by an earlier config
+        problems.delete_problems_of(tx, Subject.of_reports(entry.name, entry.kind))
+        row = row._replace(reported=0)
     if result.prompt.selection and result.prompt.selection.remarks:
         tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
     agent_memory.remember_run(tx, claim, result)

@@ -138,6 +138,8 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
             day = longest_day(job.zone, now)
             runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
             most = budget.attempt_usage(agent, settings.prices, *_run_limits(settings, Kind.CRON, name))
+            if (Kind.CRON, name) not in settings.allowances:
+                most = _with_further_calls(most, agent.ask_again)
             yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * MAX_CRASHES, most)
 
 

@@ -519,7 +519,7 @@ class _EntryDay(ExplainedEntry):
     def _nothing_sent(self) -> EntryOverview | None:
         """It ran, and every answer was suppressed, or some alerts were hidden."""
         answers = [each for each in self._all_runs if each.suppression]
-        if self.row.kind is Kind.CRON or self.delivered:
+        if self.delivered or (self.row.kind is Kind.CRON and self.reporter is None):
             answers = [each for each in answers if each.suppression in HIDDEN]
         if not answers:
             return None

@@ -226,8 +226,8 @@ def _next_commands(explained: ExplainedEntry, last_id: int | None, *, undelivere
 
 
 def _answer_fact(run: RunRecord | None) -> Fact:
-    """Whether the answer of a run was sent, and why; without a text for a job, and for a run without an answer."""
-    if run is None or run.kind != "heartbeat" or run.outcome not in ANSWERED:
+    """Whether the answer of a run was sent, and why; without a text for a job without findings and a run without an answer."""
+    if run is None or run.outcome not in ANSWERED or not (run.kind == "heartbeat" or run.findings):
         return _fact("answer", "none", "")
     shown = run.findings[:MAX_FINDINGS_SHOWN]
     findings = [f"{shorten(each.key, MAX_KEY_SHOWN)}: {EFFECT_TEXTS.get(each.effect, each.effect)}" for each in shown]
@@ -268,8 +268,8 @@ def _problem_text(each: answers.Problem, at: Clock) -> str:
 def _ending_text(explained: ExplainedEntry, problem: Problem) -> str:
     """What would end a problem that an agent reports. Without a config the number of answers is not known."""
     number, evidence = "several answers", problem.evidence
-    if explained.spec is not None:
-        left = max(1, reported_problems.answers_to_close(evidence, explained.spec.clear_after) - evidence.missed)
+    if explained.reporter is not None:
+        left = max(1, reported_problems.answers_to_close(evidence, explained.reporter.clear_after) - evidence.missed)
         number = "one answer" if left == 1 else f"{left} answers in a row"
     says = f"is over when the agent reports its end, or after {number} without it"
     if evidence.lines:

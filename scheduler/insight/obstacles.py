@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.findings import Severity
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Heartbeat
 from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import planning
@@ -117,7 +117,7 @@ def _check_recorded_entry(
 
 
 def quiet_reasons(
-    db: sqlite3.Connection, row: EntryRow, spec: Heartbeat | None, now: datetime, times: TimeFormat
+    db: sqlite3.Connection, row: EntryRow, spec: Heartbeat | Agent | None, now: datetime, times: TimeFormat
 ) -> list[QuietReason]:
     """Why an entry is quiet now, the strongest reason first. Without its `spec` the times of reminders are not known."""
     found: list[QuietReason] = []
@@ -129,14 +129,16 @@ def quiet_reasons(
         found.append(QuietReason(code="awaits_results", says=says, count=count))
     if row.troubles or row.reported:
         known = problems.problems_of(db, Subject(row.kind, row.name)) if row.troubles else []
-        known += problems.open_reports_of(db, row.name) if row.reported else []
+        known += problems.open_reports_of(db, row.name, row.kind) if row.reported else []
         found += _problem_reasons(
             [each for each in known if each.is_open and (each.is_reported or each.is_acknowledged)], spec, now, times
         )
     return found
 
 
-def _problem_reasons(known: list[Problem], spec: Heartbeat | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:
+def _problem_reasons(
+    known: list[Problem], spec: Heartbeat | Agent | None, now: datetime, times: TimeFormat
+) -> Iterator[QuietReason]:
     """The acknowledged problems, and those of which all recipients know."""
     texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
@@ -155,7 +157,7 @@ def _is_known(problem: Problem) -> bool:
     return bool(notices) and all(not each.is_end and each.delivered_at is not None for each in notices)
 
 
-def _known_text(problem: Problem, spec: Heartbeat | None, now: datetime, times: TimeFormat) -> str:
+def _known_text(problem: Problem, spec: Heartbeat | Agent | None, now: datetime, times: TimeFormat) -> str:
     since = f"known since {times.at(problem.since)}"
     stable = [each for each in problem.notices.values() if each.kind is Told.OPEN]
     reminder = (

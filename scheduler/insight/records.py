@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Heartbeat
 from heartbeatd.answers import ExplainedEvent, LaneHolder, QuietReason
 from scheduler.engine import plan_sync
 from scheduler.insight import obstacles, slot_history
@@ -224,6 +224,11 @@ class ExplainedEntry:
         """The settings of an agent in the config; None for a job, and without a config."""
         return self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
 
+    @property
+    def reporter(self) -> Heartbeat | Agent | None:
+        """The settings by which its findings become problems; None without findings, and without a config."""
+        return self.entry.reporter if self.entry else None
+
     @cached_property
     def zone(self) -> ZoneInfo:
         """The zone of the entry's days: from the config, or else from its recorded schedule, or that of the reader."""
@@ -243,7 +248,7 @@ class ExplainedEntry:
         is_possible = row.is_muted(records.now) or row.reported or row.troubles or self.key in records.awaiting
         if not records.is_today or not is_possible:  # without these queries, ten thousand entries take seconds
             return []
-        return obstacles.quiet_reasons(records.db, row, self.spec, records.now, self.times)
+        return obstacles.quiet_reasons(records.db, row, self.reporter, records.now, self.times)
 
     @property
     def overrides(self) -> list[Override]:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.prompt import NO_MEMORY, NO_PAST, Memory, Past
-from heartbeat.spec import Heartbeat, Precheck
+from heartbeat.spec import Agent, Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
@@ -163,6 +163,11 @@ class Entry(ABC):
     @property
     @abstractmethod
     def precheck(self) -> Precheck | None: ...
+    @property
+    @abstractmethod
+    def reporter(self) -> Heartbeat | Agent | None:
+        """The settings of an agent whose findings become problems; None for a job whose answers are texts."""
+
     @property
     @abstractmethod
     def model(self) -> str | None: ...

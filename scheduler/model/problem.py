@@ -112,9 +112,9 @@ class Subject(NamedTuple):
     part: str = ""
 
     @classmethod
-    def of_reports(cls, agent: str) -> Subject:
-        """An agent that reports problems."""
-        return cls(Kind.HEARTBEAT, agent, REPORTED)
+    def of_reports(cls, agent: str, kind: Kind = Kind.HEARTBEAT) -> Subject:
+        """An agent that reports problems, or a job whose agent does."""
+        return cls(kind, agent, REPORTED)
 
     @classmethod
     def of_circuit(cls, circuit: Circuit) -> Subject:
@@ -249,7 +249,7 @@ class Problem:
     @property
     def is_reported(self) -> bool:
         """Whether an agent reports it, and the daemon does not observe it itself."""
-        return self.subject.kind == Kind.HEARTBEAT and self.subject.part == REPORTED
+        return self.subject.kind in tuple(Kind) and self.subject.part == REPORTED
 
     @property
     def is_open(self) -> bool:

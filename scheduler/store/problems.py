@@ -84,11 +84,10 @@ def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
     return _read_problems(db, "select * from problem where kind = ? and name = ? and part = ? order by key", subject)
 
 
-def open_reports_of(db: sqlite3.Connection, agent: str) -> list[Problem]:
-    """The open problems that an agent reports, the most severe and the latest first."""
-    found = _read_problems(
-        db, "select * from problem where kind = ? and name = ? and part = ? and over_at is null", Subject.of_reports(agent)
-    )
+def open_reports_of(db: sqlite3.Connection, agent: str, kind: Kind = Kind.HEARTBEAT) -> list[Problem]:
+    """The open problems that an agent, or the agent of a job, reports, the most severe and the latest first."""
+    query = "select * from problem where kind = ? and name = ? and part = ? and over_at is null"
+    found = _read_problems(db, query, Subject.of_reports(agent, kind))
     return sorted(found, key=lambda each: (-each.found.severity.rank, -to_millis(each.last_seen_at), each.key))
 
 

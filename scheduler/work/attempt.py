@@ -32,7 +32,8 @@ async def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> Attem
         case JobEntry(spec=job, agent=Agent() as agent) as entry:
             check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
             task = Task(job.name, job.prompt or "", agent, job.timeout, lambda answer: classify_answer(entry, answer), check)
-            return _with_failure_message(job, await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed))
+            result = await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed)
+            return result if entry.reporter else _with_failure_message(job, result)
         case JobEntry(spec=job):
             return await _run_command(job, claim, resources, elapsed)
     raise TypeError(f"{type(claim.entry).__name__} is no kind of entry")
@@ -53,8 +54,8 @@ def preconditions(claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
 
 def classify_answer(entry: Entry, answer: Answer) -> AttemptResult:
     """The result of a run with this answer."""
-    if isinstance(entry, HeartbeatEntry):
-        return agent_attempts.classify_answer(entry.spec, answer)
+    if entry.reporter is not None:
+        return agent_attempts.classify_answer(entry.reporter, answer)
     assert isinstance(entry, JobEntry)
     text = answer.text if answer.report is None else str(answer.report)
     truncated, agent = answer.truncated, entry.agent

@@ -19,7 +19,7 @@ from scheduler.model import entry_schedule
 from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Claim, Entry, Key
-from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip
+from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Reason, Skip
 from scheduler.model.settings import Settings
 from scheduler.model.wake import Wake
 
@@ -50,6 +50,10 @@ class HeartbeatEntry(Entry):
     @property
     def precheck(self) -> Precheck | None:
         return self.spec.precheck
+
+    @property
+    def reporter(self) -> Heartbeat:
+        return self.spec
 
     @property
     def model(self) -> str | None:
@@ -124,6 +128,10 @@ class JobEntry(Entry):
         return self.agent.precheck if self.agent else None
 
     @property
+    def reporter(self) -> Agent | None:
+        return self.agent if self.agent and self.agent.answer == "structured" else None
+
+    @property
     def model(self) -> str | None:
         return self.agent.model if self.agent else None
 
@@ -161,7 +169,7 @@ class JobEntry(Entry):
         """The wakes that this result causes, with their texts; none if a user has cancelled the run."""
         if result.outcome in WAKES_NOBODY or result.reason is Reason.CANCELLED:
             return ()
-        if not wakes_after(self.spec, result.outcome is Outcome.OK):
+        if not wakes_after(self.spec, result.outcome in ANSWERED):
             return ()
         output = self.answer_text(result) if self.agent else result.text
         printed = output or result.error or ""

@@ -340,6 +340,12 @@ class JobProblems(ConfigPart):
         "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
+    clear_after: Annotated[int, Field(ge=1, le=100)] = key(
+        2,
+        "A problem is over when this many answers in a row do not mention it, unless a line of the precheck or a failed job"
+        " is evidence.",
+        own=True,
+    )
     pause_after: types.CountOrNone = key(
         0,
         "Failures in a row that pause it until it is resumed. A failure that its provider causes does not count.",
@@ -351,12 +357,6 @@ class Problems(JobProblems):
     """The rules for the messages about problems of an agent."""
 
     after: types.CountOrNone = key(2, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
-    clear_after: Annotated[int, Field(ge=1, le=100)] = key(
-        2,
-        "A problem is over when this many answers in a row do not mention it, unless a line of the precheck or a failed job"
-        " is evidence.",
-        own=True,
-    )
 
 
 class EntryKeys(ConfigPart):
@@ -390,6 +390,12 @@ class EntryKeys(ConfigPart):
     async_timeout: types.DurationUpToADay = key(
         timedelta(hours=1),
         "How long an agent that answers later (status 202) may take.",
+        section="Model",
+        applies_to="prompt",
+    )
+    ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
+        "How often a run asks again if the answer is incomplete, for example if a line of the precheck has no finding.",
+        "2 for a model whose tools change nothing, else 0",
         section="Model",
         applies_to="prompt",
     )
@@ -466,10 +472,6 @@ class HeartbeatCall(ConfigPart, section="Model"):
         "With `structured`, a model reports findings by a tool, and other runners are asked for JSON. With `text`, a line may"
         " begin with the key of a finding: `[disk:/var]`.",
         "`structured` if the runner calls a model, else `text`",
-    )
-    ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
-        "How often a run asks again if the answer is incomplete, for example if a line of the precheck has no finding.",
-        "2 for a model whose tools change nothing, else 0",
     )
 
 
@@ -590,9 +592,15 @@ class JobAction(ConfigPart):
     agent: OrUnset[types.Text] = optional_key("Agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
     model: OrUnset[types.Text] = optional_key("Model for the prompt.", "the model of the agent", applies_to="prompt")
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "the effort of the agent", applies_to="prompt")
+    answer: AnswerForm = key(
+        "text",
+        "With `text`, each answer is sent as it is. With `structured`, the agent reports findings as in its heartbeat, and each"
+        " problem is sent once.",
+        applies_to="prompt",
+    )
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
-        "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent.",
+        "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent. With `answer: structured`, the default is `edges`.",
         applies_to="prompt",
     )
     timeout: types.PositiveDuration = key(timedelta(minutes=10), "Timeout of one attempt.")

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule
 from heartbeat.hours import Hours, window
 from heartbeat.slots import ScheduleSlots
-from heartbeat.spec import Heartbeat, ModelRunner, Runner
+from heartbeat.spec import Heartbeat, ModelRunner
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
 from scheduler.config.settings.entry_parts import (
@@ -23,6 +23,7 @@ from scheduler.config.settings.entry_parts import (
     check_min_interval,
     choose_effort,
     default_channel,
+    further_calls,
 )
 from scheduler.config.settings.runners import Runners, calls_model, is_enabled, uses_provider
 
@@ -72,8 +73,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         context=agent.context,
         queue=agent.executor.queue,
         answer=beat.answer or ("structured" if isinstance(runner, ModelRunner) else "text"),
-        clear_after=beat.problems.clear_after,
-        ask_again=_further_calls(beat.ask_again, runner),
+        ask_again=further_calls(beat.ask_again, runner),
         dedup_window=beat.dedup.window,
         dedup_normalize=beat.dedup.normalize,
         decide=runners.build_decide(agent, node),
@@ -86,13 +86,6 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     if built.enabled and built.interval:
         check_interval_fits_hours(built.interval, built.hours, keys)
     return built
-
-
-def _further_calls(given: int | None, runner: Runner) -> int:
-    """How often an agent is asked again in a run. A program that is no model would give the same answer again."""
-    if given is not None:
-        return given
-    return 2 if isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things) else 0
 
 
 def logs_by_default(agent: models.Agent, context: ConfigContext) -> bool:

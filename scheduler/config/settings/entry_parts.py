@@ -15,7 +15,7 @@ from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import Effort, Postcheck, Precheck
+from heartbeat.spec import Effort, ModelRunner, Postcheck, Precheck, Runner
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
@@ -59,6 +59,7 @@ def build_shared_fields(
         "deliver": deliver,
         "problems_after": part.problems.after,
         "problems_remind": part.problems.remind,
+        "clear_after": part.problems.clear_after,
         "pause_after": part.problems.pause_after,
         "postcheck": _build_postcheck(part.postcheck, part.timeout, part.precheck, node),
         "problems_deliver": _choose_problem_channels(part.problems, deliver, node, speaks=speaks),
@@ -168,6 +169,13 @@ def _shared_days(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calenda
 
 def _union_of(some: tuple[Calendar, ...]) -> Calendar:
     return reduce(or_, some, EMPTY_CALENDAR)
+
+
+def further_calls(given: int | None, runner: Runner) -> int:
+    """How often an agent is asked again in a run. A program that is no model would give the same answer again."""
+    if given is not None:
+        return given
+    return 2 if isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things) else 0
 
 
 def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode) -> Precheck | None:

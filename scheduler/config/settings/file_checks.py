@@ -164,7 +164,7 @@ def _prompt_of_beat(beat: Heartbeat) -> Prompt:
 
 
 def _prompt_of_job(job: Job, agent: Agent) -> Prompt:
-    return compose_task(job.prompt or "", agent, EPOCH, _context(agent.workspace, agent.context), None)
+    return compose_task(job.prompt or "", agent, PromptFacts(EPOCH, context=_context(agent.workspace, agent.context)))
 
 
 def _context(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

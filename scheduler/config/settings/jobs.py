@@ -19,6 +19,7 @@ from scheduler.config.settings.entry_parts import (
     check_deliver,
     check_min_interval,
     choose_effort,
+    further_calls,
 )
 from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
@@ -132,6 +133,10 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     if "backoff_on_failure" in own and job.backoff_on_failure and job.every is None:
         problem = "there is no interval to double"
         node.add_error(f"{problem}; remove backoff_on_failure, or write every: 1h", "backoff_on_failure")
+    if "ask_again" in own and job.prompt is not None and job.answer == "text":
+        node.add_error(
+            "only an answer with findings can be incomplete; remove ask_again, or write answer: structured", "ask_again"
+        )
     for key, form in models.definition("Job")["properties"].items():
         needed = form.get("x-applies-to")
         if not needed or getattr(job, needed) is not None or key not in own:
@@ -183,12 +188,16 @@ class PromptAgents:
         agent = self._agents.get(job.agent) if job.prompt is not None and job.agent is not None else None
         if agent is None:
             return None
+        has_findings = job.answer == "structured"
         called_agent = replace(
             agent,
-            **carried_keys(job, Agent, ("model", "effort", "ok_match", "precheck")),
+            **carried_keys(job, Agent, ("model", "effort", "ok_match", "precheck", "ask_again")),
             model=job.model or agent.model,
             effort=choose_effort(job.effort, agent.effort),
-            ok_match=None if job.ok_match == "none" else job.ok_match,
+            ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
+            ask_again=further_calls(job.ask_again, agent.runner) if has_findings else 0,
+            clear_after=job.problems.clear_after,
+            problems_remind=job.problems.remind,
             precheck=build_precheck(job.precheck, job.timeout, node),
         )
         self._check_model(called_agent, job, node)
