@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from cron.job import Job
 from heartbeat.runners import OfferedTool
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import Heartbeat, ModelRunner, Tools, offered_name
-from heartbeat.words import format_count, one_line
+from heartbeat.words import format_count, list_names, one_line
 from scheduler.cli import options
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import (
@@ -27,7 +28,7 @@ from scheduler.cli.output import (
 )
 from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.config.settings import load
+from scheduler.config.settings import listed_prices, load
 from scheduler.config.settings.config_node import Fault
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.config.settings.load import LoadedConfig
@@ -39,6 +40,7 @@ from scheduler.store import entries
 
 CONNECT_SECONDS = 60.0  # for the servers of one agent; each has its own timeout too
 MAX_DESCRIPTION_WIDTH = 60
+OLD_PRICES = 90  # days after which `check` advises to update the list of prices
 
 
 def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source: Source) -> int:
@@ -57,6 +59,17 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
     if tools:
         return _show_tools(loaded.settings, form)
     return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, loaded.settings, form)
+
+
+def _listed_prices(settings: Settings, now: datetime) -> str | None:
+    """Which prices come from the list of the library, and how old that is; None if none does."""
+    models = sorted(model for model, price in settings.prices.items() if price.listed)
+    if not models:
+        return None
+    found = listed_prices.describe_list(now.date())
+    days = (now.date() - found.newest).days
+    text = f"prices of {list_names(models, 3)}: genai-prices {found.version}, its newest price is {format_count(days, 'day')} old"
+    return f"{text}; update it, or write prices:" if days > OLD_PRICES else text
 
 
 def _find_unserved_queues(settings: Settings) -> Iterator[Fault]:
@@ -105,6 +118,8 @@ def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     print_warnings(loaded.warnings)
     agents, jobs = len(loaded.settings.heartbeats), len(loaded.settings.jobs)
     click.echo(f"{path} is {paint('valid', Level.GOOD)}: {format_count(agents, 'agent')}, {format_count(jobs, 'job')}")
+    if listed := _listed_prices(loaded.settings, utc_now()):
+        click.echo(listed)
     for agent, tools in _agents_with_tools(loaded.settings):
         click.echo(f"agent/{agent} may use {_list_tools(tools)}")
     for variable in loaded.overrides:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from math import ceil
 
 from scheduler.engine.tick_items import Tick
@@ -126,7 +126,7 @@ def settle_reservation(tx: Transaction, prices: Mapping[str, Price], claim: Clai
     """Replace the reservation of an attempt by its actual usage. If the usage is unknown, the reservation stays charged."""
     if claim.facts.reserved is None:
         return
-    difference = _amount_used(prices, claim.facts.reserved.amount, result) - claim.facts.reserved.amount
+    difference = _amount_used(prices, claim.facts.reserved.amount, result, tx.now.date()) - claim.facts.reserved.amount
     if difference == NO_USAGE:
         return
     spend.adjust_reservation(tx, claim.facts.reserved.days, difference)
@@ -189,10 +189,10 @@ def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Spen
     return f"used by {', '.join(named)}" + (f", others {format_amount(rest)}" if len(largest) == MAX_SHARES and rest > 0 else "")
 
 
-def _amount_used(prices: Mapping[str, Price], most: Amount, result: AttemptResult) -> Amount:
+def _amount_used(prices: Mapping[str, Price], most: Amount, result: AttemptResult, day: date) -> Amount:
     if not result.calls:
         return NO_USAGE if _called_no_model(result) else most
-    parts = [_amount_of_call(prices, most, call) for call in result.calls]
+    parts = [_amount_of_call(prices, most, call, day) for call in result.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
     if None not in parts and result.outcome is not Outcome.ASYNC:  # an asynchronous run is still using tokens
         return known
@@ -204,7 +204,7 @@ def _called_no_model(result: AttemptResult) -> bool:
     return result.outcome is Outcome.SKIPPED or result.precheck is not None
 
 
-def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:
+def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: date) -> Amount | None:
     """The usage of a call, or the most that it can have used if it was not reported; None if that is unknown too.
 
     Zero tokens are not believed.
@@ -212,7 +212,7 @@ def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Am
     if call.tokens is None and call.cost_usd is None:
         return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else _maximum_of_call(prices, most, call)
     tokens = call.tokens.total if call.tokens else 0
-    usd = call_cost(prices, call)
+    usd = call_cost(prices, call, day)
     is_unreported = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)
     if is_unreported or (most.nanos and usd is None):
         return _maximum_of_call(prices, most, call)
@@ -221,8 +221,9 @@ def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Am
 
 def _maximum_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:
     """The most that a call can have used, at the highest prices; None if its size or price is not known."""
-    price = prices.get(call.model or "")
-    if call.most is None or (price is None and most.nanos):
+    listed = prices.get(call.model or "")
+    if call.most is None or (listed is None and most.nanos):
         return None
+    price = listed and listed.highest(call.most.input)
     cost = 0.0 if price is None else call.most.input * highest_input_price(price) + call.most.output * price.output
     return Amount(ceil(cost * PER_TOKEN), call.most.total)

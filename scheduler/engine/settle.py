@@ -549,7 +549,7 @@ def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, re
     Calls without usage are not counted.
     """
     charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
-    paid = [(call, call_cost(prices, call)) for call in charged]
+    paid = [(call, call_cost(prices, call, tx.now.date())) for call in charged]
     if not paid:
         return runs.owns_run(tx, claim)
     costs = [usd for _, usd in paid if usd is not None]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from math import ceil
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from heartbeat.runners import agent_json
@@ -251,36 +250,66 @@ class AttemptUsage:
         return (self.tokens_per_run - sum(question.output_tokens for question in self.model_calls)) // len(self.model_calls)
 
 
-class TokenPrices(Protocol):
-    """What a model costs, in USD per million tokens."""
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in USD per million tokens. `cache_write_1h` is for a cache that lives for an hour.
 
-    @property
-    def input(self) -> float: ...
-    @property
-    def output(self) -> float: ...
-    @property
-    def cache_read(self) -> float: ...
-    @property
-    def cache_write(self) -> float: ...
+    `variants` are other prices of the same model, of which the last that applies counts. `listed`: from the list of the library.
+    """
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+    cache_write_1h: float
+    variants: tuple[PriceVariant, ...] = ()
+    listed: bool = False
+
+    def of_request(self, input_tokens: int, day: date) -> Price:
+        """The price of a request with so many input tokens of all kinds on a day in UTC."""
+        found = (each.price for each in reversed(self.variants) if each.applies(input_tokens, day))
+        return next(found, self)
+
+    def highest(self, input_tokens: int) -> Price:
+        """The highest prices of a request with at most so many input tokens, on whichever day it is sent."""
+        every = (self, *(each.price for each in self.variants if each.above < input_tokens))
+        return Price(*(max(getattr(each, key) for each in every) for key in PRICE_KEYS))
 
 
-def highest_input_price(price: TokenPrices) -> float:
+@dataclass(frozen=True, slots=True)
+class PriceVariant:
+    """A price for requests with more than `above` input tokens, from the day `since` on; None: always."""
+
+    price: Price
+    above: int = 0
+    since: date | None = None
+
+    def applies(self, input_tokens: int, day: date) -> bool:
+        return (not self.above or input_tokens > self.above) and (self.since is None or day >= self.since)
+
+
+PRICE_KEYS = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+
+
+def highest_input_price(price: Price) -> float:
     """The highest price of input: a gateway may write it to a cache, though we do not request that."""
     return max(price.input, price.cache_read, price.cache_write)
 
 
 def attempt_usage(
-    agent: Heartbeat | Agent, prices: Mapping[str, TokenPrices], usd_per_run: float | None, tokens_per_run: int | None
+    agent: Heartbeat | Agent, prices: Mapping[str, Price], usd_per_run: float | None, tokens_per_run: int | None
 ) -> AttemptUsage:
     """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, and of the model that decides."""
     is_program = not isinstance(agent.runner, ModelRunner)
     calls = [(model or "", runner) for runner, model in agent.called if isinstance(runner, ModelRunner)]
-    questions = tuple(_model_call_limit(model, runner, prices.get(model)) for model, runner in calls)
-    return AttemptUsage(questions, is_program, agent.prompt_limit.own, usd_per_run, tokens_per_run)
+    tokens = agent.prompt_limit.own
+    questions = tuple(_model_call_limit(model, runner, prices.get(model), tokens) for model, runner in calls)
+    return AttemptUsage(questions, is_program, tokens, usd_per_run, tokens_per_run)
 
 
-def _model_call_limit(model: str, runner: ModelRunner, price: TokenPrices | None) -> ModelCallLimit:
+def _model_call_limit(model: str, runner: ModelRunner, listed: Price | None, input_tokens: int) -> ModelCallLimit:
     """The limits of one call."""
+    price = listed and listed.highest(input_tokens)
     if price is None:
         return ModelCallLimit(model, runner.max_output_tokens, None, None, runner.max_turns)
     return ModelCallLimit(model, runner.max_output_tokens, highest_input_price(price), price.output, runner.max_turns)
@@ -318,24 +347,18 @@ def usd_to_nanos(usd: float) -> int:
     return round(usd * NANO)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a model costs, in USD per million tokens."""
+def call_cost(prices: Mapping[str, Price], call: Call, day: date) -> float | None:
+    """The cost of a call in USD on a day in UTC: as reported, otherwise tokens times price.
 
-    input: float
-    output: float
-    cache_read: float
-    cache_write: float
-
-
-def call_cost(prices: Mapping[str, Price], call: Call) -> float | None:
-    """The cost of a call in USD: as reported, otherwise tokens times price. None without a price, or if the sum is absurd."""
+    None without a price, or if the sum is absurd.
+    """
     if call.cost_usd is not None:
         return call.cost_usd
-    price = prices.get(call.model or "")
-    if price is None or call.tokens is None:
+    listed = prices.get(call.model or "")
+    if listed is None or call.tokens is None:
         return None
     tokens = call.tokens
+    price = listed.of_request(tokens.total - tokens.output, day)
     parts = (
         tokens.input * price.input,
         tokens.output * price.output,

@@ -180,6 +180,7 @@ CONFIG_KEYS = {
     "heartbeat",
     "channels",
     "providers",
+    "prices",
     "deadman",
     "server",
     "limits",

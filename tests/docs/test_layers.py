@@ -20,6 +20,7 @@ DOORS = {
     "prometheus_client": {"scheduler/telemetry/metrics.py", "scheduler/telemetry/gauges.py"},
     "aiohttp": {"scheduler/net/http_client.py"},
     "anthropic": {"heartbeat/runners/anthropic.py"},
+    "genai_prices": {"scheduler/config/settings/listed_prices.py"},
     "httpx2": {
         "heartbeat/runners/anthropic.py",
         "scheduler/extras/mcp/mcp_client.py",

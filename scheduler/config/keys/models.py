@@ -291,7 +291,7 @@ class Postcheck(ConfigPart):
 class DayBudget(ConfigPart):
     """The limits of one day, and of one month."""
 
-    usd_per_day: OrUnset[types.UsdADay] = optional_key("Maximum cost. Each model needs an entry in `prices`.", "no limit")
+    usd_per_day: OrUnset[types.UsdADay] = optional_key("Maximum cost. Each model needs a [price](money.md#prices).", "no limit")
     tokens_per_day: OrUnset[types.TokensADay] = optional_key("Maximum number of tokens (input, output and cache).", "no limit")
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
         "Maximum number of runs that call an agent, without retries.", "no limit"
@@ -684,7 +684,10 @@ class Price(ConfigPart):
     input: types.UsdPerMillion = required_key("Input tokens.", 1.0)
     output: types.UsdPerMillion = required_key("Output tokens.", 5.0)
     cache_read: OrUnset[types.UsdPerMillion] = optional_key("Tokens read from the cache.", "the same as `input`")
-    cache_write: OrUnset[types.UsdPerMillion] = optional_key("Tokens written to the cache.", "1.25 times `input`")
+    cache_write: OrUnset[types.UsdPerMillion] = optional_key(
+        "Tokens written to the cache for five minutes.", "1.25 times `input`"
+    )
+    cache_write_1h: OrUnset[types.UsdPerMillion] = optional_key("Tokens written to the cache for an hour.", "twice `input`")
 
 
 _DETECTING_REPEATS = " or ".join(f"`{kind.name}`" for kind in registry.KINDS if kind.detects_repeats)
@@ -847,7 +850,7 @@ class Config(ConfigPart):
     telemetry: Telemetry = key(Telemetry(), "Traces of the runs.", file_only=True)
     limits: Limits = key(Limits(), "Limits for all agents and jobs.")
     providers: dict[types.Name, Provider] = key({}, "Model providers.", unset="`anthropic`, without a key", file_only=True)
-    prices: dict[str, Price] = key({}, "Prices of models, by name.")
+    prices: dict[str, Price] = key({}, "Prices of models, by name. Other models have [listed prices](money.md#prices).")
     channels: dict[types.ChannelName, Annotated[Channel, OrShort({"type": "string"})]] = key(
         {}, "Channels for messages. `log` is built in.", file_only=True
     )

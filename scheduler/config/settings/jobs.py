@@ -210,4 +210,4 @@ class PromptAgents:
         if agent.model is None:
             node.add_error(f"is missing; write model: NAME, with a model of provider {agent.runner.provider.name}", "model")
         elif job.enabled:
-            self._prices.check_price(agent.model, node, "model" if job.model else "agent")
+            self._prices.check_price(agent.model, agent.runner.provider, node, "model" if job.model else "agent")

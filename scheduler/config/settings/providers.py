@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import get_args
 from urllib.parse import urlsplit
 
+from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import Provider, ProviderKind
 from heartbeatd.secret import Secret
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.listed_prices import CACHE_WRITE, CACHE_WRITE_1H, find_price
 from scheduler.config.settings.secrets import UnsetSecret
 from scheduler.model.budget import Price
 
@@ -20,7 +22,6 @@ ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # usable without a d
 
 _KIND_OF_NAME: Mapping[str, ProviderKind] = {kind: kind for kind in get_args(ProviderKind)}
 _MISSING_KIND = "is missing; write kind: openai or kind: anthropic, because the name is neither"
-CACHE_WRITE = 1.25  # times the price of input: what a cache that lives for five minutes costs
 
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 
@@ -119,15 +120,25 @@ def _declaration_example(name: str, kind: ProviderKind) -> str:
 
 
 class Prices:
-    """The prices by model; a model without a price is reported once, where it is first used."""
+    """The prices by model: those of the config, and the listed ones of other models that are used.
+
+    A model without a price is reported once, where it is first used.
+    """
 
     def __init__(self, parts: Mapping[str, models.Price]) -> None:
         self.by_model = {model: _build_price(part) for model, part in parts.items()}
         self._reported: set[str] = set()
 
-    def check_price(self, model: str, node: ConfigNode, *inside: str) -> None:
-        """Warn at `inside` if the model has no price."""
+    def check_price(self, model: str, provider: Provider, node: ConfigNode, *inside: str) -> None:
+        """Look up the price of a model that is used. Warn at `inside` if it has none."""
         if model in self.by_model or model in self._reported:
+            return
+        url = reveal_secret(provider.base_url) if provider.base_url else None
+        if url == "" and node.context.secrets.is_disabled:
+            url = None  # an address with a reference that is not resolved
+        listed = find_price(model, provider.kind, url)
+        if listed is not None:
+            self.by_model[model] = listed
             return
         self._reported.add(model)
         advice = f"this model has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
@@ -150,4 +161,5 @@ def _build_price(part: models.Price) -> Price:
         output=part.output,
         cache_read=part.input if part.cache_read is None else part.cache_read,
         cache_write=part.input * CACHE_WRITE if part.cache_write is None else part.cache_write,
+        cache_write_1h=part.input * CACHE_WRITE_1H if part.cache_write_1h is None else part.cache_write_1h,
     )

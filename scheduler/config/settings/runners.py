@@ -78,7 +78,7 @@ class Runners:
         provider = self._providers.find_provider(name, node, *inside, used=is_enabled(agent))
         if provider is None:
             return None
-        self._check_price(part.model, agent, node, "heartbeat", "decide", "model")
+        self._check_price(part.model, provider, agent, node, "heartbeat", "decide", "model")
         runner = self._limited_runner(provider, agent)
         return self._reuse_equal((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
 
@@ -114,7 +114,8 @@ class Runners:
         if named is None and runner.provider.kind == "openai":
             node.add_error(f"is missing; write model: NAME, with a model of provider {runner.provider.name}", "model")
             return None
-        self._check_price(named or DEFAULT_MODEL, agent, node, *(("heartbeat", "model") if agent.heartbeat.model else ("model",)))
+        inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
+        self._check_price(named or DEFAULT_MODEL, runner.provider, agent, node, *inside)
         return named or DEFAULT_MODEL
 
     def _build_model_runner(self, agent: models.Agent, part: models.ModelRunner, node: ConfigNode) -> Runner:
@@ -143,9 +144,9 @@ class Runners:
         _check_headers(headers, node, "runner", "headers")
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
-    def _check_price(self, model: str, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
+    def _check_price(self, model: str, provider: Provider, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
         if is_enabled(agent):
-            self._prices.check_price(model, node, *inside)
+            self._prices.check_price(model, provider, node, *inside)
 
     def _reuse_equal(self, key: Hashable, value: Shared) -> Shared:
         made: Shared = self._made.setdefault((type(value), key), value)  # type: ignore[assignment]

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import date
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -99,7 +100,7 @@ class Traces:
             trace.end()
             raise
         if _is_wanted(result):
-            trace.set_result(result, self._settings().prices)
+            trace.set_result(result, self._settings().prices, claim.run.started_at.date())
             trace.end()
         return result
 
@@ -205,10 +206,10 @@ class AttemptTrace(Span):
         with self.child(ModelCallSpan, f"chat {model}" if model else "chat", SpanKind.CLIENT, attributes) as span:
             yield span
 
-    def set_result(self, result: AttemptResult, prices: Mapping[str, Price]) -> None:
+    def set_result(self, result: AttemptResult, prices: Mapping[str, Price], day: date) -> None:
         """Record how the attempt ended, with the sums of its usage."""
         known = [call.tokens for call in result.calls if call.tokens is not None]
-        costs = [call_cost(prices, call) for call in result.calls]
+        costs = [call_cost(prices, call, day) for call in result.calls]
         paid = [cost for cost in costs if cost is not None]
         self.set_attributes(
             {
