@@ -225,6 +225,7 @@ class _Attempt:
             tool_calls=answer.tool_calls,
             log=answer.log,
             request_id=answer.request_id,
+            reminders=answer.reminders or (result.report.reminders if result.report else ()),
         )
 
     async def call_and_ask_again(
@@ -249,6 +250,7 @@ class _Attempt:
                 result,
                 calls=(*result.calls, *further.calls),
                 tool_calls=(*result.tool_calls, *further.tool_calls),
+                reminders=(*result.reminders, *further.reminders),
                 prompt=replace(result.prompt, part_sizes=further.prompt.part_sizes),
             )
             if further.outcome not in ANSWERED or further.truncated:

@@ -71,6 +71,20 @@ TOOL_SCHEMA: Mapping[str, object] = {
             "type": "string",
             "description": "Only if you could not do the work of this run at all: the reason. Otherwise empty.",
         },
+        "remind": {
+            "type": "array",
+            "description": "Only if you must look at something again at another time than usual: you are run then.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "description": "What you will read then."},
+                    "at": {"type": "string", "description": "A time, such as 2027-03-28 09:00."},
+                    "in": {"type": "string", "description": "Or a time from now, such as 30m or 2h."},
+                },
+                "required": ["text"],
+                "additionalProperties": False,
+            },
+        },
     },
     "required": ["findings"],
     "additionalProperties": False,
@@ -103,12 +117,35 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class ReminderWish:
+    """A reminder that an agent asks for, as it wrote it: a text, and a time or a span from now. Nothing of it is checked yet."""
+
+    text: str
+    at: str | None = None
+    in_: str | None = None
+
+
+def parse_reminders(value: object) -> tuple[ReminderWish, ...]:
+    """The reminders in an answer: a list of objects with `text`, and `at` or `in`. Anything else counts as a bad time."""
+    listed = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value] if value else []
+    return tuple(_parse_reminder(each) for each in listed[:MAX_FINDINGS])
+
+
+def _parse_reminder(value: object) -> ReminderWish:
+    if not isinstance(value, Mapping):
+        return ReminderWish(_clean_text(str(value)))
+    text, at, span = (each if isinstance(each, str) else None for each in (value.get("text"), value.get("at"), value.get("in")))
+    return ReminderWish(_clean_text(text or ""), at, span)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """An answer with findings, one per key.
 
     `text` is a text that the checklist asked for, and that has no key. `loose` is other text around the lines with keys: it is
     sent only together with a finding. `dropped` counts the findings above the limit. `unconfirmed` are findings that the agent
     did not say again when it was asked. `failed` is why the agent could not do its work, empty if it could.
+    `reminders` are those that it asks for.
     """
 
     findings: tuple[Finding, ...]
@@ -117,6 +154,7 @@ class Report:
     dropped: int = 0
     unconfirmed: tuple[Finding, ...] = ()
     failed: str = ""
+    reminders: tuple[ReminderWish, ...] = ()
 
     def __str__(self) -> str:
         """The answer as plain text, for the run record."""
@@ -154,8 +192,9 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
         found = found[:-1]
     text = (given.get("requested_text") or given.get("text")) if isinstance(given, Mapping) else None
     words = _clean_text(text, None) if isinstance(text, str) and not is_ok_token(text) else ""
+    reminders = parse_reminders(given.get("remind")) if isinstance(given, Mapping) and not is_cut else ()
     if not found:
-        report = (_read_lines(words) if words else None) or Report((), words)
+        report = replace((_read_lines(words) if words else None) or Report((), words), reminders=reminders)
         return replace(report, failed=failed) if failed else report
     parsed = [finding for each in found[:MAX_FINDINGS] if (finding := _parse_finding(each)) is not None]
     if not parsed:
@@ -166,6 +205,7 @@ def parse_report(given: object, *, is_cut: bool = False) -> Report:
         "\n".join(part for part in (words, *keyless) if part),
         dropped=max(0, len(found) - MAX_FINDINGS),
         failed=failed,
+        reminders=reminders,
     )
     return _within_size(report)
 
@@ -179,6 +219,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         "\n".join(report.loose for report in reports if report.loose),
         sum(report.dropped for report in reports) + max(0, len(findings) - MAX_FINDINGS),
         failed=next((report.failed for report in reports if report.failed), ""),
+        reminders=tuple(reminder for report in reports for reminder in report.reminders),
     )
     return _within_size(merged)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from heartbeat.checklist import Selection
 from heartbeat.checks import Skip
-from heartbeat.findings import Report
+from heartbeat.findings import ReminderWish, Report
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.runners import Call, Failure, ToolCall
 from heartbeat.verdict import Suppression
@@ -83,6 +83,7 @@ class AttemptResult:
     log: str | None = None  # the agent's text for the log only
     truncated: bool = False  # the answer was cut at a token limit
     report: Report | None = None  # the findings of the answer, None if it has none
+    reminders: tuple[ReminderWish, ...] = ()  # that the agent asks for
     findings: tuple[Mapping[str, object], ...] = ()  # what happened to each when the run was closed
 
     def as_failure(self, reason: Reason, error: str, *, transient: bool) -> AttemptResult:

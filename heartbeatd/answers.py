@@ -234,10 +234,20 @@ class KnownTarget(EntryPart):
     at: Time
 
 
+class Reminder(EntryName):
+    """A wake of an agent at a time that has not come. `wake` is its number, and `by` is who set it: agent, token or person."""
+
+    wake: int
+    at: Time
+    by: str
+    text: str
+
+
 class AgentStatus(EntryStatus):
-    """The state of an agent, and the targets that it has talked with, the last one first."""
+    """The state of an agent, its reminders, and the targets that it has talked with, the last one first."""
 
     targets: list[KnownTarget]
+    reminders: list[Reminder]
 
 
 class AgentList(ResponseBody):
@@ -468,6 +478,7 @@ class Status(ResponseBody):
     entries: Shared[list[EntryStatus]]
     queue: QueueCounts | None
     wakes: Shared[list[WaitingWakes]]
+    reminders: Shared[list[Reminder]]
     outbox: list[ChannelBacklog]
     reserve_bytes: Shared[int]
 
@@ -686,6 +697,7 @@ class PlannedEntry(EntryName):
     total: int
     days: list[PlannedDay]
     wakes: WokenRuns | None
+    reminders: list[Reminder]
 
 
 class DayTotals(SharedBody):
@@ -953,6 +965,10 @@ class WakeAccepted(DonePart):
     wake: int
     waits_for: str | None = None
     until: Time | None = None
+
+
+class CancelledWake(DonePart):
+    wake: int
 
 
 class RunNumber(DonePart):

@@ -75,7 +75,8 @@ class Verb(Operation[Answer]):
 class Wake(Verb[answers.WakeAccepted]):
     """Run an agent now, outside of its schedule (a wake). If the daemon is down, the agent is woken when the daemon starts
     again. If the wake must wait, the response gives the reason. Over HTTP, the alerts of Alertmanager can be sent instead
-    of a text. With `urgent: false` the wake starts no run: the next run gets the text.
+    of a text. With `urgent: false` the wake starts no run: the next run gets the text. With a time, the wake is a reminder,
+    and waits until then.
     """
 
     section = "Act"
@@ -86,6 +87,29 @@ class Wake(Verb[answers.WakeAccepted]):
 
     text: Text = Field(default="", title="Text to put into the agent's prompt.")
     urgent: TrueOrFalse = True
+    at: TimeOrNone = Field(default=None, title="Wake the agent at this time, at most 90 days from now.")
+    in_: SpanOrNone = Field(default=None, title="Wake the agent after this time, for example 30m.")
+
+    @model_validator(mode="after")
+    def _check_one_time(self) -> Self:
+        if self.at is not None and self.in_ is not None:
+            raise ValueError("write either at or in")
+        if not self.urgent and (self.at or self.in_):
+            raise ValueError("urgent: leave it out, because a wake with a time starts a run")
+        return self
+
+
+class CancelWake(Verb[answers.CancelledWake]):
+    """Cancel a wake that waits, such as a reminder. `heartbeatd status` lists reminders with their numbers. A wake that is in the
+    prompt of a run cannot be cancelled; cancel that run.
+    """
+
+    section = "Act"
+    command = "forget"
+    may = "wake"
+    tool = "cancel_wake"
+    button = "Cancel"
+    is_final = True
 
 
 class RunJob(Verb[answers.WakeAccepted]):
@@ -306,6 +330,7 @@ class VerbMethods:
     """The methods of the clients that send verbs."""
 
     wake_agent = of_name(Wake, "/api/v1/agents/{name}/wake")
+    cancel_wake = of_number(CancelWake, "/api/v1/wakes/{id}/cancel")
     run_job = of_name(RunJob, "/api/v1/cron/{name}/run")
     report_result = of_number(ReportResult, "/api/v1/runs/{id}/result")
     cancel_run = of_number(Cancel, "/api/v1/runs/{id}/cancel")

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
 
-from heartbeat.findings import Report
+from heartbeat.findings import ReminderWish, Report
 from heartbeat.spec import Effort, ModelRunner, PromptLimit, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
@@ -176,7 +176,7 @@ class Answer:
     that the request was never sent and cannot have cost anything. `status` is the HTTP status of a failed request, `request_id`
     the provider's ID of the call. `report` has the findings of a structured answer, and `text` is then the same as plain text;
     None: the answer is a text, which may still have findings. `decision` is set if one was requested and made. `turns` are the
-    calls of a model with tools, and the usage is theirs; None: there was one call.
+    calls of a model with tools, and the usage is theirs; None: there was one call. `reminders` are those beside the `report`.
     """
 
     text: str = ""
@@ -198,6 +198,7 @@ class Answer:
     report: Report | None = None
     decision: Decision | None = None
     turns: tuple[Call, ...] | None = None
+    reminders: tuple[ReminderWish, ...] = ()
 
     def as_call(self, provider: str | None, model: str | None, took: timedelta, most: Tokens | None = None) -> Call:
         """The call of a model that led to this answer. The parameters are the fields of `Call` that an answer does not have."""

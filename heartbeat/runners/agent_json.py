@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from heartbeat.findings import InvalidFindings, Report, parse_report
+from heartbeat.findings import InvalidFindings, Report, parse_reminders, parse_report
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens, ToolCall
 from heartbeat.runners.errors import CallError, find_message, redacted_line
 from heartbeat.runners.redaction import Redactor
@@ -66,9 +66,9 @@ def parse_answer(value: object, *, failed: Failure, redactor: Redactor) -> Answe
 
     A mapping must have `text`, or a list of `findings`, or `error` (then the answer is a failure of the class `failed`), or
     `later: true`. If there are `findings`, `text` is a text that has no key. The mapping may also have `model`, `tokens` (`input
-    output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log` and `truncated`. With `failed`, a
-    text, the answer says why its work could not be done, and may have findings. Raises CallError for a value of another type and
-    for a text that is too large.
+    output cache_read cache_write`), `cost_usd`, `tool_calls` (`name count duration_ms`), `log`, `truncated` and `remind`, a list
+    of maps with `text`, and `at` or `in`. With `failed`, a text, the answer says why its work could not be done, and may have
+    findings. Raises CallError for a value of another type and for a text that is too large.
     """
     if value is None or isinstance(value, str):
         return Answer(text=check_answer_text(value or ""))
@@ -160,13 +160,14 @@ def parse_usage(usage: object, *, is_whole: bool = False) -> Tokens | None:
 
 
 def usage_of_report(report: Mapping[str, object], redactor: Redactor) -> Answer:
-    """The usage in the report of an agent, as an answer without a text."""
+    """The usage in the report of an agent, and the reminders that it asks for, as an answer without a text."""
     return Answer(
         model_used=model_name(report.get("model")),
         tokens=parse_usage(report.get("usage")) or parse_usage(report.get("tokens")),
         cost_usd=parse_cost(report.get("total_cost_usd", report.get("cost_usd"))),
         tool_calls=_parse_tool_calls(report.get("tool_calls")),
         log=_parse_log(report.get("log"), redactor),
+        reminders=tuple(replace(each, text=redactor.redact(each.text)) for each in parse_reminders(report.get("remind"))),
     )
 
 

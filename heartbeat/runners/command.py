@@ -89,8 +89,8 @@ def parse_report(output: str, redactor: Redactor) -> Answer | None:
 
     The text is under `result`, `text`, `response` or `output`, and there may be a list of `findings`. With `is_error: true` or
     an `error` the answer is a failure; its message is the error, or else the text. These keys are read too: `total_cost_usd` or
-    `cost_usd`, `usage` or `tokens`, `model` or the only name in `modelUsage`, `tool_calls`, `log`, and `truncated` or a
-    `stop_reason` with the same meaning. Without `tool_calls` the tool calls are taken from the events or the statistics.
+    `cost_usd`, `usage` or `tokens`, `model` or the only name in `modelUsage`, `tool_calls`, `log`, `remind`, and `truncated`
+    or a `stop_reason` with the same meaning. Without `tool_calls` the tool calls are taken from the events or the statistics.
     """
     events = _report_events(output)
     if not events:

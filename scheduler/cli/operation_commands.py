@@ -188,6 +188,7 @@ PROBLEMS = Shape(
 )
 SPECIAL = {
     "Wake": Shape("verb_work:wake", (_name("agent", name="agent"),), (WAIT,)),
+    "CancelWake": Shape("verb_work:forget", (click.Argument(["wake"], type=NUMBER),)),
     "RunJob": Shape("verb_work:run_job", (_name("cron"),), (WAIT,)),
     "Cancel": Shape(
         "verb_work:cancel",

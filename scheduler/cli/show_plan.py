@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from heartbeat.words import list_names
+from heartbeat.words import list_names, squeeze
 from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
 from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
@@ -39,6 +39,7 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 
 COLUMNS = ("DAY", "LOCAL", "UTC", "TIMES", "NAME", "ZONE")
+MAX_REMINDER = 160  # characters of the line of a reminder
 NO_LIMIT = "no limit"
 DAY_COLUMNS = 5
 NAMES_WIDTH = 65  # columns for names; the rest of the line has the number of further ones
@@ -156,6 +157,9 @@ def _daily_counts_table(data: PlanForecast) -> str:
 
 def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
     entries = data.entries
+    for reminder in (each for entry in entries for each in entry.reminders):
+        says = f"{entry_label(reminder)}: reminder at {output.format_time(reminder.at)} (wake {reminder.wake}): {reminder.text}"
+        yield from wrap_text(squeeze(says, MAX_REMINDER), 2)
     for entry in entries:
         if entry.wakes:
             words = f"{entry_label(entry)}: up to {entry.wakes.at_most:,} more runs by wakes of"

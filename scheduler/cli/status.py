@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from heartbeat.words import abbreviate_duration, format_count
+from heartbeat.words import abbreviate_duration, format_count, squeeze
 from heartbeatd.answers import (
     BreakerStatus,
     BudgetStatus,
@@ -65,6 +65,7 @@ MAX_CHANGES = 3  # lines of the last reload in the text; JSON has more
 MAX_OVERRIDES = 5  # in the text; JSON has all of them
 STARTS = ("start_refused", "second_daemon")  # of the database folder of this machine
 STARTS_AND_FREEZES = (*STARTS, "frozen")  # of the leader; the other problems have lines of their own
+MAX_REMINDER = 60  # characters of the text of a reminder
 MAX_DOWNTIMES = 3  # in the text; JSON has all of them
 
 
@@ -225,6 +226,9 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         for hold in entry.busy:
             yield f"busy: {hold.id} holds {entry_label(entry)} until {format_time(hold.until)}"
     yield from (f"wakes: {entry_label(each)}: {each.says}" for each in data.wakes)
+    for reminder in data.reminders:
+        says = f"{entry_label(reminder)} at {format_time(reminder.at)} (wake {reminder.wake}, by {reminder.by})"
+        yield f"reminder: {says}: {squeeze(reminder.text, MAX_REMINDER)}"
 
 
 def _entry_lines(data: Status, now: datetime) -> Iterator[str]:

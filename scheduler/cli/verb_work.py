@@ -182,6 +182,10 @@ def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
             click.echo(f"{key[0].label_of(key[1])}: {explain_waiting(db, key, number, utc_now(), format_time).says}")
 
 
+def forget(make: Make, wake: int, path: Path) -> None:
+    click.echo(open_client(path).perform(make(), wake).says)
+
+
 def send_for_problem(make: Make, problem: str, key: str | None, path: Path) -> None:
     """Send a verb for a problem: with this number, or that of an entry with this key. Raises InputError if there is none."""
     if key is None and not problem_list.NUMBER.fullmatch(problem):

@@ -14,6 +14,7 @@ from heartbeat.words import format_count, format_duration, one_line
 from heartbeatd import verbs
 from heartbeatd.answers import (
     CancelledRun,
+    CancelledWake,
     ChangedMessage,
     ChangedProblem,
     LaneHeld,
@@ -120,20 +121,40 @@ def effect_of(
 
 @effect_of(verbs.Wake)
 def wake_agent(tick: Tick, request: VerbRequest[verbs.Wake]) -> WakeAccepted:
-    """A wake by a run of the agent itself is rejected, because it could repeat without end."""
-    sender = request.sender
-    wake = Wake(request.name, sender.source, sender.name, token=sender.token, **dict(request.verb))
+    """A wake by a run of the agent itself is rejected, because it could repeat without end. It may set a reminder."""
+    sender, verb = request.sender, request.verb
+    at = verb.at if verb.in_ is None else tick.now + verb.in_
+    source = sender.source if at is None else Trigger.REMINDER
+    wake = Wake(request.name, source, sender.name, verb.text, urgent=verb.urgent, token=sender.token)
     entry_row = _declared_entry(tick, *request.key)
     if entry_row.state != "active":
         slot_records.record_skip(tick.tx, entry_row, sender.source, Skip.DISABLED, tick.now)
         wakes.reject_wake(tick.tx, wake, RejectedBecause.DISABLED)
         raise Refused(Skip.DISABLED, f"agent {wake.name!r} is disabled in {tick.plan.settings.path.name}")
+    if at is not None:
+        wake_id = wake_starts.set_reminder(tick, wake, at, is_timer=verb.in_ is not None)
+        return WakeAccepted(wake=wake_id, says=f"wake {wake_id} for {_label(request)} is planned")
     run = runs.find_open_run(tick.tx.db, Kind.HEARTBEAT, wake.name)
     if run is not None and sender.run == f"{run.owner}/{run.id}":
         wakes.reject_wake(tick.tx, wake, RejectedBecause.OWN_RUN)
         raise Refused("own_run", f"agent {wake.name!r} cannot wake itself from within its own run")
     wake_id = wake_starts.accept_wake(tick, entry_row, wake)
     return WakeAccepted(wake=wake_id, says=f"wake {wake_id} for {_label(request)} is queued")
+
+
+@effect_of(verbs.CancelWake)
+def cancel_wake(tick: Tick, request: VerbRequest[verbs.CancelWake]) -> CancelledWake:
+    """It is recorded as rejected. An entry that would have run for it alone does not run."""
+    wake = wakes.find_wake(tick.tx.db, request.number)
+    if wake is None:
+        raise Refused("not_found", f"no wake {request.number}; `heartbeatd status` lists reminders")
+    if not wakes.end_waiting_wake(tick.tx, wake.id, RejectedBecause.CANCELLED):
+        is_taken = wake.state == "taken"
+        raise Refused(wake.state, f"wake {wake.id} {f'is in the prompt of run {wake.run_id}' if is_taken else 'has ended'}")
+    entry_row = entries.current_entry(tick.tx, wake.kind, wake.name)
+    if entry_row is not None and wake.state == "waiting":
+        planning.save_with_next_due(tick.tx, entry_row, entry_row)
+    return CancelledWake(wake=wake.id, says=f"wake {wake.id} for {wake.kind.label_of(wake.name)} is cancelled")
 
 
 JOB_OBSTACLE_TEXTS = {

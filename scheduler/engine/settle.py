@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
+from heartbeat.findings import ReminderWish
 from heartbeat.prompt import Memory
 from heartbeat.result import AttemptResult
 from heartbeat.runners import Call, Tokens
 from heartbeat.verdict import with_cut_note
+from heartbeatd.operations import parse_span
 from scheduler.engine import (
     budget_reservations,
     job_failures,
@@ -26,6 +29,7 @@ from scheduler.engine import (
     run_problems,
     wake_starts,
 )
+from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
@@ -244,8 +248,8 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     1. The run record gets its outcome.
     2. The problems that the agent reports are saved, and a message is queued for each target that it is news for.
     3. The checklist items, the session and the awaited result are saved.
-    4. The wakes that the run delivered end; after a failure they wait for another run. Notifications of jobs that were delayed
-       for this run are dropped if it has reported the failure.
+    4. The wakes that the run delivered end; after a failure they wait for another run. The reminders that the answer asks for
+       are set. Notifications of jobs that were delayed for this run are dropped if it has reported the failure.
     5. The agents that the result of a job wakes are woken. What they report about the job is over if it works again.
     6. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
        report the failure.
@@ -269,6 +273,7 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
     agent_memory.remember_run(tx, claim, result)
     _settle_wakes(tick, row, claim, result)
+    _set_reminders(tick, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or row.reported):
         job_failures.settle_after_run(tx, claim, result, closing.text_targets)
         row = job_failures.end_reports_about_recovered_jobs(tick, claim, row)
@@ -411,6 +416,35 @@ def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: Attempt
     )
     if entry_row.state != "active":
         wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
+
+
+def _set_reminders(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+    """Set the reminders that an answer asks for. One that cannot be set is recorded as a rejected wake.
+
+    A time without a zone is one in the zone of the agent.
+    """
+    agent = claim.entry.name if claim.entry.kind is Kind.HEARTBEAT else claim.entry.lane
+    if agent is None or (Kind.HEARTBEAT, agent) not in tick.plan.entries or result.outcome not in ANSWERED:
+        return
+    for wish in result.reminders:
+        sender = claim.entry.kind.label_of(claim.entry.name)
+        reminder = Wake(agent, Trigger.REMINDER, sender, wish.text)
+        try:
+            at = _time_of_wish(wish, tick.now, claim.entry.zone)
+            wake_starts.set_reminder(tick, reminder, at, is_timer=wish.at is None)
+        except (ValueError, OverflowError):
+            wakes.reject_wake(tick.tx, reminder, RejectedBecause.BAD_REMINDER)
+        except Refused as refused:
+            if refused.code == "bad_request":
+                wakes.reject_wake(tick.tx, reminder, RejectedBecause.BAD_REMINDER)
+
+
+def _time_of_wish(wish: ReminderWish, now: datetime, zone: ZoneInfo) -> datetime:
+    """When a reminder is wanted. Raises ValueError, or OverflowError for a year that does not exist."""
+    if wish.at is None:
+        return now + parse_span(wish.in_)
+    at = datetime.fromisoformat(wish.at)
+    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def _request_wake(tick: Tick, wake: Wake) -> int | None:

@@ -29,6 +29,7 @@ from scheduler.engine import (
     plan_sync,
     recovery,
     runs_in_progress,
+    wake_starts,
 )
 from scheduler.engine.claim import claim_due
 from scheduler.engine.clock_adjustment import ClockNews, ClockReading, ClockWatch
@@ -285,6 +286,7 @@ class Engine:
         """Claim due runs. Returns the claims, and whether the concurrency limit is reached."""
         if self.stopping:
             return [], False
+        wake_starts.start_due_reminders(tick)
         places = tick.limits.concurrency - len(work.running)
         wanted = max(min(places, MAX_ENTRIES_PER_TICK), 0)
         room = self._capacity(wanted)
@@ -308,14 +310,16 @@ class Engine:
         return claims, places <= len(claims)
 
     def _next_tick_time(self, tick: Tick, work: Work, claimed: int, taken: list[Delivery], late_at: datetime | None) -> datetime:
-        """When the next run, message or result deadline is due. Runs do not count while the concurrency limit is reached."""
+        """When the next run, reminder, message or deadline is due. Runs do not count while the concurrency limit is reached."""
         is_paused = partial(self._parts.is_paused, now=tick.now)
         is_full = len(work.running) + claimed >= tick.limits.concurrency
-        runs = None if is_full or self.stopping or is_paused(TickPart.DUE_RUNS) else entries.next_due_at(tick.tx.db)
+        is_closed = self.stopping or is_paused(TickPart.DUE_RUNS)
+        runs = None if is_full or is_closed else entries.next_due_at(tick.tx.db)
+        reminder = None if is_closed else wakes.next_reminder_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
         message = None if is_paused(TickPart.MESSAGES) else delivery.next_delivery_time(tick.tx, [*work.sending, *taken])
-        times = (runs, message, late_at, self._parts.next_end_of_pause(tick.now))
+        times = (runs, reminder, message, late_at, self._parts.next_end_of_pause(tick.now))
         return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
 
     def _finish_tick(self, ticked: Ticked, reading: ClockReading) -> None:

@@ -7,18 +7,27 @@ handle all of them. An agent may have a thousand waiting wakes, so a tick does n
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
+from heartbeat.words import format_duration
 from scheduler.engine import budget_reservations, planning, run_problems
 from scheduler.engine.inbox import Refused
 from scheduler.engine.planning import NEAR_SLOT
-from scheduler.engine.tick_items import Tick
+from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
-from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake
+from scheduler.model.wake import (
+    LONGEST_REMINDER,
+    MAX_REMINDERS,
+    WAITS_FOR_FLOOD,
+    WAITS_FOR_GAP,
+    RejectedBecause,
+    Wake,
+)
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Plan
@@ -26,6 +35,8 @@ from scheduler.work.plan import Plan
 MAX_WAITING_WAKES = 1000  # per agent; wakes by people and jobs count, but are never rejected for it
 
 RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even if the others have used up all of them
+
+MAX_REMINDERS_PER_TICK = 200
 
 MAX_QUICK_RETRIES = 3  # after these, the wakes of an agent with a schedule wait for its next slot
 
@@ -66,6 +77,41 @@ def accept_wake(tick: Tick, entry_row: EntryRow, wake: Wake, held_until: datetim
         return _refuse_for_now(tick, entry_row, entry, wake, known, obstacle)
     due_at, waits_for = _start_time(tick, entry_row, entry, wake)
     return wakes.keep_wake(tick.tx, entry_row, wake, due_at, waits_for=waits_for, held_until=held_until)
+
+
+def set_reminder(tick: Tick, reminder: Wake, at: datetime, *, is_timer: bool) -> int:
+    """Save a wake that is accepted at a time. Returns the id of its row.
+
+    `is_timer`: the time was given as a span. The same text of the same sender moves its reminder. Raises Refused if the time has
+    passed or is too far ahead, and if too many reminders wait.
+    """
+    if not tick.now < at <= tick.now + LONGEST_REMINDER:
+        raise Refused("bad_request", f"at: write a time from now on, at most {format_duration(LONGEST_REMINDER)} ahead")
+    wake_id = wakes.keep_reminder(tick.tx, reminder, at, is_timer=is_timer)
+    if wake_id is None:
+        wakes.reject_wake(tick.tx, reminder, RejectedBecause.TOO_MANY_REMINDERS)
+        raise Refused(
+            RejectedBecause.TOO_MANY_REMINDERS,
+            f"agent {reminder.name!r} has {MAX_REMINDERS} reminders already; cancel one with `heartbeatd forget`",
+        )
+    return wake_id
+
+
+def start_due_reminders(tick: Tick) -> None:
+    """Accept the reminders whose time has come as wakes that arrive now, so all rules for wakes apply to them."""
+    for reminder in wakes.due_reminders(tick.tx.db, tick.now, MAX_REMINDERS_PER_TICK):
+        start, postpone = partial(_start_reminder, tick, reminder), partial(wakes.postpone_reminder, tick.tx, reminder)
+        run_for_entry(tick, reminder.kind, reminder.name, start, postpone=postpone)
+
+
+def _start_reminder(tick: Tick, reminder: Wake) -> None:
+    entry_row = entries.current_entry(tick.tx, reminder.kind, reminder.name)
+    if entry_row is None or (reminder.kind, reminder.name) not in tick.plan.entries:
+        wakes.end_waiting_wake(tick.tx, reminder.id, RejectedBecause.REMOVED)
+    elif entry_row.state != "active":
+        wakes.end_waiting_wake(tick.tx, reminder.id, RejectedBecause.DISABLED)
+    else:
+        accept_wake(tick, entry_row, reminder)
 
 
 def _has_room_for_wake(tx: Transaction, wake: Wake) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -21,6 +21,7 @@ from heartbeatd.answers import (
     PlanForecast,
     PlannedDay,
     PlannedEntry,
+    Reminder,
     RunsChange,
     RunsOfKinds,
     ScheduleChange,
@@ -37,7 +38,7 @@ from scheduler.model.entry_schedule import MICROSECOND, RunsOnDay, ScheduledEntr
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Limits
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import entries
+from scheduler.store import entries, wakes
 from scheduler.work.plan import Plan, make_plan
 
 MAX_SPAN = timedelta(days=400)
@@ -64,7 +65,7 @@ class EntryForecast:
     """The future of an entry: its slots from now on, or from the end of its pause.
 
     `source` says where its schedule comes from: its row, its row after a reload of the changed config, or the config alone.
-    `waking_jobs` are the jobs that will run and may wake it, within `limits`.
+    `waking_jobs` are the jobs that will run and may wake it, within `limits`. `reminders` are those that wait.
     """
 
     course: ScheduledEntry
@@ -72,6 +73,7 @@ class EntryForecast:
     paused_until: datetime | None
     source: ScheduleSource
     waking_jobs: tuple[EntryForecast, ...] = ()
+    reminders: tuple[Reminder, ...] = ()
     limits: Limits | None = None
 
     @property
@@ -100,6 +102,10 @@ def forecast_entries(db: sqlite3.Connection, plan: Plan | None, now: datetime) -
     else:
         planned = {key: _forecast_planned(entry, known.get(key), now) for key, entry in plan.entries.items()}
         seen = [_with_waking_jobs(foreseen, planned, plan) for foreseen in planned.values()]
+    reminders = defaultdict(list)
+    for reminder in wakes.list_reminders(db):
+        reminders[Kind(reminder.kind), reminder.name].append(reminder)
+    seen = [replace(each, reminders=tuple(reminders[each.course.kind, each.course.name])) for each in seen]
     return sorted(seen, key=lambda each: (each.course.kind is Kind.CRON, each.course.name))
 
 
@@ -173,6 +179,7 @@ def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: 
         kind=course.kind.value,
         name=course.name,
         zone=course.zone.key,
+        reminders=[each for each in foreseen.reminders if begin <= each.at < end],
         state=foreseen.state,
         paused_until=foreseen.paused_until,
         source=foreseen.source,

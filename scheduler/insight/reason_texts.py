@@ -179,6 +179,9 @@ REJECTED_WAKE_TEXTS: dict[str, str] = {
     RejectedBecause.OWN_RUN: "an agent cannot wake itself from within its own run",
     RejectedBecause.TOO_MANY: "too many wakes were waiting for the agent",
     RejectedBecause.EXPIRED: "no run of the agent handled it within limits.wake_keep",
+    RejectedBecause.CANCELLED: "it was cancelled",
+    RejectedBecause.TOO_MANY_REMINDERS: "the agent had too many reminders",
+    RejectedBecause.BAD_REMINDER: "the time for the reminder cannot be read, has passed, or is more than 90 days ahead",
 }
 
 ENDED_BY_TEXTS: dict[str, str] = {

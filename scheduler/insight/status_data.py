@@ -94,6 +94,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
             for each in listed
             if each.wakes_waiting
         ],
+        reminders=wakes.list_reminders(db),
         reserve_bytes=reserve_bytes,
         **read_broken_parts(db),
     )

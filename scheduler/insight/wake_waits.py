@@ -20,6 +20,7 @@ STARTING = "starting"
 NEXT_SLOT = "next_slot"
 ANOTHER_WAKE = "another_wake"
 OTHER_JOBS = "other_jobs"
+REMINDER = "reminder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ WAIT_TEXTS = {
     STARTING: "its run is starting",
     NEXT_SLOT: "it is delivered with the next scheduled run",
     ANOTHER_WAKE: "no run is planned; another wake starts one",
+    REMINDER: "it is a reminder",
     OTHER_JOBS: "other jobs that may wake the agent are still running",
     WAITS_FOR_GAP: "the minimum time after the last woken run (limits.wake_gap)",
     WAITS_FOR_FLOOD: "wakes have started too many runs (limits.wake_flood)",
@@ -80,6 +82,8 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
     entry_row, run = entries.find_entry(db, wake.kind, wake.name), runs.find_open_run(db, wake.kind, wake.name)
     if wake.state == "taken":
         return _wait_of_taken_wake(run)
+    if wake.state == "planned":
+        return WakeWait(REMINDER, wake.due_at)
     if entry_row is not None and entry_row.paused and (entry_row.pause_ends is None or entry_row.pause_ends > now):
         return WakeWait(Skip.PAUSED, entry_row.pause_ends)
     if wake.due_at is None:

@@ -76,6 +76,7 @@ class Trigger(StrEnum):
     MANUAL = "manual"
     API = "api"
     WEBHOOK = "webhook"
+    REMINDER = "reminder"
     RESULT = "result"
 
 
@@ -86,6 +87,7 @@ class WakeResult(StrEnum):
     JOINED = "joined"
     DEFERRED = "deferred"
     REJECTED = "rejected"
+    CANCELLED = "cancelled"
     EXPIRED = "expired"
 
 
@@ -104,7 +106,8 @@ class DeliveryState(StrEnum):
     NO_TARGET = "no_target"
 
 
-WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK})  # started by a wake, not by a slot
+# Started by a wake, not by a slot.
+WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK, Trigger.REMINDER})
 
 
 # A slot that is skipped for one of these reasons is lost: the agent or the job should have run.

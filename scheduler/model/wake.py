@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from scheduler.model.outcome import Kind, Trigger
 
 TEXT_LIMIT = 4096  # bytes of UTF-8 that are kept of a wake's text
+
+MAX_REMINDERS = 20  # that may wait for an agent
+LONGEST_REMINDER = timedelta(days=90)  # from when it is set
 
 WAITS_FOR_GAP = "wake_gap"
 WAITS_FOR_FLOOD = "wake_flood"
@@ -23,17 +27,20 @@ class RejectedBecause(StrEnum):
     OWN_RUN = "own_run"  # the agent tried to wake itself
     TOO_MANY = "too_many_wakes"  # too many wakes of programs wait for the agent
     EXPIRED = "expired"  # it has waited for `limits.wake_keep`
+    CANCELLED = "cancelled"  # a person or a program cancelled it
+    TOO_MANY_REMINDERS = "too_many_reminders"  # the agent has MAX_REMINDERS already
+    BAD_REMINDER = "bad_reminder"  # the agent asked for a reminder at a time that cannot be
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
     """A request to run `name`: an agent, or a job in addition to its schedule.
 
-    `source` is cron, manual, api or webhook (reboot for a job), and `sender` names the sender within that source. `token` is the
-    name of the token that a program used; it is empty for users and jobs. `urgent` False: it waits for the next slot. `count` is
-    how often the same sender woke the agent while this wake waited, `tries` how many runs had it and did not deliver it.
-    `waits_for` is why it did not start a run at once: the reason of a run that did not deliver it, GAP or FLOOD. `started`: it
-    started the run that has it.
+    `source` is cron, manual, api, webhook or reminder (reboot for a job), and `sender` names the sender within that source.
+    `token` is the name of the token that a program used; it is empty for users and jobs. `urgent` False: it waits for the next
+    slot. `count` is how often the same sender woke the agent while this wake waited, `tries` how many runs had it and did not
+    deliver it. `waits_for` is why it did not start a run at once: the reason of a run that did not deliver it, GAP or FLOOD.
+    `started`: it started the run that has it.
     """
 
     name: str

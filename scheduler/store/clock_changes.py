@@ -205,8 +205,9 @@ LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
 
 MOVED: Mapping[str, str] = {
     "problem": "update problem set since = since + :by where over_at is null",
+    "wake": "update wake set due_at = due_at + :by where state = 'planned' and timer = 1",
 }
-"""At each change: what is wrong has lasted for as long as before."""
+"""At each change: what is wrong has lasted for as long as before, and what was to come in 30 minutes comes then."""
 
 SET_BACK: Mapping[str, str] = {
     "breaker": "update breaker set opened_at = min(opened_at, :now), probe_at = min(probe_at, :probe),"
@@ -231,7 +232,9 @@ SET_BACK: Mapping[str, str] = {
     " not_before = case state when 'waiting' then min(not_before, :retry) else not_before end"
     " where state in ('running', 'waiting')",
     "run with an awaited result": "update run set result_due_at = min(result_due_at, :result) where result_due_at is not null",
-    "wake": "update wake set due_at = min(due_at, :now), held_until = min(held_until, :now), updated_at = min(updated_at, :now)",
+    # The time of a reminder was chosen by the clock on the wall, or has been moved already.
+    "wake": "update wake set due_at = case when state = 'planned' then due_at else min(due_at, :now) end,"
+    " held_until = min(held_until, :now), updated_at = min(updated_at, :now)",
 }
 """After the clock was set back: nothing has happened in the future, and nothing waits for longer than it usually does."""
 

@@ -792,3 +792,16 @@ def m030_monthly_budget(db: Any) -> None:
     """A budget may limit a month too: the sum of the days."""
     for table in ("spend", "budget"):
         db.conn.execute(f"alter table {table} add column usd_per_month real")
+
+
+@migrations()
+def m031_reminders(db: Any) -> None:
+    """A reminder is a wake with the state `planned` until its time, `due_at`. `timer` 1: its time was given as a span."""
+    merged = "state = 'waiting' and source <> 'reminder'"
+    for statement in (
+        "alter table wake add column timer integer not null default 0",
+        "drop index wake_waiting",
+        f"create unique index wake_waiting on wake (kind, name, source, sender, token) where {merged}",
+        "create index wake_planned on wake (due_at) where state = 'planned'",
+    ):
+        db.conn.execute(statement)

@@ -24,7 +24,7 @@ from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that are kept
-BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook')"
+BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook', 'reminder')"
 
 Span = tuple[datetime, datetime]  # (after, until]; later runs are from before the clock was set back
 

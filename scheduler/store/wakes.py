@@ -8,17 +8,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from heartbeatd.answers import RunWake
+from heartbeatd.answers import Reminder, RunWake
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, WakeResult
-from scheduler.model.timestamps import from_optional_millis, to_millis, to_optional_millis
-from scheduler.model.wake import WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.model.wake import MAX_REMINDERS, WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
 from scheduler.store import entries, rejected_wakes, runs
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
-SAME_SENDER = "state = 'waiting' and kind = :kind and name = :name and source = :source and sender = :sender and token = :token"
+# Reminders do not merge: each has its own time and text.
+SAME_SENDER = (
+    "state = 'waiting' and source <> 'reminder' and kind = :kind and name = :name and source = :source and sender = :sender"
+    " and token = :token"
+)
 
 OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of this file, as below)
 
@@ -38,6 +42,23 @@ insert into wake (kind, name, source, sender, token, text, outcome, created_at, 
   state)
 values (:kind, :name, :source, :sender, :token, :text, :outcome, :now, :now, :start, :held_until, :waits_for, :run, 'waiting')
 returning id
+"""
+
+# A reminder whose time has come is a wake from then on. It keeps its number.
+START_REMINDER = """
+update wake set state = 'waiting', updated_at = :now, due_at = :start, waits_for = :waits_for, run_id = :run
+where id = :id and state = 'planned' returning id
+"""
+
+# The same text of the same sender moves its reminder, so that a repeated answer does not set a second one.
+MOVE_REMINDER = """
+update wake set due_at = :at, timer = :timer, updated_at = :now where state = 'planned' and kind = :kind and name = :name
+  and sender = :sender and token = :token and text = :text returning id
+"""
+
+INSERT_REMINDER = """
+insert into wake (kind, name, source, sender, token, text, created_at, updated_at, due_at, timer, state)
+values (:kind, :name, :source, :sender, :token, :text, :now, :now, :at, :timer, 'planned') returning id
 """
 
 JOIN_NEWER = f"""
@@ -72,11 +93,60 @@ def keep_wake(
         _report_result(tx, wake, WakeResult.JOINED)
     else:
         _cache_waiting(tx, wake.kind, wake.name)
-        row = tx.db.execute(INSERT, values).fetchone()
+        row = tx.db.execute(START_REMINDER if wake.id else INSERT, values | {"id": wake.id}).fetchone()
     if waits_for is not None:
         _report_result(tx, wake, WakeResult.DEFERRED, final=False)
     _advance_due_at(tx, entry_row)
     return int(row["id"])
+
+
+def keep_reminder(tx: Transaction, reminder: Wake, at: datetime, *, is_timer: bool) -> int | None:
+    """Keep a reminder until its time; returns the id of its row, None if the agent has MAX_REMINDERS already.
+
+    `is_timer`: its time was given as a span, so it moves when the system clock is changed.
+    """
+    values = _columns(reminder) | {
+        "text": clip_wake_text(reminder.text), "now": to_millis(tx.now), "at": to_millis(at), "timer": int(is_timer),
+    }  # fmt: skip
+    row = tx.db.execute(MOVE_REMINDER, values).fetchone()
+    if row is None and len(list_reminders(tx.db, reminder.name)) < MAX_REMINDERS:
+        row = tx.db.execute(INSERT_REMINDER, values).fetchone()
+    return int(row["id"]) if row else None
+
+
+def list_reminders(db: sqlite3.Connection, agent: str | None = None) -> list[Reminder]:
+    """The reminders of an agent, or of all, whose time has not come, the next one first."""
+    query = "select * from wake where state = 'planned' and (cast(? as text) is null or name = ?) order by due_at, id"
+    return [
+        read_row(Reminder, row, wake=row["id"], at=from_millis(row["due_at"]), by=row["sender"])
+        for row in db.execute(query, (agent, agent))
+    ]
+
+
+def due_reminders(db: sqlite3.Connection, now: datetime, limit: int) -> list[Wake]:
+    """The reminders whose time has come, the oldest first, at most `limit`."""
+    query = "select * from wake where state = 'planned' and due_at <= ? order by due_at, id limit ?"
+    return [_wake_from_row(row) for row in db.execute(query, (to_millis(now), limit))]
+
+
+def next_reminder_at(db: sqlite3.Connection) -> datetime | None:
+    """When the time of the next reminder comes; None if there is none."""
+    return from_optional_millis(db.execute("select min(due_at) from wake where state = 'planned'").fetchone()[0])
+
+
+def postpone_reminder(tx: Transaction, reminder: Wake, at: datetime) -> None:
+    """Look at a reminder again at another time."""
+    tx.db.execute("update wake set due_at = ? where id = ? and state = 'planned'", (to_millis(at), reminder.id))
+
+
+def end_waiting_wake(tx: Transaction, wake_id: int, why: RejectedBecause) -> bool:
+    """End one wake that waits, or a reminder, for this reason. False if it is in a run, or has ended."""
+    rows = tx.db.execute(
+        "update wake set state = 'ended', updated_at = ? where id = ? and state in ('waiting', 'planned') returning *",
+        (to_millis(tx.now), wake_id),
+    ).fetchall()
+    result = WakeResult.CANCELLED if why is RejectedBecause.CANCELLED else WakeResult.REJECTED
+    return bool(_record_rejected(tx, rows, result, why))
 
 
 def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
@@ -335,7 +405,10 @@ def wakes_of_run(db: sqlite3.Connection, run_id: int) -> list[RunWake]:
 
 @dataclass(frozen=True, slots=True)
 class WakeState:
-    """A wake without its text: `state` is waiting, taken (by the run `run_id`) or ended. `due_at` None: it starts no run."""
+    """A wake without its text. `due_at` None: it starts no run.
+
+    `state` is planned (a reminder before its time), waiting, taken (by the run `run_id`) or ended.
+    """
 
     id: int
     kind: Kind

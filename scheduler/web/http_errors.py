@@ -19,6 +19,7 @@ STATUS_BY_CODE = {
     "bad_request": 400,
     "not_found": 404,
     "too_many_wakes": 429,
+    "too_many_reminders": 429,
     "broken": 500,
     "no_answer": 503,
     "standby": 503,

@@ -35,7 +35,7 @@ from scheduler.insight.records import Records
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import CHANNEL
-from scheduler.store import agent_memory, disk_reserve, entries, outbox, run_history
+from scheduler.store import agent_memory, disk_reserve, entries, outbox, run_history, wakes
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
@@ -85,10 +85,10 @@ def get_agent(request: ApiRequest, _question: GetAgent) -> answers.AgentStatus:
     _, name = request.key
     with open_reader(request.app_state) as db:
         found = _read_entries(request, db, Kind.HEARTBEAT, name)
-        known = agent_memory.known_targets(db, name)
+        known, reminders = agent_memory.known_targets(db, name), wakes.list_reminders(db, name)
     if not found:
         raise not_found(f"agent {name!r}")
-    return answers.AgentStatus(**dict(found[0]), targets=known)
+    return answers.AgentStatus(**dict(found[0]), targets=known, reminders=reminders)
 
 
 def _read_entries(request: ApiRequest, db: sqlite3.Connection, kind: Kind, name: str | None = None) -> list[answers.EntryStatus]:

@@ -84,7 +84,7 @@ OPEN |= {"/page/{rest:path}", MCP_PATH}
 PARTS = {
     "/api/v1/status": {
         *("daemon", "downs", "frozen", "config_hash", "reload", "problems", "breakers", "budgets"),
-        *("entries", "wakes", "reserve_bytes"),
+        *("entries", "wakes", "reminders", "reserve_bytes"),
     },
     "/api/v1/explain": {"from", "until", "asked_at", "zone", "counts", "entries", "events"},
 }
@@ -107,6 +107,7 @@ TOOL_ARGUMENTS: Mapping[str, dict[str, Any]] = {
     "toggle": {"on": False},
     "set_checklist": {"text": "- look again\n"},
     "wake": {"text": "look"},
+    "remind": {"text": "look", "in": "1h"},
 }
 FORM_FIELDS: Mapping[str, dict[str, str]] = {
     "/page/agents/{name}/config": {"step": "write", "heartbeat.interval": "33m", "seen:heartbeat.interval": "30m"},
@@ -205,7 +206,8 @@ class Fleet:
         table = "outbox" if "/outbox/" in path else "config_event" if "/changes/" in path else "wake"
         where = "diff like '%birch-old%'" if table == "config_event" else "name = 'alder'"
         if table == "wake":
-            self.daemon.post("/api/v1/agents/alder/wake", {"text": "look"}, TOKENS["chief"])
+            where += " and state = 'planned'"
+            self.daemon.post("/api/v1/agents/alder/wake", {"text": "look", "in": "1h"}, TOKENS["chief"])
         read = f"select max(id) from {table} where {where}"
         return int(self.daemon.do(lambda: self.daemon.world.store.connection.execute(read).fetchone()[0]))
 
@@ -380,9 +382,12 @@ def tool_rows(fleet: Fleet) -> Iterator[Row]:
         answers, changes = {}, not tool.is_read_only
         for caller in CALLERS:
             arguments |= {"hash": fleet.checklist_version()} if tool.name == "set_checklist" else {}
+            arguments |= {"wake": str(fleet.number_of("/wakes/"))} if "wake" in tool.required else {}
             before = fleet.state()
             answers[caller] = fleet.call_tool(tool.name, arguments, caller)
-            rule = Rule("agent" in arguments, whole=False, changes=changes, only_suggests=tool.name == "set")
+            rule = Rule(
+                "agent" in arguments or "wake" in arguments, whole=False, changes=changes, only_suggests=tool.name == "set"
+            )
             check(fleet, f"MCP {tool.name}", rule, caller, answers[caller], before)
         yield f"MCP {tool.name}", [describe(answers, caller) for caller in CALLERS]
 

@@ -222,6 +222,14 @@ TOOLS = (
     ),
     Tool("test", "wake_agent", "Run the heartbeat of an agent now, without an extra text. This is a real run.", keys=()),
     Tool(
+        "remind",
+        "wake_agent",
+        "Wake the agent at a later time, with a text that it reads then. Give either `at` or `in`. An agent has at most 20"
+        " reminders. `get` lists them, and `cancel_wake` cancels one.",
+        keys=("text", "at", "in"),
+        required=("agent", "text"),
+    ),
+    Tool(
         "logs",
         "list_runs",
         "Show the latest runs and skips of an agent, newest first, with outcome, reason, text and cost.",

@@ -177,6 +177,7 @@ def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -
             "runs": shown,
             "following": following,
             "is_first_page": "cursor" not in request.query,
+            "reminders": wakes.list_reminders(request.db, name),
             "wakes": wakes.list_waiting_wakes(request.db, Kind.HEARTBEAT, name, MAX_WAKES),
             "open_run": (open_run := runs.find_open_run(request.db, Kind.HEARTBEAT, name)) and open_run.id,
             "refused": refused,

@@ -88,7 +88,7 @@ def test_the_tools_that_a_token_may_use_are_listed(daemon: WebDaemon, mode: str)
     assert names_of_tools(daemon, "self", mode) == [tool.name for tool in TOOLS]
     readable = ["get", "set", "logs", "explain", "plan", "status", "problems", "get_checklist"]
     assert names_of_tools(daemon, "reader", mode) == readable
-    assert names_of_tools(daemon, "waker", mode) == ["test", "wake"]
+    assert names_of_tools(daemon, "waker", mode) == ["test", "remind", "wake", "cancel_wake"]
 
 
 EVERY_CALL: dict[str, dict[str, Any]] = {
@@ -103,6 +103,8 @@ EVERY_CALL: dict[str, dict[str, Any]] = {
     "logs": {"agent": "ops", "limit": 3},
     "explain": {"agent": "ops"},
     "wake": {"agent": "ops", "text": "look now"},
+    "remind": {"agent": "ops", "text": "look then", "in": "1h"},
+    "cancel_wake": {},
     "mute": {"agent": "ops", "for": "1h"},
     "plan": {"for": "24h"},
 }
@@ -113,6 +115,10 @@ def test_every_tool_works_for_its_own_agent_and_no_other(daemon: WebDaemon, tool
     arguments = dict(EVERY_CALL[tool])
     if tool == "set_checklist":
         arguments["hash"] = call(daemon, "self", "get_checklist", agent="ops").structured_content["hash"]
+    if tool == "cancel_wake":
+        arguments["wake"] = str(
+            call(daemon, "self", "remind", agent="ops", **{"text": "look", "in": "1h"}).structured_content["wake"]
+        )
     result = call(daemon, "self", tool, **arguments)
     assert not result.is_error, result.content
     assert json.loads(result.content[0].text) == result.structured_content
@@ -236,7 +242,7 @@ def test_the_command_offers_the_tools_on_stdin_and_stdout(tmp_path: Path) -> Non
             env = {"HEARTBEATD_TOKEN": TOKENS[token]} if token else {}
             env |= {"PYTHONPATH": str(HOME)}
             names[token] = asyncio.run(_tools_of_program(StdioServerParameters(command=sys.executable, args=arguments, env=env)))
-        assert names == {"waker": ["test", "wake"], None: [tool.name for tool in TOOLS]}
+        assert names == {"waker": ["test", "remind", "wake", "cancel_wake"], None: [tool.name for tool in TOOLS]}
     finally:
         daemon.kill()
 
