@@ -133,7 +133,7 @@ class MutationRun:
         state = STATE / "results.json"
         known: dict[str, str] = json.loads(state.read_text()) if state.exists() else {}
         version = _hash("".join(sorted(each.hash for each in self.recorded.values())))
-        names = {mutant: _hash(str(mutant), self.texts[mutant.file]) for mutant in self.mutants}
+        names = {mutant: _hash(f"{mutant} {mutant.number}", self.texts[mutant.file]) for mutant in self.mutants}
         open_: list[Mutant] = []
         for mutant in self.mutants:
             noticed_by = known.get(names[mutant], known.get(names[mutant] + version))

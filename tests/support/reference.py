@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -42,7 +42,7 @@ class Entry:
     name: str
     rhythm: Rhythm
     minutes: int
-    runner: Literal["program", "model", "command"]
+    runner: Literal["program", "model", "gateway", "command"]
     provider: str = ""
     model: str = ""
     retries: int = 0  # of an agent
@@ -51,6 +51,7 @@ class Entry:
     deliver: tuple[str, ...] = ()
     wakes: tuple[str, ...] = ()
     is_enabled: bool = True
+    has_precheck: bool = False
 
     @property
     def key(self) -> Key:
@@ -59,7 +60,7 @@ class Entry:
     @property
     def maximum(self) -> float:
         """The maximum cost of an attempt."""
-        return {"model": MODEL_MAXIMUM, "program": PROGRAM_MAXIMUM, "command": 0.0}[self.runner]
+        return {"model": MODEL_MAXIMUM, "command": 0.0}.get(self.runner, PROGRAM_MAXIMUM)
 
 
 PROGRAM_MAXIMUM = 0.03  # usd_per_run
@@ -136,6 +137,10 @@ class Reference:
     sent: Counter[str] = field(default_factory=Counter)  # how often a channel has accepted it
     allowed: Counter[str] = field(default_factory=Counter)  # how often it may be sent more than once
     dead: set[str] = field(default_factory=set)  # messages that their channel refused for good
+    dropped: set[str] = field(default_factory=set)  # messages that a user has dropped
+    cancelled: set[int] = field(default_factory=set)  # runs that a user has cancelled
+    reported: set[int] = field(default_factory=set)  # runs whose late result was accepted
+    refused: Counter[str] = field(default_factory=Counter)  # wakes of each agent that were not accepted
 
     def __post_init__(self) -> None:
         self.wakers = [*self.entries.values()]  # entries as they were at some time
@@ -212,11 +217,44 @@ class Reference:
         self.attempts[run] += 1
         if key[0] == "cron" and self.attempts[run] > 1:  # no job has retries or `rerun_after_crash`
             raise Broken("repeated", f"{key} is executed again in run {run}")
+        if run in self.cancelled:
+            raise Broken("cancelled", f"{key} starts in run {run}, which was cancelled")
         if key in running:
             raise Broken("one run", f"{key} starts while a run of it is active")
         held = [holder for holder, until in self.holds[key[1]].items() if until > self.now] if key[0] == "heartbeat" else []
         if held:
             raise Broken("lanes", f"{key} starts while {held} hold its lane")
+
+    def run_cancelled(self, run: int) -> None:
+        """A user has cancelled a run: it makes no further attempt. What it has used so far is never known."""
+        self.cancelled.add(run)
+        for call in self.calls:
+            if call.run == run and call.is_open:
+                call.known = None
+
+    def check_precheck(self, key: Key, found: str, *, is_woken: bool) -> None:
+        """An agent is called after its precheck has found nothing, failed, or found work."""
+        if found == "nothing" and not is_woken:
+            raise Broken("prechecks", f"{key} is called, although its precheck found no work, and no wake came")
+
+    # --- late results ---------------------------------------------------------------------------------------------------
+
+    def result_accepted(self, run: int) -> None:
+        """The result of a run that has answered "later" was accepted: once, and not after it was cancelled."""
+        if run in self.reported or run in self.cancelled:
+            raise Broken("late results", f"run {run} got a second result")
+        self.reported.add(run)
+
+    def check_results(self, results: Mapping[int, Sequence[str]]) -> None:
+        """At a quiet time each run that has answered "later" has one result. `results` has the reason of each result by run."""
+        for run, reasons in results.items():
+            if len(reasons) != 1:
+                raise Broken("late results", f"run {run} has {len(reasons)} results: {reasons}")
+            expected = "cancelled" if run in self.cancelled else None if run in self.reported else "no_result"
+            if expected and reasons[0] != expected:
+                raise Broken("late results", f"the result of run {run} is {reasons[0]}, and not {expected}")
+            if run in self.reported and reasons[0] == "no_result":
+                raise Broken("late results", f"the result of run {run} was accepted, and counts as missing")
 
     def lane_held(self, agent: str, holder: str, until: datetime) -> None:
         self.holds[agent][holder] = until
@@ -254,10 +292,16 @@ class Reference:
     def wake_accepted(self, number: int, agent: str, sender: str, mark: str) -> None:
         self.wakes.append(WakeSent(number, agent, sender, mark))
 
-    def check_wakes(self, states: Mapping[int, str], answered: Iterable[int], refused: Mapping[str, int]) -> None:
-        """Each wake is in the prompt of one run that was answered, or was merged into a later one, or is refused by name.
+    def wake_refused(self, agent: str) -> None:
+        self.refused[agent] += 1
 
-        `answered` are the runs that were answered, and `refused` says how many wakes of an agent are, at a quiet time.
+    def check_wakes(
+        self, states: Mapping[int, str], answered: Iterable[int], delivered: Mapping[str, int], rejected: Mapping[str, int]
+    ) -> None:
+        """At a quiet time each wake is in the prompt of one answered run, itself or merged into a later one, or is rejected.
+
+        `answered` are the runs that were answered. `delivered` counts the wakes of each agent that came to it in such a run,
+        alone or merged, and `rejected` those that are on record as rejected.
         """
         runs = defaultdict(list)
         for run in sorted(self.marks.keys() & set(answered)):
@@ -273,9 +317,16 @@ class Reference:
                 raise Broken("wakes", f"{wake.mark} for {wake.agent} is still {state}")
             if newest[wake.agent, wake.sender] == wake.mark and not runs[wake.mark]:
                 lost[wake.agent].append(wake.mark)
-        for agent, marks in lost.items():
-            if len(marks) > refused.get(agent, 0):
-                raise Broken("wakes", f"{marks} for {agent} were in no run that was answered")
+        for agent, sent in Counter(wake.agent for wake in self.wakes).items():
+            without_run = rejected.get(agent, 0) - self.refused[agent]
+            if delivered.get(agent, 0) + without_run != sent:
+                raise Broken(
+                    "wakes",
+                    f"of {sent} wakes for {agent} {delivered.get(agent, 0)} were delivered, and {without_run} rejected later;"
+                    f" these were in no run that was answered: {lost[agent]}",
+                )
+            if len(lost[agent]) > without_run:
+                raise Broken("wakes", f"{lost[agent]} for {agent} were in no run that was answered")
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -284,6 +335,8 @@ class Reference:
         place = f"{channel} {key}"
         if place in self.dead:
             raise Broken("messages", f"{place} is sent again after it was refused for good: {text!r}")
+        if place in self.dropped:
+            raise Broken("messages", f"{place} is sent, although a user has dropped it: {text!r}")
         before = self.texts.setdefault(place, text)
         if before != text:
             raise Broken("messages", f"{place} has two texts: {before!r} and {text!r}")
@@ -300,12 +353,22 @@ class Reference:
     def may_be_sent_again(self, channel: str, key: str) -> None:
         """The daemon cannot know whether the message arrived, or a user has asked for it."""
         self.allowed[f"{channel} {key}"] += 1
+        self.dead.discard(f"{channel} {key}")
+
+    def message_retried(self, channel: str, key: str) -> None:
+        """A user wants a message to be sent again that is not delivered."""
+        self.dead.discard(f"{channel} {key}")
+
+    def message_dropped(self, channel: str, key: str) -> None:
+        self.dropped.add(f"{channel} {key}")
 
     def check_outbox(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """At a quiet time each message has arrived, or its end has a name. `rows` are its channel, key and state."""
         for channel, key, state in rows:
             if state not in ("delivered", "dead", "held", "dropped"):
                 raise Broken("messages", f"{channel} {key} is still {state}")
+            if (state == "dropped") < (f"{channel} {key}" in self.dropped):
+                raise Broken("messages", f"{channel} {key} was dropped by a user, and is {state}")
             if state == "dead" and f"{channel} {key}" not in self.texts:
                 raise Broken("messages", f"{channel} {key} was given up, and the channel never got it")
             if state == "delivered" and channel != "log" and not self.sent[f"{channel} {key}"]:

@@ -24,7 +24,7 @@ from reference import BILLED_NOTHING, INPUT_TOKENS, OUTPUT_TOKENS, PROGRAM_MAXIM
 from servers.completions import completion, tool
 from servers.postgres import delete_all_rows
 from starlette.datastructures import Headers
-from world import AgentCall, CachingWorld, Delayed, utc
+from world import ON_SERVER, AgentCall, CachingWorld, Delayed, utc
 
 from heartbeat.runners import HttpReply
 from heartbeatd.operations import Concern
@@ -35,6 +35,8 @@ from scheduler.engine.inbox import Refused, Request
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
+from scheduler.model.wake import RejectedBecause
+from scheduler.store.database import DatabaseFull
 from scheduler.store.transaction import UnitOfWork
 from scheduler.web import queries  # noqa: F401 (lets `perform` answer questions)
 from scheduler.web.api_request import ApiRequest
@@ -51,7 +53,8 @@ START = "2026-03-02 08:00:07"
 MARK = re.compile(r"wake-\d+;")
 KEYS = {"disk": "the volume fills up", "cert": "certificate expires", "queue": "letters pile up"}  # texts without a common word
 SEVERITIES = ("info", "warning", "critical")
-MOODS = ("quiet", "findings", "findings", "prose", "cut", "empty", "fails", "quiet")
+MOODS = ("quiet", "findings", "findings", "prose", "cut", "empty", "fails", "late")
+LOOKS = ("nothing", "work", "work", "fails")  # of a precheck
 STATUSES = (200, 200, 200, 401, 403, 404, 429, 500, 529)
 DURATIONS = (0, 0, 5, 90, 40 * 60)  # seconds
 WAITS = (5, 5, 61, 61, 7 * 60, 29 * 60, 3600, 3 * 3600)
@@ -70,8 +73,9 @@ class Failed(AssertionError):
 
     def __init__(self, seed: int, count: int, steps: Sequence[Step], error: Exception) -> None:
         lines = "\n".join(f"  {step}" for step in steps)
+        store = "HEARTBEATD_TEST_STORE=postgresql " if ON_SERVER else ""
         super().__init__(
-            f"{type(error).__name__}: {error}\nmake simulate SEED={seed} STEPS={count}\n{len(steps)} steps:\n{lines}"
+            f"{type(error).__name__}: {error}\n{store}make simulate SEED={seed} STEPS={count}\n{len(steps)} steps:\n{lines}"
         )
         self.steps, self.error = steps, error
 
@@ -123,14 +127,17 @@ def _agent(entry: Entry) -> dict[str, Any]:
     else:
         heartbeat |= {"interval": "none" if entry.rhythm == "none" else f"{entry.minutes}m", "stagger": "0s"}
     budget: dict[str, Any] = {} if entry.usd_per_day is None else {"usd_per_day": entry.usd_per_day}
-    if entry.usd_per_day is not None and entry.runner == "program":
-        budget["usd_per_run"] = PROGRAM_MAXIMUM
     if entry.runs_per_day is not None:
         budget["runs_per_day"] = entry.runs_per_day
     heartbeat |= {"budget": budget} if budget else {}
-    if entry.runner == "program":
+    heartbeat |= {"precheck": {"command": "look"}} if entry.has_precheck else {}
+    if entry.runner != "model":
         budget = {"usd_per_run": PROGRAM_MAXIMUM} | budget
-        return {"runner": {"kind": "command", "argv": ["agent"]}, "heartbeat": heartbeat | {"budget": budget}}
+        runner: dict[str, Any] = {"kind": "command", "argv": ["agent"]}
+        if entry.runner == "gateway":
+            runner = {"kind": "http", "url": "http://127.0.0.1:9/gateway"}
+            heartbeat["async_timeout"] = "3h"
+        return {"runner": runner, "heartbeat": heartbeat | {"budget": budget}}
     heartbeat |= {"max_input_tokens": INPUT_TOKENS, "max_output_tokens": OUTPUT_TOKENS}
     return {"runner": {"kind": "openai", "provider": entry.provider}, "model": entry.model, "heartbeat": heartbeat}
 
@@ -167,12 +174,12 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
 
 
 def _random_agent(chance: Random, name: str) -> Entry:
-    runner = chance.choice(("program", "model"))
+    runner = chance.choice(("program", "model", "gateway"))
     return Entry(
         "heartbeat", name, rhythm := chance.choice(("schedule", "interval", "interval", "none")),
         chance.choice((60, 120, 240, 360) if rhythm == "schedule" else (47, 125, 300, 700)), runner,
         chance.choice(PROVIDERS) if runner == "model" else "", chance.choice(MODELS), chance.choice((0, 1, 2)),
-        chance.choice((None, 0.05, 0.3)), chance.choice((None, None, 5)), _random_channels(chance),
+        chance.choice((None, 0.05, 0.3)), chance.choice((None, None, 5)), _random_channels(chance), has_precheck=chance.random() < 0.3,
     )  # fmt: skip
 
 
@@ -218,7 +225,7 @@ def _below(limit: int) -> Callable[[Random], Any]:
 _PLACE, _TOKEN = _below(12), _below(5)  # the place of an entry or of a token, modulo their number
 WEIGHTS = {
     "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
-    "restart": 2, "clock": 2, "sleep": 1,
+    "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2,
 }  # fmt: skip
 ALWAYS = ("wait", "answers", "wake")
 STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
@@ -240,6 +247,13 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "restart": (_of(*DOWN),),
     "clock": (_of(*JUMPS),),
     "sleep": (_of(600, 30_000),),
+    "result": (_TOKEN, _PLACE, _of("prose", "quiet", "error")),
+    "cancel": (_TOKEN, _PLACE),
+    "message": (_TOKEN, _of("retry", "retry", "drop"), _PLACE),
+    "problem": (_TOKEN, _of("close", "acknowledge", "unacknowledge"), _PLACE),
+    "row": (_TOKEN, _of("get_run", "get_wake"), _PLACE),
+    "look": (_PLACE, _of(*LOOKS)),
+    "full": (_of(*WAITS[:4]),),
 }
 
 
@@ -253,6 +267,7 @@ class SimulatedWorld(CachingWorld):
 
     def __post_init__(self) -> None:
         self.crash_at: int | None = None
+        self.is_full = False  # the disk
         super().__post_init__()
 
     def _execute(self, claim: Claim) -> tuple[Any, timedelta]:
@@ -278,6 +293,8 @@ class SimulatedWorld(CachingWorld):
                 work.execute = count_down  # type: ignore[method-assign]
             yield work
             self._count_down()
+            if self.is_full:
+                raise DatabaseFull("there is no space left")
         self._count_down()
 
     def _count_down(self) -> None:
@@ -306,6 +323,8 @@ class Player:
         self.seed = seed
         self.trace: list[str] = []
         self.moods: dict[str, Mood] = {}
+        self.looks: dict[str, str] = {}
+        self.look = ""  # what the precheck of the present attempt has found
         self.providers: dict[str, tuple[int, str | None]] = dict.fromkeys(PROVIDERS, (200, None))
         self.channels: dict[str, tuple[str, int]] = dict.fromkeys(CHANNELS, ("delivered", 0))
         self.wake_numbers = count(1)
@@ -316,9 +335,13 @@ class Player:
         self.call: Call | None = None
         self.claim: Claim | None = None
         self.broken: Broken | None = None  # at the start of a run
+        self.refusal = ""  # why the last refused request was refused
         self.loop = asyncio.new_event_loop()
         scripts = {entry.name: self._program for entry in self.entries}
-        self.world = SimulatedWorld(folder, self.setup.yaml(), START, scripts=scripts, server=server, send=self._send, http=self)
+        self.world = SimulatedWorld(
+            folder, self.setup.yaml(), START, scripts=scripts, prechecks={entry.name: self._precheck for entry in self.entries},
+            server=server, send=self._send, http=self,
+        )  # fmt: skip
         self.world.player = self
         self.world.settle()
 
@@ -326,7 +349,7 @@ class Player:
 
     def execute(self, claim: Claim, execute: Callable[[Claim], tuple[Any, timedelta]]) -> tuple[Any, timedelta]:
         """Execute an attempt. It takes time only if it calls its agent."""
-        self.claim, self.call = claim, None
+        self.claim, self.call, self.look = claim, None, ""
         self.world.durations[claim.entry.name] = timedelta(seconds=self.moods.get(claim.entry.name, Mood()).seconds)
         result, duration = execute(claim)
         return result, duration if self.call else timedelta()
@@ -353,6 +376,7 @@ class Player:
         self._settle_calls(claim.run.id)
         self.reference.now = self.world.clock.now
         self.reference.check_start(key, claim.run.id, f"{claim.run.trigger} {claim.run.slot}", running)
+        self.reference.check_precheck(key, self.look, is_woken=bool(claim.facts.wakes))
         marks = sorted(set(MARK.findall(prompt)))
         self.reference.marks[claim.run.id] = frozenset(marks)
         self.call = self.reference.call_starts(key, claim.run.id)
@@ -372,9 +396,30 @@ class Player:
             return json.dumps({"findings": _findings(call.name, mood.told)} | answer)
         return json.dumps({"result": _words(call.name, mood.word), "truncated": mood.word == "cut"} | answer)
 
+    def _precheck(self, call: AgentCall) -> Any:
+        self.look = self.looks.get(call.name, "work")
+        return {"nothing": "NO_WORK", "fails": 3}.get(self.look, "two letters wait")
+
+    def _gateway(self, prompt: str) -> HttpReply:
+        """A request to an agent that may answer later. Then it may use anything until its result comes."""
+        self._starts(prompt)
+        assert self.call is not None
+        name, kind = self.claimed.entry.name, {"content-type": "application/json"}
+        mood = self.moods.get(name, Mood())
+        if mood.word == "late":
+            return HttpReply(202, kind, b"{}")
+        if mood.word == "fails":
+            return HttpReply(500, kind, b"{}")
+        self.call.known = mood.cost
+        words = json.dumps({"findings": _findings(name, mood.told)}) if mood.word == "findings" else _words(name, mood.word)
+        answer = {"text": words, "truncated": mood.word == "cut"} | ({} if mood.cost is None else {"cost_usd": mood.cost})
+        return HttpReply(200, kind, json.dumps(answer).encode())
+
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
-        """A request to a provider."""
+        """A request to a provider or to an agent."""
         sent = json.loads(body)
+        if url.endswith("/gateway"):
+            return self._gateway(sent["prompt"])
         name = self.claimed.entry.name
         provider = next(each for each in PROVIDERS if f"/{each}" in url)
         self._starts(json.dumps(sent["messages"], ensure_ascii=False))
@@ -473,14 +518,14 @@ class Player:
         name = self._entry(place, "heartbeat").name
         span = timedelta(seconds=seconds)
         verb = HoldLane(id=holder, for_=span) if seconds else ReleaseLane(id=holder)
+        if not seconds:
+            self.reference.lane_released(name, holder)  # the tick that answers starts runs that wait for it
         try:
             self.world.request(VerbRequest(verb, (Kind.HEARTBEAT, name)))
         except Refused:
             return
         if seconds:
             self.reference.lane_held(name, holder, self.world.clock.now + span)
-        else:
-            self.reference.lane_released(name, holder)
 
     def _step_crash(self, statement: int, seconds: float, down: float) -> None:
         """Let time pass, and end the daemon at a statement. Without so many statements, end it afterwards."""
@@ -517,6 +562,18 @@ class Player:
         self.world.settle()
         self._saw_time()
 
+    def _step_full(self, seconds: float) -> None:
+        """For some time the disk of the database is full: no tick is committed."""
+        self.world.is_full = True
+        for _ in range(int(seconds)):
+            self.world.engine.tick(self.world.clock.read())
+            self.world.clock.advance(timedelta(seconds=1))
+        self.world.is_full = False
+        self._run(2)
+
+    def _step_look(self, place: int, found: str) -> None:
+        self.looks[self._entry(place).name] = found
+
     def _step_clock(self, seconds: int) -> None:
         if seconds < 0:
             self.reference.clock_set_back()
@@ -536,6 +593,8 @@ class Player:
         answer = self._perform(sender, "wake_agent", {"name": name}, ("heartbeat", name), {"text": mark})
         if answer is not None:
             self.reference.wake_accepted(answer["wake"], name, sender.name, mark)
+        elif self.refusal in (RejectedBecause.DISABLED, RejectedBecause.OWN_RUN, RejectedBecause.TOO_MANY):
+            self.reference.wake_refused(name)
 
     def _step_request(self, token: int, word: str, place: int, more: int) -> None:
         caller = self.tokens[token % len(self.tokens)]
@@ -549,6 +608,52 @@ class Player:
             if job is not None:
                 self._perform(caller, "run_job", {"name": job.name}, job.key, {})
 
+    def _row(self, query: str, place: int) -> Any:
+        """One of the rows that a query finds; None if it finds none."""
+        rows = self.world.store.connection.execute(query).fetchall()
+        return rows[place % len(rows)] if rows else None
+
+    def _perform_on(self, token: int, name: str, row: Any, keys: dict[str, object]) -> dict[str, Any] | None:
+        """Send a request about a row with the columns id, kind and name. None if there is no row, or it is refused."""
+        if row is None:
+            return None
+        key = (row["kind"], row["name"]) if row["kind"] in ("heartbeat", "cron") else None
+        return self._perform(self.tokens[token % len(self.tokens)], name, {"id": str(row["id"])}, key, keys)
+
+    def _step_result(self, token: int, place: int, word: str) -> None:
+        row = self._row("select id, kind, name from run where outcome = 'async' order by id desc limit 3", place)
+        keys: dict[str, object] = {"error": "it broke"} if word == "error" else {"text": _words("it", word)}
+        if self._perform_on(token, "report_result", row, keys) is not None:
+            self.reference.result_accepted(row["id"])
+
+    def _step_cancel(self, token: int, place: int) -> None:
+        row = self._row(
+            "select id, kind, name from run where state <> 'closed' or outcome = 'async' order by id desc limit 5", place
+        )
+        if self._perform_on(token, "cancel_run", row, {}) is not None:
+            self.reference.run_cancelled(row["id"])
+
+    def _step_message(self, token: int, word: str, place: int) -> None:
+        row = self._row(
+            "select id, kind, name, channel, key from outbox where state <> 'delivered' order by id desc limit 5", place
+        )
+        dead = set(self.reference.dead)
+        if row is not None and word == "retry":
+            self.reference.message_retried(row["channel"], row["key"])  # the tick that answers sends it, too
+        is_accepted = self._perform_on(token, f"{word}_message", row, {}) is not None
+        if is_accepted and word == "drop":
+            self.reference.message_dropped(row["channel"], row["key"])
+        elif not is_accepted:
+            self.reference.dead = dead
+
+    def _step_problem(self, token: int, word: str, place: int) -> None:
+        row = self._row("select id, kind, name from problem order by over_at is not null, id desc limit 6", place)
+        self._perform_on(token, f"{word}_problem", row, {})
+
+    def _step_row(self, token: int, question: str, place: int) -> None:
+        table = "run" if question == "get_run" else "wake"
+        self._perform_on(token, question, self._row(f"select id, kind, name from {table} order by id desc limit 12", place), {})
+
     def _step_ask(self, token: int, question: int, place: int) -> None:
         caller = self.tokens[token % len(self.tokens)]
         name = QUESTION_NAMES[question % len(QUESTION_NAMES)]
@@ -558,7 +663,9 @@ class Player:
         keys = {"name": entry.name} if name == "list_runs" and caller.agents is not None else {}
         self._perform(caller, name, {"name": entry.name}, entry.key, keys)
 
-    def _perform(self, token: Token, name: str, path: dict[str, str], key: Key, keys: dict[str, object]) -> dict[str, Any] | None:
+    def _perform(
+        self, token: Token, name: str, path: dict[str, str], key: Key | None, keys: dict[str, object]
+    ) -> dict[str, Any] | None:
         """Send a request of the API, and compare whether it is accepted, and what the answer shows."""
         endpoint = ENDPOINTS[name]
         concerned = None if endpoint.concern is Concern.ALL else key
@@ -568,7 +675,7 @@ class Player:
         try:
             answer = self._exchange(token, name, path, keys)
         except (HttpError, Refused) as error:
-            status = error.status if isinstance(error, HttpError) else 409
+            self.refusal, status = error.code, error.status if isinstance(error, HttpError) else 409
             self._note("refused", token.name, name, path, status)
             if isinstance(error, Refused) and error.code == "broken":
                 raise Broken("internal error", f"{token.name} could not {name} {path}") from None
@@ -616,7 +723,7 @@ class Player:
     def _come_to_rest(self) -> None:
         """Everything works again, for long enough that nothing waits. Then everything must have its end."""
         self.trace.append("rest")
-        self.moods = {}
+        self.moods, self.looks = {}, {}
         self.providers = dict.fromkeys(PROVIDERS, (200, None))
         self.channels = dict.fromkeys(CHANNELS, ("delivered", 0))
         self.world.resume(None)
@@ -633,9 +740,12 @@ class Player:
         db = self.world.store.connection
         self.reference.check_outbox([tuple(row) for row in db.execute("select channel, key, state from outbox").fetchall()])
         states = {row[0]: row[1] for row in db.execute("select id, state from wake").fetchall()}
-        answered = [row[0] for row in db.execute("select id from run where outcome in ('ok', 'alert')").fetchall()]
-        refused = {row[0]: row[1] for row in db.execute("select agent, sum(count) from rejected_wake group by agent").fetchall()}
-        self.reference.check_wakes(states, answered, refused)
+        answered = [row[0] for row in db.execute("select id from run where outcome in ('ok', 'alert', 'async')").fetchall()]
+        self.reference.check_wakes(states, answered, *(dict(map(tuple, db.execute(query).fetchall())) for query in WAKE_COUNTS))
+        results: dict[int, list[str]] = {}
+        for run, reason in db.execute(RESULTS).fetchall():
+            results.setdefault(run, []).extend([] if reason is None else [reason])
+        self.reference.check_results(results)
         self.trace += self.world.history()
 
     def _open_runs(self) -> int:
@@ -647,6 +757,21 @@ class Player:
         ).fetchall()
         self.reference.check_slots({(row[0], row[1]): row[2] for row in rows}, is_quiet=is_quiet)
 
+
+# How many wakes of people and programs each agent got in answered runs, and how many are on record as rejected.
+WAKE_COUNTS = (
+    """
+    select wake.name, cast(sum(wake.count) as integer) from wake join run on run.id = wake.run_id
+    where wake.source = 'api' and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
+    """,
+    "select agent, cast(sum(count) as integer) from rejected_wake where source = 'api' group by agent",
+)
+
+# Each run that has answered "later", with the reason or the outcome of its results.
+RESULTS = (
+    "select run.id, coalesce(result.reason, result.outcome) from run left join run as result on result.kind = run.kind"
+    " and result.name = run.name and result.slot = run.slot and result.trigger = 'result' where run.outcome = 'async' order by 1"
+)
 
 QUESTION_NAMES = (
     "get_status", "list_agents", "get_agent", "list_jobs", "list_runs", "get_plan", "get_overview", "get_explanation",
