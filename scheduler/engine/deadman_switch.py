@@ -33,7 +33,7 @@ class Ping:
 
 
 class Pinger:
-    """Sends the pings. The engine's thread calls it after each tick, so a stalled engine sends no pings.
+    """Sends the pings. The engine's thread calls it after each tick, so a frozen engine sends no pings.
 
     `on_change` is called with an error text when pings stop arriving, and with None when they arrive again.
     """

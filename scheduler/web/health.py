@@ -19,7 +19,7 @@ from scheduler.web.http_errors import HttpError, error_response
 HttpHandler = Callable[[Request], Awaitable[Response]]
 
 GZIP_LEVEL = 1  # level 6 takes three times as long for a page that is hardly shorter
-STALLED_AFTER = timedelta(seconds=90)  # the main loop ticks at least every 15 seconds
+FROZEN_AFTER = timedelta(seconds=90)  # the main loop ticks at least every 15 seconds
 
 
 def metrics_endpoint(app_state: AppState) -> HttpHandler:
@@ -38,10 +38,10 @@ def metrics_endpoint(app_state: AppState) -> HttpHandler:
 
 
 def liveness_endpoint(app_state: AppState) -> HttpHandler:
-    """200 unless the main loop has stalled."""
+    """200 unless the main loop is frozen."""
 
     async def endpoint(_: Request) -> Response:
-        return _health_response(_stall_reason(app_state))
+        return _health_response(_frozen_reason(app_state))
 
     return endpoint
 
@@ -56,7 +56,7 @@ def readiness_endpoint(app_state: AppState) -> HttpHandler:
             return _health_response(f"standby: {app_state.health.standby}")
         if app_state.health.ticked_at is None:
             return _health_response("the daemon is starting")
-        return _health_response(_stall_reason(app_state))
+        return _health_response(_frozen_reason(app_state))
 
     return endpoint
 
@@ -81,11 +81,11 @@ def _read_metrics(app_state: AppState, accept: str) -> MetricsPage:
         return app_state.metrics.render_page(None, now, accept)
 
 
-def _stall_reason(app_state: AppState) -> str | None:
+def _frozen_reason(app_state: AppState) -> str | None:
     tried_at = app_state.health.tried_at
-    if tried_at is None or app_state.clock() - tried_at <= STALLED_AFTER:
+    if tried_at is None or app_state.clock() - tried_at <= FROZEN_AFTER:
         return None
-    return f"the main loop has stalled: no tick since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
+    return f"the main loop is frozen: no tick since {tried_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _health_response(reason: str | None) -> Response:

@@ -1,4 +1,4 @@
-"""The dead man's switch: a working engine sends pings, a stalled one sends none."""
+"""The dead man's switch: a working engine sends pings, a frozen one sends none."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_one_committed_tick_since_the_last_ping_is_enough() -> None:
     assert loop.run(40, "locked") == ["08:01:01 success"]
 
 
-def test_a_stalled_loop_sends_no_pings_and_catches_up_on_none() -> None:
+def test_a_frozen_loop_sends_no_pings_and_catches_up_on_none() -> None:
     loop = Loop()
     loop.run(30)
     loop.clock.advance(timedelta(hours=1))

@@ -503,11 +503,13 @@ def test_readiness_gives_the_reason(daemon: WebDaemon) -> None:
     assert daemon.get("/healthz").status == 200
 
 
-def test_a_stalled_main_loop_is_neither_alive_nor_ready(daemon: WebDaemon) -> None:
+def test_a_frozen_main_loop_is_neither_alive_nor_ready(daemon: WebDaemon) -> None:
     daemon.world.clock.now += timedelta(seconds=90)
     assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
     daemon.world.clock.now += timedelta(seconds=1)
-    assert [daemon.get(path).status for path in ("/healthz", "/readyz")] == [503, 503]
+    frozen = [daemon.get(path) for path in ("/healthz", "/readyz")]
+    assert [each.status for each in frozen] == [503, 503]
+    assert {each.data["error"]["message"].partition(":")[0] for each in frozen} == {"the main loop is frozen"}
 
 
 def test_before_its_first_tick_a_daemon_is_alive_but_not_ready(daemon: WebDaemon) -> None:
