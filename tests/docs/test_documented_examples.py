@@ -377,6 +377,9 @@ def test_getting_started_ends_with_one_alert_in_the_chat(tmp_path: Path) -> None
             "\n".join(typed),
             HEARTBEATD_SET__channels__phone=json.dumps(phone),
             HEARTBEATD_SET__providers__anthropic__base_url=model.url,
+            HEARTBEATD_SET__prices=json.dumps(
+                {"claude-haiku-5-5": {"input": 1.0, "output": 5.0}}
+            ),  # the stand-in has no listed price
         )
         test_message, alert = chat.texts  # and no second alert for the same problem by Claude Code
     assert "test message" in test_message.lower()

@@ -38,7 +38,8 @@ def test_the_config_has_no_warning_and_a_maximum_cost(
         monkeypatch.setenv(name, value)
     file = write(tmp_path, CONFIG)
     assert main(["-c", str(file), "check"]) == 0
-    assert capsys.readouterr() == (f"{file} is valid: 1 agent, 0 jobs\n", "")
+    valid, prices = capsys.readouterr().out.splitlines()
+    assert (valid, prices.partition(":")[0]) == (f"{file} is valid: 1 agent, 0 jobs", "prices of claude-haiku-5-5")
     assert main(["-c", str(file), "plan", "--worst"]) == 0
     assert capsys.readouterr().out.endswith("all: at most 0.5000 USD a day\n")
 
@@ -99,7 +100,8 @@ def play(folder: Path) -> list[tuple[str, str]]:
     """The messages of a day with their local times."""
     host = FullDisk()
     prechecks = {"ops": lambda call: host.lines}
-    world = World(folder, CONFIG, "2026-11-20 16:00", prechecks=prechecks, http=host, environ=ENVIRONMENT)
+    fixed = CONFIG + "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}\n"  # the prices of the list change
+    world = World(folder, fixed, "2026-11-20 16:00", prechecks=prechecks, http=host, environ=ENVIRONMENT)
     world.run(minutes=31)
     assert world.delivered == []
     host.fill("/var   91%", text="/var is 91 % full. Delete the old logs first.", severity="warning")
