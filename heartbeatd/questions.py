@@ -98,11 +98,11 @@ class Explain(Question[answers.ExplanationNow | answers.ExplanationAt | answers.
     """Explain why an agent or a job ran or did not run: now, at one time, on a local day, or since a time."""
 
     kind: EntryWord | None = Field(default=None, description="agent or cron")
-    at: Time | None = Field(default=None, title="Explain the last scheduled time (slot) at or before TIME.")
+    at: Time | None = Field(default=None, title="Explain the last planned time at or before TIME.")
     on: DayWord | None = Field(
         default=None,
         title="Explain a local day: today, yesterday, a weekday such as mon (the last Monday), or 2026-11-20."
-        " With NAME, every scheduled time (slot) of the day is shown.",
+        " With NAME, every planned time of the day is shown.",
     )
     since: Time | None = Field(
         default=None, title="Explain the time from TIME until now, for example 3h, yesterday or 2026-11-20T03:00."

@@ -224,7 +224,7 @@ SPECIAL = {
 or whose scheduled runs were partly skipped or failed, come first, each with the cause and a command that shows details.
 
 With NAME and without --at, --on and --since, the output shows the last scheduled run, the checks that would block a run now, and
-the next scheduled time. Times are then in the time zone of the agent or job, also those that are given without an offset.""",
+the next planned time. Times are then in the time zone of the agent or job, also those that are given without an offset.""",
         shared=options.reading_options,
         types={"at": ParsedParam("time", str, str), "on": ParsedParam("day", str, str), "since": ParsedParam("time", str, str)},
     ),

@@ -48,7 +48,9 @@ class Metric(NamedTuple):
 HISTOGRAMS: Mapping[str, Buckets] = {
     "heartbeatd_run_duration_seconds": Buckets("How long runs took, in seconds.", "kind", DURATION_BUCKETS),
     "heartbeatd_dispatch_lateness_seconds": Buckets(
-        "How many seconds after its due time a slot was started, or skipped because it could not start.", "kind", LATENESS_BUCKETS
+        "How many seconds after its due time a planned run started, or was skipped because it could not start.",
+        "kind",
+        LATENESS_BUCKETS,
     ),
     "heartbeatd_provider_request_duration_seconds": Buckets(
         "How long calls to providers took, in seconds, whatever their result.", "provider model", CALL_BUCKETS
@@ -57,17 +59,17 @@ HISTOGRAMS: Mapping[str, Buckets] = {
 
 # Counted from the events of the engine. They begin at 0 with the process.
 COUNTERS: Mapping[str, Metric] = {
-    "heartbeatd_runs_total": Metric("Runs, by their outcome.", "kind name trigger outcome", Ends.WITH_ENTRY),
+    "heartbeatd_runs_total": Metric("Runs, by their result.", "kind name trigger outcome", Ends.WITH_ENTRY),
     "heartbeatd_suppressions_total": Metric("Runs that sent no message, by reason.", "kind name reason", Ends.WITH_ENTRY),
     "heartbeatd_truncated_total": Metric("Answers that were cut off at the token limit.", "kind name", Ends.WITH_ENTRY),
-    "heartbeatd_skips_total": Metric("Slots that were skipped, by reason.", "kind name reason", Ends.WITH_ENTRY),
+    "heartbeatd_skips_total": Metric("Planned runs that were skipped, by reason.", "kind name reason", Ends.WITH_ENTRY),
     "heartbeatd_precheck_failures_total": Metric(
         "Prechecks that failed, whether the run continued or not.", "name", Ends.WITH_NAME
     ),
-    "heartbeatd_retries_total": Metric("Failed attempts that were followed by a retry.", "kind name", Ends.WITH_ENTRY),
+    "heartbeatd_retries_total": Metric("Failed tries that were followed by a retry.", "kind name", Ends.WITH_ENTRY),
     "heartbeatd_run_seconds_total": Metric("Time spent in runs, in seconds.", "kind name", Ends.WITH_ENTRY),
     "heartbeatd_slots_on_time_total": Metric(
-        f"Slots by whether they started at most {ON_TIME_START:.0f} s after their due time.", "kind result"
+        f"Planned runs by whether they started at most {ON_TIME_START:.0f} s after their due time.", "kind result"
     ),
     "heartbeatd_messages_on_time_total": Metric(
         f"Messages by whether they were delivered at most {ON_TIME_DELIVERY // timedelta(minutes=1)} minutes after they were"
@@ -93,7 +95,7 @@ COUNTERS: Mapping[str, Metric] = {
     "heartbeatd_orphans_recovered_total": Metric("Runs that were interrupted by the end of an earlier daemon process.", "kind"),
     "heartbeatd_stale_results_total": Metric("Results that arrived after their run had been closed."),
     "heartbeatd_skips_taken_back_total": Metric(
-        "Slots that were counted as skipped while the system clock was ahead, and are still to come."
+        "Planned runs that were counted as skipped while the system clock was ahead, and are still to come."
     ),
 }
 
@@ -132,32 +134,30 @@ READ: Mapping[str, Metric] = {
     "heartbeatd_config_hash": Metric("A number that changes whenever the active config changes."),
     "heartbeatd_concurrency_limit": Metric("How many runs may be in progress at the same time."),
     "heartbeatd_entries_without_series": Metric(
-        "Entries without series of their own, because there are more than server.metrics_entries."
+        "Agents and jobs without series of their own, because there are more than server.metrics_entries."
     ),
     "heartbeatd_expected_by_timestamp_seconds": Metric(
-        "When the expected slot must have a result that counts; absent while none is expected.", "kind name"
+        "When the expected run must have a result that counts; absent while none is expected.", "kind name"
     ),
-    "heartbeatd_slots_total": Metric("Slots that were answered (good) or lost (bad).", "kind name result"),
-    "heartbeatd_entry_state": Metric(
-        "1 for the state that the entry is in: active, paused, disabled or done.", "kind name state"
-    ),
+    "heartbeatd_slots_total": Metric("Planned runs that were answered (good) or lost (bad).", "kind name result"),
+    "heartbeatd_entry_state": Metric("1 for the state of the agent or job: active, paused, disabled or done.", "kind name state"),
     "heartbeatd_consecutive_failures": Metric("Failed runs in a row.", "kind name"),
     "heartbeatd_alerting": Metric("1 if the last successful run had an alert, delivered or not.", "kind name"),
     "heartbeatd_next_due_timestamp_seconds": Metric(
-        "When the entry is due next; absent while it is paused or disabled.", "kind name"
+        "When the agent or job is due next; absent while it is paused or disabled.", "kind name"
     ),
     "heartbeatd_paused_since_timestamp_seconds": Metric(
-        "Since when the entry is paused; absent if the pause has an end.", "kind name"
+        "Since when the agent or job is paused; absent if the pause has an end.", "kind name"
     ),
-    "heartbeatd_last_run_timestamp_seconds": Metric("When the last run ended, whatever its outcome.", "kind name"),
+    "heartbeatd_last_run_timestamp_seconds": Metric("When the last run ended, whatever its result.", "kind name"),
     "heartbeatd_last_success_timestamp_seconds": Metric("When the last successful run ended.", "kind name"),
-    "heartbeatd_muted": Metric("1 while the messages of the entry are muted.", "kind name"),
+    "heartbeatd_muted": Metric("1 while the messages of the agent or job are muted.", "kind name"),
     "heartbeatd_crashes_total": Metric(
         "Daemon processes that ended without a clean stop, in all the time that the database has existed."
     ),
-    "heartbeatd_due_entries": Metric("Entries that are due now."),
+    "heartbeatd_due_entries": Metric("Agents and jobs that are due now."),
     "heartbeatd_oldest_due_timestamp_seconds": Metric(
-        "Since when the longest waiting entry has been due; absent while none is due."
+        "Since when the longest waiting agent or job has been due; absent while none is due."
     ),
     "heartbeatd_wakes_pending": Metric("Wakes that wait for the agent's next run.", "name"),
     "heartbeatd_problems_open": Metric(

@@ -150,7 +150,7 @@ class McpServer(ConfigPart):
     headers: types.Headers = key({}, "Request headers.")
     command: types.Argv = key(
         (),
-        "An MCP server on stdin and stdout. Each attempt starts it in the workspace.",
+        "An MCP server on stdin and stdout. Each try starts it in the workspace.",
         unset="none",
     )
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
@@ -164,7 +164,7 @@ class Tools(ConfigPart):
 
     mcp: Annotated[list[McpServer], Field(max_length=20)] = key([], "MCP servers, at most 20.")
     max_turns: Annotated[int, Field(ge=2, le=100)] = key(
-        10, "Maximum number of requests in an attempt. In the last one, the model must answer."
+        10, "Maximum number of requests in a try. In the last one, the model must answer."
     )
 
 
@@ -256,9 +256,7 @@ class Precheck(ConfigPart):
         " answer. After a cut answer, the maximum is 3.",
     )
     on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
-    timeout: OrUnset[types.PositiveDuration] = optional_key(
-        "Timeout of the command.", "half the timeout of the attempt, at most 30s"
-    )
+    timeout: OrUnset[types.PositiveDuration] = optional_key("Timeout of the command.", "half the timeout of the try, at most 30s")
 
 
 class Postcheck(ConfigPart):
@@ -276,7 +274,7 @@ class Postcheck(ConfigPart):
     not_empty: bool = key(False, "With `true`, the file must have content.")
     retry: bool = key(False, "With `true`, a run whose work was not done is tried again, as `retries` says.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
-        "Timeout of the command. The run has so much less time.", "a quarter of the timeout of the attempt, at most 30s"
+        "Timeout of the command. The run has so much less time.", "a quarter of the timeout of the try, at most 30s"
     )
 
     @model_validator(mode="after")
@@ -305,12 +303,12 @@ class Budget(DayBudget):
     """The limits of an entry in one day and one month of its time zone."""
 
     usd_per_run: OrUnset[types.UsdARun] = optional_key(
-        "Maximum cost of one attempt. A prompt that could cost more is not sent to a model. For other runners, write your"
+        "Maximum cost of one try. A prompt that could cost more is not sent to a model. For other runners, write your"
         " own estimate.",
         "computed from the token limits",
     )
     tokens_per_run: OrUnset[types.TokensADay] = optional_key(
-        "Maximum number of tokens in one attempt. A longer prompt is not sent to a model.", "computed from the token limits"
+        "Maximum number of tokens in one try. A longer prompt is not sent to a model.", "computed from the token limits"
     )
 
 
@@ -466,8 +464,8 @@ class HeartbeatCall(ConfigPart, section="Model"):
         "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token.",
         written="50k",
     )
-    retries: types.Retries = key(2, "Further attempts after a failure.", own=True)
-    timeout: types.PositiveDuration = key(timedelta(minutes=5), "Timeout of one attempt.", own=True)
+    retries: types.Retries = key(2, "Further tries after a failure.", own=True)
+    timeout: types.PositiveDuration = key(timedelta(minutes=5), "Timeout of one try.", own=True)
     answer: OrUnset[AnswerForm] = optional_key(
         "With `structured`, a model reports findings by a tool, and other runners are asked for JSON. With `text`, a line may"
         " begin with the key of a finding: `[disk:/var]`.",
@@ -603,8 +601,8 @@ class JobAction(ConfigPart):
         "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent. With `answer: structured`, the default is `edges`.",
         applies_to="prompt",
     )
-    timeout: types.PositiveDuration = key(timedelta(minutes=10), "Timeout of one attempt.")
-    retries: types.Retries = key(0, "Further attempts after a failure. Set it only if the command is safe to repeat.")
+    timeout: types.PositiveDuration = key(timedelta(minutes=10), "Timeout of one try.")
+    retries: types.Retries = key(0, "Further tries after a failure. Set it only if the command is safe to repeat.")
 
 
 class Job(EntryKeys, JobAction, JobTiming):
