@@ -1362,3 +1362,52 @@ class Simulation(ResponseBody):
     recipients: list[SimulatedRecipient]
     busiest_minute: BusiestMinute | None
     longest_silences: list[LongestSilence]
+
+
+class RunVerdict(ResponseBody):
+    """What became of a run: its outcome (or `skipped`), the reason or suppression, and the messages about it."""
+
+    outcome: str
+    reason: str | None
+    suppression: str | None
+    messages: int
+
+
+class ReplayedRun(EntryName):
+    """A recorded run that ends differently with another config. `id` is that of the recorded run."""
+
+    id: int
+    slot: Time
+    trigger: str
+    before: RunVerdict
+    after: RunVerdict
+
+
+class ReplayTotals(ResponseBody):
+    """The sums of a period. `suppressed` are runs with an answer that was not sent. `usd` is null without a known price."""
+
+    runs: int
+    failed: int
+    calls: int
+    messages: int
+    suppressed: int
+    skipped: int
+    usd: float | None
+
+
+class UnknownRuns(EntryName):
+    """Runs of an agent or a job for which nothing was recorded, so it is unknown how they would end."""
+
+    runs: int
+
+
+class Replay(ResponseBody):
+    """A recorded period, played again with another config. `after` has nothing of the unknown runs."""
+
+    from_: Time
+    until: Time
+    before: ReplayTotals
+    after: ReplayTotals
+    unchanged: int
+    changed: list[ReplayedRun]
+    unknown: list[UnknownRuns]

@@ -179,6 +179,18 @@ def simulate() -> None:
     """
 
 
+@command("replay:print_replay")
+@click.option("--since", type=TIME, default="7d", help=f"The beginning of the time to play again.  [default: 7d] {TIME_RULE}")
+@options.reading_options
+def replay() -> None:
+    """Play recorded answers, wakes and failures again with another config, and show what would have ended differently.
+
+    For example: `heartbeatd replay --since 30d -c new.yaml`. The config may have other hours, intervals, rules of problems,
+    prechecks or budgets. Runs for which nothing was recorded are only counted. Nothing is called, and nothing of the daemon is
+    changed.
+    """
+
+
 @command("doctor:print_findings")
 @options.reading_options
 def doctor() -> None:
@@ -541,6 +553,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         logs,
         report,
         simulate,
+        replay,
     ],
     "Act": [*commands_of_section("Act"), busy, cron],
     "Messages": [problems, outbox, *commands_of_section("Messages")],

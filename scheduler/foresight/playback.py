@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,19 +20,21 @@ from heartbeat.attempt import finish_at_once
 from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import Agent, Heartbeat
+from scheduler.engine import planning
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, Request
 from scheduler.engine.tick import Engine, Executors
+from scheduler.engine.tick_items import Tick
 from scheduler.foresight.virtual_time import VirtualClock, VirtualDaemon, VirtualExecutor
-from scheduler.model.entry import Claim
+from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import AttemptResult, Failure, Outcome, Skip
 from scheduler.model.settings import Settings
-from scheduler.store import entries
 from scheduler.store.boots import Boot
 from scheduler.store.database import MemoryStore
+from scheduler.store.entries import add_entries, all_entries, change_entry
 from scheduler.store.transaction import Transaction
 from scheduler.work.attempt import attempt
 from scheduler.work.plan import make_plan
@@ -39,7 +42,7 @@ from scheduler.work.plan import make_plan
 NO_TIME = timedelta()
 LANE_TAKEN = "another run of this agent"
 MAX_COPIED = 1024 * 1024  # bytes of a file that an agent reads; a larger one does not fit into any prompt
-Attempt = Callable[[], AttemptResult]
+Attempt = Callable[[Claim], AttemptResult]
 Spec = TypeVar("Spec", Heartbeat, Agent)
 
 
@@ -47,7 +50,7 @@ class Outside(Protocol):
     """What is not the daemon: agents, programs and channels."""
 
     def attempt(self, claim: Claim, carry_out: Attempt) -> tuple[AttemptResult, timedelta]:
-        """The result of an attempt and how long it takes. `carry_out` follows the rules, and calls the methods below."""
+        """The result of an attempt and how long it takes. `carry_out` carries a claim out, and calls the methods below."""
 
     def call_agent(self, claim: Claim, request: AgentRequest) -> Answer:
         """The answer of the agent, or of the model that decides."""
@@ -57,6 +60,14 @@ class Outside(Protocol):
 
     def send(self, delivery: Delivery) -> DeliveryResult:
         """Whether a message arrives."""
+
+
+class RecordPassedSlots:
+    """A request: record the slots of all entries that have passed by now. Otherwise those of closed hours wait for their end."""
+
+    def apply(self, tick: Tick) -> None:
+        for row in all_entries(tick.tx.db):
+            change_entry(tick.tx, row, planning.record_passed_slots(tick, row, Skip.MISSED))
 
 
 class _NoHttp:
@@ -142,7 +153,7 @@ class Playback:
                 for row in known
                 if (row.kind, row.name) in self._plan.entries
             ]
-            entries.add_entries(tx, rows)
+            add_entries(tx, rows)
 
     def _boot(self) -> None:
         self._boots += 1
@@ -175,6 +186,16 @@ class Playback:
         self._inbox.submit(request)
         self._daemon.settle()
 
+    @property
+    def entries(self) -> Mapping[Key, Entry]:
+        """The entries of the config."""
+        return self._plan.entries
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The temporary database."""
+        return self._store.connection
+
     def close(self) -> None:
         """Forget the database."""
         self._store.close()
@@ -185,7 +206,7 @@ class Playback:
             claim = claim.blocked_by(Skip.BUSY, LANE_TAKEN)
         agent = _AgentOfClaim(claim, self._outside)
         resources = Resources(agent.start, NO_HTTP, own_agent=agent)
-        return self._outside.attempt(claim, lambda: finish_at_once(attempt(claim, resources, lambda: NO_TIME)))
+        return self._outside.attempt(claim, lambda claim: finish_at_once(attempt(claim, resources, lambda: NO_TIME)))
 
 
 def _cancelled(_: AttemptResult | BaseException, why: str) -> AttemptResult:

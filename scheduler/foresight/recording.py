@@ -30,7 +30,7 @@ class Recording:
     """The recorded runs of all entries. `zone` is that of their days."""
 
     def __init__(self, runs: Sequence[RecordedRun], zone: ZoneInfo) -> None:
-        self._zone = zone
+        self.zone = zone
         self._runs: dict[Key, list[RecordedRun]] = defaultdict(list)
         for run in runs:
             self._runs[run.key].append(run)
@@ -66,7 +66,7 @@ class Recording:
 
     def like_day(self, key: Key, slot: datetime, seed: int) -> RecordedRun | None:
         """What was recorded at this local time of day, on a recorded day that the seed chooses for the day of the slot."""
-        local = slot.astimezone(self._zone)
+        local = slot.astimezone(self.zone)
         day = self._chosen_day(local.date(), seed)
         return self.near(key, datetime.combine(day, local.timetz()).astimezone(slot.tzinfo), LIKE_WITHIN)
 
@@ -126,8 +126,9 @@ def _report(run: RecordedRun, form: Form) -> Report | None:
         (unconfirmed if each["effect"] == Effect.UNCONFIRMED else found).append(finding)
     lines = {line for finding in (*found, *unconfirmed) for line in finding.line.splitlines()}
     rest = "\n".join(line for line in (run.text or "").splitlines() if line not in lines and line != OK_TOKEN)
-    # Text beside findings is only sent with them, unless the model was asked for it.
-    text, loose = (rest, "") if form == "findings" else ("", rest)
+    # Text beside findings is only sent with them, unless it was asked for: then it is an alert without them.
+    is_asked_for = run.outcome is Outcome.ALERT and all(finding.resolved for finding in found)
+    text, loose = (rest, "") if is_asked_for else ("", rest)
     return Report(tuple(found), text, loose, unconfirmed=tuple(unconfirmed))
 
 

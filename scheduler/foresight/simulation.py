@@ -108,7 +108,7 @@ class SimulatedOutside:
         recording = self._assumed.recording
         self._recorded = recording and recording.like_day(claim.entry.key, claim.run.slot, self._seed)
         self._called = False
-        result = carry_out()
+        result = carry_out(claim)
         if self._recorded:
             return result, self._recorded.took
         return result, ANSWER_TIME if self._called else CHECK_TIME

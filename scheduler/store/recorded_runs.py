@@ -88,7 +88,7 @@ def read_runs(db: sqlite3.Connection, since: datetime) -> list[RecordedRun]:
 
 def read_wakes(db: sqlite3.Connection, since: datetime) -> list[RecordedWake]:
     """The wakes of people and programs from `since` on, the oldest first. Rejected ones are not recorded one by one."""
-    query = "select * from wake where source <> 'cron' and created_at >= ? order by created_at, id"
+    query = "select * from wake where source in ('manual', 'api', 'webhook') and created_at >= ? order by created_at, id"
     return [read_row(RecordedWake, row) for row in db.execute(query, (to_millis(since),))]
 
 

@@ -1,0 +1,313 @@
+"""Plays a recorded period again with another config, with the recorded answers, wakes, failures and downtimes.
+
+A run for which nothing was recorded is unknown: it is counted, and nothing is invented for it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from heartbeat.runners import AgentRequest, Answer, ProcessResult
+from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals, RunVerdict, UnknownRuns
+from heartbeatd.verbs import RunJob, Wake
+from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.foresight.playback import Attempt, Playback, RecordPassedSlots
+from scheduler.foresight.recording import Recording, recorded_answer, recorded_command, recorded_precheck
+from scheduler.foresight.simulation import model_that_decides
+from scheduler.model import entry_schedule
+from scheduler.model.entry import Claim, Key
+from scheduler.model.entry_row import EntryRow
+from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, AttemptResult, Kind, Outcome, Reason, Skip, Suppression, Trigger
+from scheduler.model.settings import History, Settings
+from scheduler.store import boots, entries, recorded_runs
+from scheduler.store.boots import Downtime
+from scheduler.store.recorded_runs import RecordedRun, RecordedWake
+from scheduler.work.plan import HeartbeatEntry, make_plan
+
+WARM_UP = timedelta(days=7)  # that are played before the period, so that open problems and spent budgets are known
+NEAR = timedelta(minutes=5)  # a run without an interval takes an answer that was recorded so long before or after it
+EVERYTHING = History(timedelta(days=36_500), 1_000_000_000)
+CHECKLIST = "- as recorded\n"  # the present one may differ from that of the time
+
+# The recorded slot was skipped for something outside of the config, which another config does not change.
+AS_RECORDED = frozenset({
+    Skip.PAUSED, Skip.BUSY, Skip.ALREADY_RUNNING, Skip.MISSED, Skip.SUPERSEDED, Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY,
+    Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE, Skip.NOTHING_DUE, Skip.PROMPT_TOO_LARGE,
+})  # fmt: skip
+# Slots without an attempt, which share a record. They are only counted.
+WITHOUT_ATTEMPT = frozenset({
+    Skip.DISABLED, Skip.REMOVED, Skip.CALENDAR, Skip.ACTIVE_HOURS, Skip.ALREADY_RUNNING, Skip.MISSED, Skip.PAUSED,
+})  # fmt: skip
+NOT_SCHEDULED = "not_scheduled"  # the other config has no run at this time
+UNKNOWN = AttemptResult(Outcome.SKIPPED, Skip.NOTHING_DUE)  # has no effect on problems, budgets and failures
+
+
+class _NothingRecorded(Exception):
+    """The run would look at something that was not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What was recorded: runs with their messages, wakes, downtimes, when each entry was first seen, and its former precheck."""
+
+    recording: Recording
+    runs: Sequence[RecordedRun]
+    messages: Mapping[int, int]
+    wakes: Sequence[RecordedWake]
+    downtimes: Sequence[Downtime]
+    rows: Sequence[EntryRow]
+    prechecks: Mapping[Key, str | None] | None  # None: the former config is not known
+
+    @classmethod
+    def read(cls, db: sqlite3.Connection, since: datetime, settings: Settings, former: Settings | None) -> Past:
+        """Read everything from `since` on. `former` is the config by which it was recorded."""
+        found = recorded_runs.read_runs(db, since)
+        downs = boots.downtimes_between(boots.all_boots(db), running=True)
+        return cls(
+            Recording(found, settings.zone),
+            found,
+            recorded_runs.read_messages(db, since),
+            recorded_runs.read_wakes(db, since),
+            [down for down in downs if down.since >= since and down.until],
+            entries.all_entries(db),
+            None if former is None else _precheck_commands(former),
+        )
+
+
+def _precheck_commands(settings: Settings) -> dict[Key, str | None]:
+    return {key: entry.precheck.command if entry.precheck else None for key, entry in make_plan(settings).entries.items()}
+
+
+class RecordedOutside:
+    """Agents, programs and channels that do again what was recorded. Each recorded run is used once."""
+
+    def __init__(self, past: Past) -> None:
+        self.unknown: set[int] = set()  # runs for which nothing was recorded
+        self.before_first_seen: set[int] = set()  # runs of entries that were not declared yet
+        self.sources: dict[int, RecordedRun] = {}  # of runs, by their IDs
+        self._past = past
+        self._used: set[int] = set()
+        self._first_seen = {(row.kind, row.name): row.first_seen_at for row in past.rows}
+        self._intervals = {(row.kind, row.name): entry_schedule.grid_period(row.schedule_text) for row in past.rows}
+        self._is_again = False
+
+    def attempt(self, claim: Claim, carry_out: Attempt) -> tuple[AttemptResult, timedelta]:
+        run, key = claim.run, claim.entry.key
+        if run.slot < self._first_seen.get(key, run.slot):
+            self.before_first_seen.add(run.id)
+            return UNKNOWN, timedelta()
+        self._is_again = run.id in self.sources
+        self._source = self.sources.get(run.id) or self._find_source(claim)
+        if self._source is not None:
+            self.sources[run.id] = self._source
+            self._used.add(self._source.id)
+            if self._source.outcome is Outcome.SKIPPED and self._source.reason in AS_RECORDED:
+                return AttemptResult(Outcome.SKIPPED, Skip(self._source.reason), error=self._source.error), timedelta()
+        try:
+            result = carry_out(_without_questions(claim))
+        except _NothingRecorded:
+            self.unknown.add(run.id)
+            return UNKNOWN, timedelta()
+        return (_as_recorded(result, self._source), self._source.took) if self._source else (result, timedelta())
+
+    def _find_source(self, claim: Claim) -> RecordedRun | None:
+        """The record of this run, or one of nearly the same time that no other run takes.
+
+        With an interval, that is at most half of it away, and half of the former interval: the grid of slots may have moved.
+        """
+        run, key, recording = claim.run, claim.entry.key, self._past.recording
+        if (own := recording.at(key, run.slot, run.trigger)) is not None:
+            return own
+        former, interval = self._intervals.get(key), entry_schedule.grid_period(claim.entry.schedule_text)
+        is_slot = run.trigger not in WOKEN
+        within = min(former, interval) / 2 if former and interval and is_slot else NEAR
+        near = recording.near(key, run.slot, within)
+        if near is None or near.id in self._used or (near.trigger in WOKEN) is is_slot:
+            return None
+        has_own_run = interval and is_slot and not (near.slot - run.slot) % interval
+        return None if has_own_run else near
+
+    def call_agent(self, claim: Claim, request: AgentRequest) -> Answer:
+        if self._source is None or self._source.outcome is Outcome.SKIPPED:
+            raise _NothingRecorded
+        answer = recorded_answer(self._source, request.form, decides=model_that_decides(claim.entry))
+        return (
+            replace(answer, tokens=None, cost_usd=None) if self._is_again else answer
+        )  # the record has the usage of all attempts
+
+    def run_program(self, claim: Claim, *, is_precheck: bool) -> ProcessResult:
+        source, former = self._source, self._past.prechecks
+        if source is None:
+            raise _NothingRecorded
+        if not is_precheck:
+            if source.outcome is Outcome.SKIPPED:
+                raise _NothingRecorded
+            return recorded_command(source)
+        now = claim.entry.precheck
+        if source.precheck_output is None or (former is not None and now and former.get(claim.entry.key) != now.command):
+            raise _NothingRecorded
+        return recorded_precheck(source)
+
+    def send(self, delivery: Delivery) -> DeliveryResult:
+        return DeliveryResult("delivered")
+
+
+def _without_questions(claim: Claim) -> Claim:
+    """The claim of an agent that is not asked again. The recorded answer is that after all questions."""
+    entry = claim.entry
+    if not isinstance(entry, HeartbeatEntry):
+        return claim
+    return replace(claim, entry=HeartbeatEntry(replace(entry.spec, ask_again=0)))
+
+
+def _as_recorded(result: AttemptResult, source: RecordedRun) -> AttemptResult:
+    """The result with what only the record knows. The record is that of the last attempt, so it is not tried again."""
+    result = replace(result, transient=False)
+    if result.outcome in FAILURES and source.outcome in FAILURES:
+        return replace(result, outcome=source.outcome, reason=_reason(source.reason) or result.reason, error=source.error)
+    if result.outcome in ANSWERED and source.suppression == Suppression.NO_FINDINGS:
+        return replace(result, message=None, suppression=Suppression.NO_FINDINGS)  # it was asked again, and answered in prose
+    return result
+
+
+def _reason(word: str | None) -> Reason | None:
+    return Reason(word) if word in tuple(Reason) else None
+
+
+def replay(past: Past, settings: Settings, since: datetime, until: datetime, folder: Path) -> Replay:
+    """Play the time from `since` to `until` again with these settings.
+
+    1. The engine is played from the beginning of the records on, or from the warm-up before `since`.
+    2. Wakes and downtimes come at their recorded times.
+    3. The records that this makes are compared with the recorded ones, run by run.
+    """
+    outside = RecordedOutside(past)
+    begin = max(min((run.slot for run in past.runs), default=since), since - WARM_UP) - timedelta(seconds=1)
+    playback = Playback(_as_then(settings), folder, begin, outside, lambda *_: None, known=past.rows)
+    for at, act in sorted(_course(past, playback), key=lambda each: each[0]):
+        if playback.clock.now <= at < until:
+            playback.run_until(at)
+            act()
+    playback.run_until(until)
+    playback.request(RecordPassedSlots())
+    runs = recorded_runs.read_runs(playback.connection, begin)
+    messages = recorded_runs.read_messages(playback.connection, begin)
+    playback.close()
+    runs = [run for run in runs if run.id not in outside.before_first_seen]
+    return _compare(past, Played(runs, messages, outside), since, until)
+
+
+def _as_then(settings: Settings) -> Settings:
+    """The settings without what the agents read today, and with all history."""
+    beats = {name: replace(beat, checklist=CHECKLIST, context=(), memory=()) for name, beat in settings.heartbeats.items()}
+    agents = {name: replace(agent, context=()) for name, agent in settings.job_agents.items()}
+    return replace(settings, heartbeats=beats, job_agents=agents, history=EVERYTHING)
+
+
+def _course(past: Past, playback: Playback) -> list[tuple[datetime, Callable[[], None]]]:
+    """What happens outside of the daemon, each with its time."""
+    found: list[tuple[datetime, Callable[[], None]]] = [
+        (down.since, partial(playback.be_down_until, down.until)) for down in past.downtimes if down.until is not None
+    ]
+    for wake in past.wakes:
+        key = (wake.kind, wake.name)
+        if key in playback.entries:
+            verb = RunJob() if wake.kind is Kind.CRON else Wake(text=wake.text)
+            request = VerbRequest(verb, key, Sender(wake.sender, source=wake.source, token=wake.token))
+            found.append((wake.created_at, partial(playback.request, request)))
+    return found
+
+
+# --- the comparison -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The records that a replay has made, the messages about each run, and what it has used."""
+
+    runs: Sequence[RecordedRun]
+    messages: Mapping[int, int]
+    outside: RecordedOutside
+
+
+def _compare(past: Past, played: Played, since: datetime, until: datetime) -> Replay:
+    outside = played.outside
+    after = Recording(played.runs, past.recording.zone)
+    by_source = {outside.sources[run.id].id: run for run in played.runs if run.id in outside.sources}
+    changed, unchanged = [], 0
+    for run in past.runs:
+        if not _is_compared(run, since, until):
+            continue
+        other = by_source.get(run.id) or after.at(run.key, run.slot, run.trigger)
+        if other is not None and other.id in outside.unknown:
+            continue
+        verdicts = _verdict(run, past.messages), _verdict(other, played.messages)
+        if verdicts[0] == verdicts[1]:
+            unchanged += 1
+        else:
+            changed.append(_changed_run(run, *verdicts))
+    known = [run for run in played.runs if run.id not in outside.unknown]
+    unknown = Counter(run.key for run in played.runs if run.id in outside.unknown and since <= run.slot < until)
+    return Replay(
+        from_=since,
+        until=until,
+        before=_totals(past.runs, past.messages, since, until),
+        after=_totals(known, played.messages, since, until, outside.sources),
+        unchanged=unchanged,
+        changed=changed,
+        unknown=[UnknownRuns(kind=kind.value, name=name, runs=runs) for (kind, name), runs in sorted(unknown.items())],
+    )
+
+
+def _is_compared(run: RecordedRun, since: datetime, until: datetime) -> bool:
+    """Whether a recorded run is compared: one in the period with an attempt. A result that came later belongs to another run."""
+    has_attempt = run.outcome is not Outcome.SKIPPED or run.reason not in WITHOUT_ATTEMPT
+    return has_attempt and since <= run.slot < until and run.trigger is not Trigger.RESULT
+
+
+def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict:
+    if run is None:
+        return RunVerdict(outcome=Outcome.SKIPPED.value, reason=NOT_SCHEDULED, suppression=None, messages=0)
+    is_shared = run.slots > 1  # the messages are not about one of its slots
+    return RunVerdict(
+        outcome=run.outcome.value,
+        reason=run.reason,
+        suppression=run.suppression,
+        messages=0 if is_shared else messages.get(run.id, 0),
+    )
+
+
+def _changed_run(run: RecordedRun, before: RunVerdict, after: RunVerdict) -> ReplayedRun:
+    return ReplayedRun(
+        kind=run.kind.value, name=run.name, id=run.id, slot=run.slot, trigger=run.trigger.value, before=before, after=after
+    )
+
+
+def _totals(
+    runs: Sequence[RecordedRun],
+    messages: Mapping[int, int],
+    since: datetime,
+    until: datetime,
+    sources: Mapping[int, RecordedRun] | None = None,
+) -> ReplayTotals:
+    """The sums of the period. A run that was played again has made the calls of its source, whose usage it has as one call."""
+    found = [run for run in runs if since <= run.slot < until]
+    ran = [run for run in found if run.outcome is not Outcome.SKIPPED and run.trigger is not Trigger.RESULT]
+    costs = [run.cost_usd for run in found if run.cost_usd is not None]
+    return ReplayTotals(
+        runs=len(ran),
+        failed=sum(run.outcome in FAILURES for run in ran),
+        calls=sum((sources.get(run.id, run) if sources else run).calls for run in ran),
+        messages=sum(messages.get(run.id, 0) for run in found),
+        suppressed=sum(run.suppression is not None for run in ran),
+        skipped=sum(run.slots for run in found if run.outcome is Outcome.SKIPPED),
+        usd=round(sum(costs), 6) if costs else None,
+    )

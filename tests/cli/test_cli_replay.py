@@ -1,0 +1,54 @@
+"""`replay`: what it prints, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_cli_simulate import files_below
+from test_story_replay import CONFIG, NIGHT, a_day
+from world import MakeWorld, World
+
+from scheduler.cli import output
+from scheduler.cli.main import main
+
+
+@pytest.fixture
+def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A day of a daemon, at whose end the command runs."""
+    world = a_day(make_world)
+    monkeypatch.setattr(output, "utc_now", lambda: world.clock.now)
+    return world
+
+
+def new_config(world: World) -> Path:
+    """A config with narrower hours."""
+    path = world.folder / "new.yaml"
+    path.write_text(CONFIG.replace("stagger: 0s", 'stagger: 0s, active_hours: "06:00-20:00"'), "utf-8")
+    return path
+
+
+def test_a_replay_shows_both_sums_and_each_changed_run(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    path = new_config(world)
+    before = files_below(world.folder)
+    assert main(["replay", "-c", str(path), "--state", str(world.state), "--since", NIGHT.replace(" ", "T") + "Z"]) == 0
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "messages 2 0" in shown
+    assert "15 runs unchanged, 10 changed" in shown
+    assert any(line.endswith("agent/ops alert, 1 message skipped, active_hours") for line in shown)
+    assert files_below(world.folder) == before
+
+
+def test_json_has_every_changed_run_with_the_old_and_the_new_reason(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    path = new_config(world)
+    assert main(["replay", "-c", str(path), "--state", str(world.state), "--since", "2d", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["changed"][0]["after"] == {"outcome": "skipped", "reason": "active_hours", "suppression": None, "messages": 0}
+    assert found["before"]["messages"] == 2
+
+
+def test_without_records_there_is_nothing_to_play(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = world.folder / "empty" / "heartbeatd.db"
+    assert main(["replay", "-c", str(new_config(world)), "--state", str(empty)]) == 2
+    assert capsys.readouterr().err.startswith("heartbeatd: no run since 2026-02-24 ")

@@ -1,0 +1,167 @@
+"""`replay`: recorded answers, wakes, failures and downtimes play a past month again with another config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from month_simulation import START, Month, habits_of_level, readme_config
+from simulation import size
+from world import MakeWorld, World, utc
+
+from heartbeatd.answers import Replay
+from scheduler.config.settings.load import load_config
+from scheduler.foresight.replay import Past, replay
+
+
+def replayed(world: World, yaml: str, since: str, folder: Path) -> Replay:
+    """The time until now, played again with this config."""
+    folder.mkdir(exist_ok=True)
+    other = folder / "other.yaml"
+    other.write_text(yaml, "utf-8")
+    settings = load_config(other, world.environ).settings
+    former = load_config(world.config, world.environ).settings
+    past = Past.read(world.store.connection, utc(since), settings, former)
+    return replay(past, settings, utc(since), world.clock.now, folder / "files")
+
+
+def lines(found: Replay) -> list[str]:
+    """The changed runs as short lines."""
+    return [f"{each.name} {each.slot:%m-%d %H:%M} {words(each.before)} -> {words(each.after)}" for each in found.changed]
+
+
+def words(verdict: Any) -> str:
+    parts = (verdict.outcome, verdict.reason, verdict.suppression, f"{verdict.messages} sent" if verdict.messages else None)
+    return " ".join(part for part in parts if part)
+
+
+@pytest.mark.simulation
+def test_the_unchanged_config_reproduces_every_verdict_of_a_month(tmp_path: Path) -> None:
+    """Of 30 days with 40 events in `make simulate`, of five days with 7 events otherwise. The agent forgets and answers in prose."""
+    days, events = size(5, 30), size(7, 40)
+    month = Month(tmp_path / "past", readme_config(), 1, habits_of_level("5/5/10"), days, events)
+    found = replayed(month.world, readme_config(), START, tmp_path)
+    month.close()
+    assert lines(found) == []
+    assert found.unchanged > days * 90
+    assert found.unknown == []
+    assert found.after.as_data() == found.before.as_data()
+    assert found.before.messages > events
+
+
+CONFIG = """
+timezone: UTC
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+history: {runs: 100000}
+agents:
+  ops:
+    runner: {kind: command, argv: [agent]}
+    heartbeat: {checklist: "- look\\n", deliver: hook, interval: 1h, stagger: 0s}
+cron:
+  backup: {schedule: "30 3 * * *", command: backup, deliver: hook, wake_heartbeat: ops, wake_on: failure}
+"""
+NIGHT = "2026-03-02 00:00"
+
+
+def a_day(make_world: MakeWorld, yaml: str = CONFIG, **scripts: Any) -> World:
+    """A day of a daemon. The disk is full from 20:00 to 22:00."""
+    world = make_world(yaml, start=NIGHT)
+    world.scripts["ops"] = lambda call: "[disk] nearly full" if call.at.hour in (20, 21) else "HEARTBEAT_OK"
+    world.scripts.update(scripts)
+    world.run(hours=24)
+    return world
+
+
+def test_wakes_failures_and_downtimes_are_played_again_as_they_were(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = make_world(CONFIG, start=NIGHT)
+    world.scripts["ops"] = lambda call: (
+        1 if call.at.hour in (5, 6) else "[job:backup] failed" if "exit" in call.stdin else "HEARTBEAT_OK"
+    )
+    world.scripts["backup"] = lambda _: 1
+    world.run(hours=8, minutes=10)
+    world.wake("ops", "a deployment ended")
+    world.run(minutes=20)
+    world.downtime(hours=5)
+    world.run(hours=6)
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.unknown == []
+    assert found.after.as_data() == found.before.as_data()
+    assert found.before.failed >= 3 and found.before.skipped >= 4
+
+
+def test_runs_outside_of_narrower_hours_are_listed_with_both_reasons(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world)
+    found = replayed(world, CONFIG.replace("stagger: 0s", 'stagger: 0s, active_hours: "06:00-20:00"'), NIGHT, tmp_path)
+    assert lines(found)[0] == "ops 03-02 00:00 ok heartbeat_ok -> skipped active_hours"
+    assert "ops 03-02 20:00 alert 1 sent -> skipped active_hours" in lines(found)
+    assert len(found.changed) == 6 + 4
+    assert (found.before.messages, found.after.messages) == (2, 0)
+    assert found.unknown == []
+
+
+def test_runs_that_only_the_new_config_makes_are_unknown(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world)
+    found = replayed(world, CONFIG.replace("interval: 1h", "interval: 30m"), NIGHT, tmp_path)
+    assert [(each.name, each.runs) for each in found.unknown] == [("ops", 24)]
+    assert (found.after.messages, found.after.calls) == (found.before.messages, found.before.calls)
+    assert lines(found) == []
+
+
+def test_a_run_between_two_recorded_ones_takes_the_nearest_answer_that_no_other_run_takes(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """00:00 and 03:00 have their own answers, 00:45 takes that of 01:00, 02:15 that of 02:00, and 01:30 is too far from both."""
+    world = a_day(make_world)
+    found = replayed(world, CONFIG.replace("interval: 1h", "interval: 45m"), NIGHT, tmp_path)
+    assert [(each.name, each.runs) for each in found.unknown] == [("ops", 8)]
+    assert (found.after.runs, found.after.messages) == (found.before.runs, found.before.messages)
+    assert lines(found) == []
+
+
+def test_a_moved_grid_of_slots_takes_the_recorded_answers(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world)
+    found = replayed(world, CONFIG.replace("stagger: 0s", "stagger: 10m"), NIGHT, tmp_path)
+    assert found.unknown == []
+    assert lines(found) == []
+
+
+def test_with_a_longer_interval_the_other_recorded_runs_are_not_scheduled(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world)
+    found = replayed(world, CONFIG.replace("interval: 1h", "interval: 2h"), NIGHT, tmp_path)
+    assert {words(each.after) for each in found.changed if each.slot.hour % 2} == {"skipped not_scheduled"}
+    assert (found.before.calls, found.after.calls) == (25, 13)  # with that of the job
+    assert found.unknown == []
+
+
+def test_a_smaller_budget_skips_runs_and_spends_less(make_world: MakeWorld, tmp_path: Path) -> None:
+    priced = CONFIG.replace("stagger: 0s", "stagger: 0s, budget: {usd_per_day: 10.0, usd_per_run: 0.1}")
+    world = a_day(make_world, priced, ops=lambda call: '{"text": "HEARTBEAT_OK", "cost_usd": 0.05}')
+    found = replayed(world, priced.replace("10.0", "0.52"), NIGHT, tmp_path)
+    assert found.before.usd == pytest.approx(24 * 0.05)
+    assert found.after.usd == pytest.approx(9 * 0.05)
+    assert {words(each.after) for each in found.changed} >= {"skipped budget"}
+
+
+def test_another_rule_of_problems_sends_other_failures(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = a_day(make_world, ops=lambda call: 1 if call.at.hour in (5, 6, 12) else "HEARTBEAT_OK")
+    found = replayed(world, CONFIG.replace("stagger: 0s", "stagger: 0s, problems: {after: 3}"), NIGHT, tmp_path)
+    assert found.before.failed == found.after.failed == 3
+    assert found.before.messages > found.after.messages == 0
+    assert [line for line in lines(found) if "05:00" in line] == []  # it was the first failure, of which nobody hears
+
+
+def test_a_precheck_is_judged_by_its_recorded_output_and_another_command_is_unknown(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    checked = CONFIG.replace("stagger: 0s", "stagger: 0s, precheck: {command: look, unchanged: skip}")
+    world = make_world(checked, start=NIGHT)
+    world.prechecks["ops"] = lambda call: f"mail {call.at.hour // 4}"
+    world.run(hours=24)
+    same = replayed(world, checked, NIGHT, tmp_path)
+    assert (same.changed, same.unknown) == ([], [])
+    always = replayed(world, checked.replace("unchanged: skip", "unchanged: run"), NIGHT, tmp_path / "always")
+    assert [each.runs for each in always.unknown] == [same.before.skipped]
+    other = replayed(world, checked.replace("command: look", "command: see"), NIGHT, tmp_path / "other")
+    assert [each.runs for each in other.unknown] == [24]
