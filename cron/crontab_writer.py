@@ -155,6 +155,8 @@ def _schedule_text(job: Job) -> str:
         return REBOOT
     if job.every:
         raise NotExpressible(f"it runs every {job.every} (h:mm:ss) of elapsed time, and a crontab only supports times of day")
+    if job.after:
+        raise NotExpressible(f"it runs after the job {job.after.job}, and a crontab only supports times of day")
     if job.schedule is None:  # at
         raise NotExpressible("it fires once, and a crontab only supports repeated jobs")
     return _plain_cron_text(job.schedule)

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from cron.job_schedules import CronSchedule, OneTimeSchedule
 
 WakeOn = Literal["always", "success", "failure"]
+FollowOn = Literal["success", "failure", "any"]
 WakeMode = Literal["now", "next"]
 Misfire = Literal["latest", "skip"]
 WAKE_TEXT_BYTES = 4096  # of UTF-8, for the whole text for a woken agent
@@ -32,9 +33,21 @@ class CalendarDays(Protocol):
     def key(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class After:
+    """The job after which another one runs, and after which of its results."""
+
+    job: str
+    on: FollowOn
+
+    def follows(self, succeeded: bool) -> bool:
+        """Whether the other job runs after this result."""
+        return self.on == "any" or (self.on == "success") is succeeded
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Timing:
-    """When a job runs: exactly one of `schedule`, `every`, `at` and `reboot` says it."""
+    """When a job runs: exactly one of `schedule`, `every`, `at`, `reboot` and `after` says it."""
 
     enabled: bool = True
     zone: ZoneInfo  # of its schedule and its days
@@ -43,6 +56,7 @@ class _Timing:
     backoff_on_failure: bool = False  # each failed run doubles `every`
     at: OneTimeSchedule | None = None
     reboot: bool = False  # it runs when the daemon starts
+    after: After | None = None
     calendars: CalendarDays  # the days on which it may run
     stagger: timedelta = timedelta(0)  # the delay of each run after its slot
     misfire: Misfire = "latest"
@@ -62,6 +76,7 @@ class _Action:
     agent: str | None = None
     model: str | None = None  # None: that of `agent`
     timeout: timedelta = timedelta(minutes=10)
+    previous: bool = False  # it gets its own last output
     async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
     strip_reasoning: bool = True
     retries: int = 0
@@ -85,6 +100,17 @@ class Job(_Timing, _Action):
     wake_on: WakeOn = "always"
     wake_mode: WakeMode = "now"
     wake_text: str | None = None
+
+
+def follow_chain(jobs: Mapping[str, Job], name: str) -> tuple[list[str], bool]:
+    """The jobs before a job, back to the first one of its chain, and whether they are a circle. A job that follows none is the
+    first one itself. If a job is part of a circle, it is the last of these jobs.
+    """
+    chain: list[str] = []
+    while (job := jobs.get(chain[-1] if chain else name)) and job.after and job.after.job not in chain:
+        chain.append(job.after.job)
+    last = jobs.get(chain[-1]) if chain else None
+    return chain or [name], bool(last and last.after)
 
 
 @dataclass(frozen=True, slots=True)

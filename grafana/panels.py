@@ -53,6 +53,7 @@ COLORS: Mapping[str, str] = {
     "not_shown": "#5D6D7E",
     "removed": "#3D3D3D",
     "superseded": "#CCCCCC",
+    "predecessor": "#DDDDDD",
     # slots skipped although the entry should have run: orange and red
     "missed": "#FF780A",
     "already_running": "#FFB357",

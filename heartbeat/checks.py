@@ -20,9 +20,9 @@ from heartbeat.spec import Heartbeat, Precheck
 class Skip(StrEnum):
     """Why a slot was skipped, in the order of the checks.
 
-    No check here gives `removed`, `already_running`, `missed` and `superseded`: the scheduler records them by itself. A new
-    reason also needs a text in scheduler/insight/reason_texts.py, a place in the lists of grafana/panels.py, a row in
-    docs/why.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
+    No check here gives `removed`, `already_running`, `missed`, `superseded` and `predecessor`: the scheduler records them by
+    itself. A new reason also needs a text in scheduler/insight/reason_texts.py, a place in the lists of grafana/panels.py, a row
+    in docs/why.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
     """
 
     DISABLED = "disabled"
@@ -46,6 +46,7 @@ class Skip(StrEnum):
     PROMPT_TOO_LARGE = "prompt_too_large"
     MISSED = "missed"
     SUPERSEDED = "superseded"
+    PREDECESSOR = "predecessor"
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,17 @@ NO_PAST, NO_MEMORY = Past(), Memory()
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierOutput:
+    """The output of a run that ended before: of the job that this one follows, or of this job itself."""
+
+    job: str
+    run: int
+    outcome: str
+    text: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class PromptFacts:
     """Everything that a prompt is made of, except the heartbeat's own words.
 
@@ -141,6 +152,8 @@ class PromptFacts:
     messages: tuple[str, ...] = ()
     run: int | None = None
     problems: tuple[OpenProblem, ...] = ()
+    input: EarlierOutput | None = None
+    previous: EarlierOutput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +254,35 @@ def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
     text = f"{task.strip()}\n{_answer_rules(agent)}" if has_findings else task.strip()
     open_problems = (_problems_part(facts, agent.zone),) if has_findings and facts.problems else ()
     found = (_precheck_part(facts.precheck),) if facts.precheck else ()
+    given = _earlier_outputs(facts, agent.zone)
     return Prompt(
-        (PromptPart("task", text), time_part(facts.now, agent.zone), *open_problems, *found, *context_parts(facts.context))
+        (
+            PromptPart("task", text),
+            time_part(facts.now, agent.zone),
+            *open_problems,
+            *given,
+            *found,
+            *context_parts(facts.context),
+        )
     )
+
+
+def _earlier_outputs(facts: PromptFacts, zone: ZoneInfo) -> Iterator[PromptPart]:
+    """What the job before this one has printed, and what this job did at its last run, as delimited data."""
+    for part, earlier in (("input", facts.input), ("previous", facts.previous)):
+        if earlier is None:
+            continue
+        when = f"at {earlier.at.astimezone(zone):%Y-%m-%d %H:%M}: {squeeze(earlier.outcome, MAX_SENDER)}"
+        who = f"The cron job {squeeze(earlier.job, MAX_SENDER)}, which this one follows, ended {when}."
+        said = who if part == "input" else f"The last run of this job ended {when}."
+        text = f"{said} Its output follows. {_DATA}\n{_delimit_data(earlier.text)}" if earlier.text.strip() else said
+        yield PromptPart(part, text)
 
 
 def task_meta(job: str, agent: Agent, facts: PromptFacts) -> dict[str, object]:
     """The facts of such a run as data for the runner. `job` is the name of the job."""
-    meta = {"agent": agent.name, "job": job, **time_meta(facts.now, agent.zone), **activity_meta(facts.past.activity)}
+    follows = {"after": {"job": facts.input.job, "run": facts.input.run, "outcome": facts.input.outcome}} if facts.input else {}
+    meta = {"agent": agent.name, "job": job, **follows, **time_meta(facts.now, agent.zone), **activity_meta(facts.past.activity)}
     return {**meta, "problems": _problems_meta(facts)} if agent.answer == "structured" else meta
 
 

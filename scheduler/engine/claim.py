@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from heartbeat.prompt import AgentActivity, Memory, Past
+from cron.job import After, Job
+from heartbeat.prompt import AgentActivity, EarlierOutput, Memory, Past
+from heartbeat.verdict import without_reasoning
 from scheduler.engine import budget_reservations, planning, recovery, settle
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
@@ -16,13 +18,14 @@ from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
-from scheduler.model.outcome import WOKEN, Kind, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, Kind, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, breakers, clock_changes, entries, lane_holds, problems, runs, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.work.executor import Interrupted
 
+MAX_INPUT = 16 * 1024  # bytes of another job's output that a job gets, from its end
 LOST_RECORD = Interrupted("the database lost its last commits", was_stopped=False)
 
 
@@ -192,7 +195,33 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         entry_row.looked_line_digests,
         tuple(each.for_prompt for each in reported if each.key not in OWN_KEYS),
     )
-    return Facts(blocked, wakes=taken, past=past, memory=memory)
+    previous = runs.last_output(tx.db, entry.name, ANSWERED) if isinstance(entry.spec, Job) and entry.spec.previous else None
+    before = _shorten_output(tick, _input_of(tick, entry.after, taken))
+    return Facts(blocked, wakes=taken, past=past, memory=memory, input=before, previous=_shorten_output(tick, previous))
+
+
+def _input_of(tick: Tick, after: After | None, taken: tuple[Wake, ...]) -> EarlierOutput | None:
+    """The output of the run after which a job runs. If it is run by hand: of the last one after which it would have run."""
+    following = [wake.after_run for wake in taken if wake.after_run is not None]
+    if following:
+        return runs.output_of_run(tick.tx.db, following[-1])
+    if after is None:
+        return None
+    results = {"success": ANSWERED, "failure": FAILURES, "any": ANSWERED | FAILURES}
+    return runs.last_output(tick.tx.db, after.job, results[after.on])
+
+
+def _shorten_output(tick: Tick, output: EarlierOutput | None) -> EarlierOutput | None:
+    """The output without the reasoning of an agent, and only its end if it is long."""
+    if output is None:
+        return None
+    source = tick.plan.entries.get((Kind.CRON, output.job))
+    strips = source is not None and source.lane is not None and source.spec.strip_reasoning
+    text = without_reasoning(output.text, strip_reasoning=strips, truncated=False).encode(errors="replace")
+    if len(text) <= MAX_INPUT:
+        return replace(output, text=text.decode())
+    note = f"(the last {MAX_INPUT:,} of {len(text):,} bytes)\n"
+    return replace(output, text=note + text[-MAX_INPUT:].decode(errors="ignore"))
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:

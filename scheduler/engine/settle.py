@@ -250,7 +250,8 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     3. The checklist items, the session and the awaited result are saved.
     4. The wakes that the run delivered end; after a failure they wait for another run. The reminders that the answer asks for
        are set. Notifications of jobs that were delayed for this run are dropped if it has reported the failure.
-    5. The agents that the result of a job wakes are woken. What they report about the job is over if it works again.
+    5. The agents that the result of a job wakes are woken, and the jobs that follow it are started. What the agents report about
+       the job is over if it works again.
     6. The problems of the entry are updated, and messages about them are queued. They are delayed while a woken agent can
        report the failure.
 
@@ -281,6 +282,7 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         return run_problems.update_problems(tick, claim, result, row)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)
+    wake_starts.start_following_jobs(tick, claim, result)
     has_worked = result.outcome in ANSWERED
     covered = job_failures.end_reports_about(tick, entry.name, claim) if has_worked else frozenset[Target]()
     return run_problems.update_problems(tick, claim, result, row, woken, covered)

@@ -19,7 +19,8 @@ from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
+from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import (
     LONGEST_REMINDER,
     MAX_REMINDERS,
@@ -253,6 +254,41 @@ def release_held_wakes(tick: Tick, entry: Entry) -> None:
             wakes.release_held_wakes(tick.tx, entry_row)
 
 
+def start_following_jobs(tick: Tick, claim: Claim, result: AttemptResult) -> None:
+    """Start the jobs that follow this one, in the transaction that ends its run: so none is lost or started twice.
+
+    A job that does not start has the record of a skip: the run ended in another way than `on` says, the job is paused, or its
+    calendars exclude the day. If it still waits for its start after an earlier run, only the output of this run counts.
+    """
+    if result.outcome not in ANSWERED | FAILURES or result.reason is Reason.CANCELLED:
+        return
+    name, run_id = claim.entry.name, claim.run.id
+    for entry in tick.plan.following_jobs.get(name, ()):
+        entry_row = entries.current_entry(tick.tx, *entry.key)
+        if entry.after is None or entry_row is None or entry_row.state != "active":
+            continue
+        entry_row = planning.end_pause_if_over(tick, entry_row)
+        ended = f"cron/{name} ended {result.outcome} (run {run_id})"
+        if not entry.after.follows(result.outcome in ANSWERED):
+            _record_unstarted(tick, entry_row, Skip.PREDECESSOR, ended)
+        elif entry_row.paused:
+            _record_unstarted(tick, entry_row, Skip.PAUSED, f"{entry_row.pause_says}; {ended}")
+        elif entry.is_day_off(tick.now):
+            _record_unstarted(tick, entry_row, Skip.CALENDAR, ended)
+        else:
+            wake = Wake(entry.name, Trigger.CRON, name, outcome=result.outcome, kind=Kind.CRON, after_run=run_id)
+            if (known := wakes.find_wake_of_sender(tick.tx, wake)) is not None:
+                _record_unstarted(tick, entry_row, Skip.SUPERSEDED, f"run {known.after_run} of cron/{name}, before run {run_id}")
+            accept_wake(tick, entry_row, wake)
+
+
+def _record_unstarted(tick: Tick, entry_row: EntryRow, why: Skip, detail: str) -> None:
+    """Record that a job did not run after another one. A run of it may have the same time."""
+    at = tick.now
+    while slot_records.record_skip(tick.tx, entry_row, Trigger.CRON, why, at, detail=detail) is None:
+        at += MILLISECOND
+
+
 def _other_jobs_under_way(tx: Transaction, plan: Plan, agent: str) -> bool:
     """Whether a job that may wake the agent is running, waits for its next attempt, or is due."""
     return runs.any_open_or_due(tx, Kind.CRON, plan.jobs_by_woken_agent.get(agent, ()))
@@ -264,9 +300,14 @@ def expire_wakes(tick: Tick) -> None:
     The wake of a job whose notification was delayed for the agent is not among them, because that notification is sent now.
     """
     held = {(agent, each.name) for each in outbox.held_notices(tick.tx.db) for agent in each.hold.agents}
+    all_expired = wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep)
+    for wake in all_expired:
+        entry_row = entries.current_entry(tick.tx, wake.kind, wake.name) if wake.after_run is not None else None
+        if entry_row is not None:
+            _record_unstarted(tick, entry_row, Skip.MISSED, f"run {wake.after_run} of cron/{wake.sender}")
     expired = [
         wake
-        for wake in wakes.expire_old_wakes(tick.tx, tick.limits.wake_keep)
+        for wake in all_expired
         if wake.kind is Kind.HEARTBEAT and not (wake.source == Trigger.CRON and (wake.name, wake.sender) in held)
     ]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from cron.job import follow_chain
 from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
@@ -136,7 +137,10 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
         job = settings.jobs[name]
         if job.enabled:
             day = longest_day(job.zone, now)
-            runs = 1 + (max_firings_per_day(job.schedule, day) if job.schedule else -(-day // job.every) if job.every else 0)
+            first = settings.jobs[follow_chain(settings.jobs, name)[0][-1]]  # of a chain of jobs
+            runs = 1 + (
+                max_firings_per_day(first.schedule, day) if first.schedule else -(-day // first.every) if first.every else 0
+            )
             most = budget.attempt_usage(agent, settings.prices, *_run_limits(settings, Kind.CRON, name))
             if (Kind.CRON, name) not in settings.allowances:
                 most = _with_further_calls(most, agent.ask_again)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
@@ -67,11 +68,22 @@ class _EntryDay(ExplainedEntry):
     def __init__(self, records: Records, row: EntryRow) -> None:
         super().__init__(records, row)
         found = records.causes.get(self.key, [])
-        self._causes = sorted((each for each in found if each.trigger not in TRIGGERS_WITHOUT_SLOT), key=_newest)
-        self._other_runs = [each for each in found if each.trigger in TRIGGERS_WITHOUT_SLOT]
+        # A job after another one has no slots. Each end of that job is like one.
+        others = TRIGGERS_WITHOUT_SLOT - {Trigger.CRON} if "after" in self._schedule_parts else TRIGGERS_WITHOUT_SLOT
+        self._causes = sorted((each for each in found if each.trigger not in others), key=_newest)
+        self._other_runs = [each for each in found if each.trigger in others]
         self._all_runs = (*self._causes, *self._other_runs)
         self._messages = records.messages.get(self.key, [])
         self._past = records.past.get(self.key, [])
+
+    @property
+    def _schedule_parts(self) -> Mapping[str, Any]:
+        return entry_schedule.schedule_parts(self.row.schedule_text)
+
+    def _is_normal(self, reason: str | None) -> bool:
+        """Whether slots are skipped for this reason as part of normal work."""
+        waits_for_failure = reason == Skip.PREDECESSOR and self._schedule_parts.get("on") == "failure"
+        return reason in NORMAL_SKIPS or waits_for_failure
 
     @property
     def ran(self) -> int:
@@ -310,7 +322,7 @@ class _EntryDay(ExplainedEntry):
             return None
         if last.outcome in FAILURES:
             return self._failure(last, "failed")
-        if last.outcome == Outcome.SKIPPED and last.reason not in NORMAL_SKIPS:
+        if last.outcome == Outcome.SKIPPED and not self._is_normal(last.reason):
             return self._skip(last, "silent")
         return None
 
@@ -364,7 +376,7 @@ class _EntryDay(ExplainedEntry):
         says = f"{extent}: {REASON_TEXTS.get(code, code)}{f': {detail}' if detail else ''}"
         if cause.reason == Skip.ALREADY_RUNNING and self._open_cause:
             says += f" (run {self._open_cause.last_id})"
-        return self._with_run(status, code, says, cause, is_expected=cause.reason in NORMAL_SKIPS)
+        return self._with_run(status, code, says, cause, is_expected=self._is_normal(cause.reason))
 
     def _extent(self, cause: CauseCount) -> str:
         """How many slots of the period have this cause."""
@@ -443,7 +455,9 @@ class _EntryDay(ExplainedEntry):
         if row.schedule is entry_schedule.NO_SCHEDULE:
             changed, is_job = self._changes_text(), row.kind is Kind.CRON
             says = f"it has no schedule, so it runs only when it is woken{changed}{self._override_text()}"
-            if is_job:
+            if "after" in self._schedule_parts:
+                says = f"it runs {schedule_texts.schedule_text(row.schedule_text)}, which has not ended in this time"
+            elif is_job:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = is_job and not changed
             return self._overview("silent", "no_schedule", says, self._effective_command, is_expected=is_expected)
@@ -482,7 +496,7 @@ class _EntryDay(ExplainedEntry):
 
     def _partly_skipped_or_failed(self) -> EntryOverview | None:
         """Some slots of the day were skipped for a reason that is not part of normal work, or some runs failed."""
-        skipped = [each for each in self._causes if each.outcome == Outcome.SKIPPED and each.reason not in NORMAL_SKIPS]
+        skipped = [each for each in self._causes if each.outcome == Outcome.SKIPPED and not self._is_normal(each.reason)]
         failed = [each for each in self._all_runs if each.outcome in FAILURES]
         if skipped:
             return self._skip(skipped[-1], "unusual")

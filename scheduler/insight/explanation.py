@@ -26,7 +26,16 @@ from heartbeatd.answers import (
     StatusCounts,
 )
 from scheduler.engine import reported_problems
-from scheduler.insight import entry_states, obstacles, problem_list, reason_texts, reload_history, slot_history, wake_waits
+from scheduler.insight import (
+    entry_states,
+    obstacles,
+    problem_list,
+    reason_texts,
+    reload_history,
+    schedule_texts,
+    slot_history,
+    wake_waits,
+)
 from scheduler.insight.daemon_state import daemon_state_at
 from scheduler.insight.entry_day import existed, explain_day
 from scheduler.insight.periods import Period
@@ -194,6 +203,8 @@ def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], noun: str, 
 
 def _next_fact(explained: ExplainedEntry) -> Fact:
     due = explained.row.due_at
+    if due is None and "after" in entry_schedule.schedule_parts(explained.row.schedule_text):
+        return _fact("next", "after", schedule_texts.schedule_text(explained.row.schedule_text))
     if due is None:
         return _fact("next", "none", "nothing is planned")
     ahead = due - explained.now

@@ -11,6 +11,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cron.dst_changes import offset_changes
+from cron.job import follow_chain
 from heartbeat.words import format_duration
 from heartbeatd.answers import (
     ClockChange,
@@ -65,7 +66,8 @@ class EntryForecast:
     """The future of an entry: its slots from now on, or from the end of its pause.
 
     `source` says where its schedule comes from: its row, its row after a reload of the changed config, or the config alone.
-    `waking_jobs` are the jobs that will run and may wake it, within `limits`. `reminders` are those that wait.
+    `waking_jobs` are the jobs that will run and may wake it, within `limits`. For a job after another one, it is the first job of
+    the chain. `reminders` are those that wait.
     """
 
     course: ScheduledEntry
@@ -128,9 +130,10 @@ def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -
 
 
 def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
-    is_woken = foreseen.course.kind is Kind.HEARTBEAT and foreseen.will_fire
-    names = plan.jobs_by_woken_agent.get(foreseen.course.name, ()) if is_woken else ()
-    jobs = (planned[Kind.CRON, name] for name in sorted(names))
+    name, is_agent = foreseen.course.name, foreseen.course.kind is Kind.HEARTBEAT
+    chain, _ = follow_chain(plan.settings.jobs, name) if not is_agent else ([], False)
+    names = plan.jobs_by_woken_agent.get(name, ()) if is_agent else [each for each in chain[-1:] if each != name]
+    jobs = (planned[Kind.CRON, each] for each in sorted(names) if foreseen.will_fire)
     return replace(foreseen, waking_jobs=tuple(job for job in jobs if job.will_fire), limits=plan.settings.limits)
 
 
@@ -194,8 +197,9 @@ def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedel
     by, limits = [job.course.name for job in foreseen.waking_jobs if fired[job.course.name]], foreseen.limits
     if not by or limits is None:
         return None
-    most = [sum(fired[name] for name in by), max_woken_runs(limits.wake_flood, span)]
-    most += [span // limits.wake_gap + 1] if limits.wake_gap else []
+    most = [sum(fired[name] for name in by)]
+    if foreseen.course.kind is Kind.HEARTBEAT:
+        most += [max_woken_runs(limits.wake_flood, span), *([span // limits.wake_gap + 1] if limits.wake_gap else [])]
     return WokenRuns(at_most=min(most), by=by)
 
 

@@ -131,6 +131,7 @@ REASON_TEXTS: dict[str, str] = {
     Skip.PROMPT_TOO_LARGE: "the prompt was too large",
     Skip.MISSED: "missed: it could not start within its grace",
     Skip.SUPERSEDED: "replaced by a woken run, or skipped because of the longer interval after failures",
+    Skip.PREDECESSOR: "the job that it follows ended in another way",
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
     FROZEN: f"the daemon was frozen: {FREEZE_TEXTS[None]}",

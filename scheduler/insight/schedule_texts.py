@@ -62,6 +62,8 @@ def parts_text(parts: Mapping[str, Any]) -> str:
         return f"by {parts['schedule']!r}"
     if "at" in parts:
         return f"once, at {parts['at']}"
+    if "after" in parts:
+        return f"after cron/{parts['after']} ({parts['on']})"
     period = parts.get("interval") or parts.get("every")
     return f"every {format_duration(timedelta(seconds=period))}" if period else NO_SCHEDULE_TEXT
 

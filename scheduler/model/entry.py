@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from cron.job import Job
-from heartbeat.prompt import NO_MEMORY, NO_PAST, Memory, Past
+from cron.job import After, Job
+from heartbeat.prompt import NO_MEMORY, NO_PAST, EarlierOutput, Memory, Past
 from heartbeat.spec import Agent, Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
@@ -86,6 +86,8 @@ class Facts:
     wakes: tuple[Wake, ...] = ()
     past: Past = NO_PAST
     memory: Memory = NO_MEMORY
+    input: EarlierOutput | None = None  # of the job that it follows
+    previous: EarlierOutput | None = None  # its own last one, if it gets that
     traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
 
 
@@ -195,6 +197,11 @@ class Entry(ABC):
     @property
     @abstractmethod
     def starts_at_boot(self) -> bool: ...
+
+    @property
+    def after(self) -> After | None:
+        """The job after which it runs; None if it has times of its own."""
+        return self.spec.after if isinstance(self.spec, Job) else None
 
     @property
     @abstractmethod

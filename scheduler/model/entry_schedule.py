@@ -79,6 +79,8 @@ def job_schedule_text(job: Job) -> str:
         return _to_text(every=job.every.total_seconds(), offset=job.stagger.total_seconds(), **backoff, **days)
     if job.at is not None:
         return _to_text(at=job.at.wall_time.isoformat(), zone=job.at.zone.key, offset=job.stagger.total_seconds(), **days)
+    if job.after is not None:
+        return _to_text(after=job.after.job, on=job.after.on)
     return "{}"
 
 

@@ -40,7 +40,7 @@ class Wake:
     `token` is the name of the token that a program used; it is empty for users and jobs. `urgent` False: it waits for the next
     slot. `count` is how often the same sender woke the agent while this wake waited, `tries` how many runs had it and did not
     deliver it. `waits_for` is why it did not start a run at once: the reason of a run that did not deliver it, GAP or FLOOD.
-    `started`: it started the run that has it.
+    `started`: it started the run that has it. `after_run` is the run of another job after which this job runs.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Wake:
     token: str = ""
     waits_for: str | None = None
     started: bool = False
+    after_run: int | None = None
 
     @property
     def by_program(self) -> bool:

@@ -805,3 +805,9 @@ def m031_reminders(db: Any) -> None:
         "create index wake_planned on wake (due_at) where state = 'planned'",
     ):
         db.conn.execute(statement)
+
+
+@migrations()
+def m032_job_after_job(db: Any) -> None:
+    """The run after which another job runs."""
+    db.conn.execute("alter table wake add column after_run integer")

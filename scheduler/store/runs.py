@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from heartbeat.prompt import EarlierOutput
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
 from scheduler.model.entry import Claim, OpenRun
@@ -423,6 +424,27 @@ def last_text(db: sqlite3.Connection, kind: Kind, name: str) -> str | None:
     query = "select text from run where kind = ? and name = ? and state = 'closed' and text is not null order by id desc limit 1"
     row = db.execute(query, (kind, name)).fetchone()
     return row[0] if row else None
+
+
+def output_of_run(db: sqlite3.Connection, run_id: int) -> EarlierOutput | None:
+    """What a run of a job printed or answered; None if its record was deleted."""
+    row = db.execute("select * from run where id = ?", (run_id,)).fetchone()
+    return _output_from_row(row) if row else None
+
+
+def last_output(db: sqlite3.Connection, job: str, outcomes: Iterable[Outcome]) -> EarlierOutput | None:
+    """What the last run of a job with one of these outcomes printed or answered; None without one."""
+    query = (
+        "select * from run where kind = ? and name = ? and state = 'closed' and outcome in (select value from json_each(?))"
+        " order by id desc limit 1"
+    )
+    row = db.execute(query, (Kind.CRON, job, json.dumps(sorted(outcomes)))).fetchone()
+    return _output_from_row(row) if row else None
+
+
+def _output_from_row(row: sqlite3.Row) -> EarlierOutput:
+    at = from_optional_millis(row["finished_at"]) or from_millis(row["slot"])
+    return EarlierOutput(row["name"], row["id"], row["outcome"] or row["state"], row["text"] or "", at)
 
 
 def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:

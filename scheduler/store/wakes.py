@@ -29,7 +29,7 @@ OF_SENDER = f"select * from wake where {SAME_SENDER}"  # noqa: S608 (literals of
 # A merged wake starts a run no later than the waiting row would have, unless it has just been refused.
 MERGE = f"""
 update wake set count = count + 1, text = :text, outcome = :outcome, updated_at = :now,
-  tries = case when :urgent = 1 then 0 else tries end, run_id = coalesce(:run, run_id),
+  after_run = :after_run, tries = case when :urgent = 1 then 0 else tries end, run_id = coalesce(:run, run_id),
   waits_for = case when :refused = 1 or cast(:start as bigint) < coalesce(due_at, cast(:start as bigint) + 1) then :waits_for
     else waits_for end,
   due_at = case when :refused = 1 then :start
@@ -39,8 +39,9 @@ where {SAME_SENDER} returning id
 
 INSERT = """
 insert into wake (kind, name, source, sender, token, text, outcome, created_at, updated_at, due_at, held_until, waits_for, run_id,
-  state)
-values (:kind, :name, :source, :sender, :token, :text, :outcome, :now, :now, :start, :held_until, :waits_for, :run, 'waiting')
+  after_run, state)
+values (:kind, :name, :source, :sender, :token, :text, :outcome, :now, :now, :start, :held_until, :waits_for, :run, :after_run,
+  'waiting')
 returning id
 """
 
@@ -86,7 +87,7 @@ def keep_wake(
     values = _columns(wake) | {
         "text": clip_wake_text(wake.text), "outcome": wake.outcome, "urgent": wake.urgent, "now": to_millis(tx.now),
         "start": to_optional_millis(due_at), "held_until": to_optional_millis(held_until), "waits_for": waits_for,
-        "run": refused_by, "refused": waits_for not in (None, WAITS_FOR_GAP, WAITS_FOR_FLOOD),
+        "run": refused_by, "after_run": wake.after_run, "refused": waits_for not in (None, WAITS_FOR_GAP, WAITS_FOR_FLOOD),
     }  # fmt: skip
     row = tx.db.execute(MERGE, values).fetchone()
     if row is not None:

@@ -381,6 +381,8 @@ def _trigger_of_job(job: Job) -> Trigger | None:
         return Trigger.EVERY
     if job.at is not None:
         return Trigger.AT
+    if job.after is not None:
+        return Trigger.CRON
     return Trigger.REBOOT if job.reboot else None
 
 

@@ -16,8 +16,8 @@ from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
 from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent, Heartbeat, Postcheck
-from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Reason, Skip
+from scheduler.model.entry import Claim, Entry, Facts
+from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import interleave_senders
 from scheduler.work.plan import HeartbeatEntry, JobEntry
 
@@ -88,12 +88,15 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
         messages=tuple(text for _, text in memory.messages),
         run=run.id,
         problems=memory.problems,
+        input=claim.facts.input,
+        previous=claim.facts.previous,
     )
     most = reserved.turns if reserved else None
     return Given(
         facts,
-        # Somebody asked for the run, or a wake waits for it: its text must reach the agent.
-        woken=run.trigger in WOKEN or bool(claim.facts.wakes),
+        # Somebody asked for the run, or a wake waits for it: its text must reach the agent. A job after another one was not
+        # asked for: its precheck decides.
+        woken=(run.trigger in WOKEN or bool(claim.facts.wakes)) and not (run.trigger is Trigger.CRON and claim.entry.after),
         blocked=claim.facts.blocked,
         slot=run.slot,
         memory=memory,
@@ -116,7 +119,7 @@ async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: El
     check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
     redactor, result = redactor_for_env(job.env), AttemptResult(Outcome.OK)
     if job.command is not None:
-        child = job_process(job, {})
+        child = job_process(job, _earlier_outputs(claim.facts))
         most = job.timeout - check.timeout if check else None
         process = await resources.start(
             child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True, timeout=most
@@ -125,6 +128,20 @@ async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: El
     place = WorkPlace(job.workdir, job.env, claim.run.started_at + elapsed(), redactor)
     verified = await postcheck.verify(result, check, place, resources)
     return result if verified is result else _with_failure_message(job, verified)
+
+
+def _earlier_outputs(facts: Facts) -> dict[str, str]:
+    """The variables with the output of the job that this one follows, and with its own last output."""
+    before, own = facts.input, facts.previous
+    variables = {"HEARTBEATD_PREVIOUS": own.text} if own else {}
+    if before is not None:
+        variables |= {
+            "HEARTBEATD_INPUT": before.text,
+            "HEARTBEATD_INPUT_JOB": before.job,
+            "HEARTBEATD_INPUT_OUTCOME": before.outcome,
+            "HEARTBEATD_INPUT_RUN": str(before.run),
+        }
+    return variables
 
 
 def _command_result(job: Job, process: ProcessResult, redactor: Redactor) -> AttemptResult:

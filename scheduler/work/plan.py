@@ -185,11 +185,14 @@ class JobEntry(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the daemon runs by: the settings, one entry for each agent and job, and the jobs that may wake each agent at once."""
+    """What the daemon runs by: the settings, one entry for each agent and job, the jobs that may wake each agent at once, and the
+    jobs that follow each job.
+    """
 
     settings: Settings
     entries: Mapping[Key, Entry]
     jobs_by_woken_agent: Mapping[str, Sequence[str]]
+    following_jobs: Mapping[str, Sequence[Entry]]  # those that run after a job, by its name
     stored_config: StoredConfig | None = None
 
 
@@ -200,7 +203,9 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
     """
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
-    return Plan(settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries), stored_config)
+    return Plan(
+        settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries), _followers(entries), stored_config
+    )
 
 
 def _wakers(entries: list[Entry]) -> dict[str, list[str]]:
@@ -208,4 +213,12 @@ def _wakers(entries: list[Entry]) -> dict[str, list[str]]:
     for entry in entries:
         for agent in entry.agents_to_wake:
             found[agent].append(entry.name)
+    return dict(found)
+
+
+def _followers(entries: list[Entry]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.after is not None:
+            found[entry.after.job].append(entry)
     return dict(found)

@@ -137,7 +137,7 @@ FAULTS = [
     ('"0 3 * * *"', '@reboot', 'config.yaml:19:15: cron.nightly.schedule: text that begins with @ must be in quotes: "@reboot"'),
     ('"0 3 * * *"', '* * * * *', 'config.yaml:19:15: cron.nightly.schedule: text that begins with * must be in quotes: "*/5 * * * *"'),
     ('"0 3 * * *"', '%x', 'config.yaml:19:15: cron.nightly.schedule: text that begins with % must be in quotes'),
-    ('    schedule: "0 3 * * *"\n', '', 'config.yaml:18:3: cron.nightly: the job has no times; write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"'),
+    ('    schedule: "0 3 * * *"\n', '', 'config.yaml:18:3: cron.nightly: the job has no times; write schedule: "0 3 * * *", every: 6h, at: "2030-12-24T18:00", or after: JOB'),
     ('schedule: "0 3 * * *"', 'at: tomorrow', 'config.yaml:19:9: cron.nightly.at: \'tomorrow\' is not a date with a time; write at: "2030-12-24T18:00"'),
     ('schedule: "0 3 * * *"', 'at: 2026-12-24', 'config.yaml:19:9: cron.nightly.at: \'2026-12-24\' is not a date with a time; write at: "2030-12-24T18:00"'),
     ('schedule: "0 3 * * *"', 'at: 2026-02-30T18:00', 'config.yaml:19:9: cron.nightly.at: \'2026-02-30T18:00\' is not a valid time; write at: "2030-12-24T18:00"'),

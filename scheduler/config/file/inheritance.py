@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.config.file.marked_yaml import MarkedMap
 
 # Alternatives: an entry that sets one of these keys does not inherit the others.
-JOB_SCHEDULE_KEYS = ("schedule", "every", "at")
+JOB_SCHEDULE_KEYS = ("schedule", "every", "at", "after")
 _JOB_ACTION_KEYS = ("command", "prompt")
 HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
 # The parts of these values belong together: the zone or days of one window must not be merged into another window
@@ -33,7 +33,7 @@ def merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
 
 
 def merge_job(base: MarkedMap, over: MarkedMap) -> MarkedMap:
-    """`merge_maps` for a job: its own `schedule`, `every` or `at` replaces an inherited one, as do `command` and `prompt`."""
+    """`merge_maps` for a job: one of its own JOB_SCHEDULE_KEYS replaces an inherited one, as do `command` and `prompt`."""
     for either in (JOB_SCHEDULE_KEYS, _JOB_ACTION_KEYS):
         base = _without_alternatives(base, over, either)
     return merge_maps(base, over)

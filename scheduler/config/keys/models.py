@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_v
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cron.job import Misfire, WakeMode, WakeOn
+from cron.job import FollowOn, Misfire, WakeMode, WakeOn
 from heartbeat.spec import AnswerForm, DedupNormalize, Effort, OkMatch, OnMissing, ProviderKind
 from heartbeat.words import format_duration
 from scheduler.channels import registry
@@ -554,17 +554,31 @@ class JobMisfire(ConfigPart):
     )
 
 
+class After(ConfigPart):
+    """The job after which a job runs."""
+
+    text_key = "job"
+
+    job: types.Text = required_key("Name of the job.", "backup")
+    on: FollowOn = key("success", "Results of it after which this job runs. A run that a person cancelled is none.")
+
+
 class JobTiming(ConfigPart):
     """When a job runs."""
 
     enabled: bool = key(True, "Whether the job runs.")
     schedule: OrUnset[types.Schedule] = optional_key(
-        'A cron expression, a macro like `@daily`, or `"@reboot"`.', "required without `every` and `at`"
+        'A cron expression, a macro like `@daily`, or `"@reboot"`.', "required without `every`, `at` and `after`"
     )
-    every: OrUnset[types.PositiveDuration] = optional_key("Fixed interval between runs.", "required without `schedule` and `at`")
+    every: OrUnset[types.PositiveDuration] = optional_key(
+        "Fixed interval between runs.", "required without `schedule`, `at` and `after`"
+    )
     at: OrUnset[types.Text] = optional_key(
         "Time of a single run, in local time (`2026-12-24T18:00`), or with an offset or `Z`.",
-        "required without `schedule` and `every`",
+        "required without `schedule`, `every` and `after`",
+    )
+    after: Annotated[After | None, MapOr("none", "job")] = optional_key(
+        "The job runs when another one has ended, and gets its output.", "required without `schedule`, `every` and `at`"
     )
     timezone: OrUnset[types.Zone] = optional_key("Time zone of `schedule`, `at` and calendars.", "the top-level zone")
     stagger: types.Stagger = key(timedelta(0), "Maximum delay. The delay of each name is fixed.", written=0)
@@ -601,6 +615,7 @@ class JobAction(ConfigPart):
         "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent. With `answer: structured`, the default is `edges`.",
         applies_to="prompt",
     )
+    previous: bool = key(False, "With `true`, the job gets the output of its own last successful run.")
     timeout: types.PositiveDuration = key(timedelta(minutes=10), "Timeout of one try.")
     retries: types.Retries = key(0, "Further tries after a failure. Set it only if the command is safe to repeat.")
 

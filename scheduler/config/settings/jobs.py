@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
-from cron.job import Job
+from cron.job import After, Job, follow_chain
 from cron.job_schedules import OneTimeSchedule, ScheduleError, is_reboot, parse_one_time
 from heartbeat.spec import Agent, Heartbeat, ModelRunner
+from scheduler.config.file.inheritance import JOB_SCHEDULE_KEYS
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode, carried_keys
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
 from scheduler.config.settings.entry_parts import (
     build_precheck,
     build_schedule,
@@ -25,7 +26,7 @@ from scheduler.config.settings.providers import Prices
 from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
 
 LONGEST_GRACE = timedelta(hours=1)
-MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h or at: "2030-12-24T18:00"'
+MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h, at: "2030-12-24T18:00", or after: JOB'
 
 
 def build_job(
@@ -62,6 +63,7 @@ def build_job(
         queue=job.executor.queue or (called_agent.queue if called_agent else None),
         schedule=schedule,
         at=_build_moment(job, zone, node),
+        after=After(job.after.job, job.after.on) if job.after else None,
         reboot=reboot,
         misfire=job.misfire.policy,
         env=node.build_variables(job.env, "env", used=job.enabled),
@@ -70,7 +72,7 @@ def build_job(
 
 
 def _check_schedule_keys(job: models.Job, node: ConfigNode) -> None:
-    written = [key for key in ("schedule", "every", "at") if getattr(job, key) is not None]
+    written = [key for key in JOB_SCHEDULE_KEYS if getattr(job, key) is not None]
     if len(written) > 1:
         node.add_error(f"{' and '.join(written)} exclude each other; keep one of them", written[1])
     if not written:
@@ -122,7 +124,7 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
 
 
 # Keys whose fields of the same name are computed in `build_job`. All others are carried into the spec as they are.
-COMPUTED_KEYS = ("schedule", "at", "stagger", "misfire", "env", "workdir", "deliver", "postcheck")
+COMPUTED_KEYS = ("schedule", "at", "after", "stagger", "misfire", "env", "workdir", "deliver", "postcheck")
 
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
@@ -149,9 +151,34 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
 def _check_stagger(job: models.Job, node: ConfigNode) -> None:
     if job.schedule is not None and is_reboot(job.schedule):
         node.add_error("@reboot runs when the daemon starts and cannot be delayed; remove stagger", "stagger")
+    elif job.after is not None:
+        node.add_error("the job starts when the other one has ended, and cannot be delayed; remove stagger", "stagger")
     elif job.at is not None and isinstance(job.stagger, float):
         problem = "a job that runs once has no period to take a percentage of"
         node.add_error(f"{problem}; write a duration, such as 10m", "stagger")
+
+
+def check_chains(jobs: Mapping[str, Job], agents: Mapping[str, Agent], context: ConfigContext) -> None:
+    """Check the jobs that run after others: each of these must exist, a chain must have a beginning, and none may call a model
+    more often than limits.min_interval allows. `agents` are those of jobs with a prompt.
+    """
+    reported: set[str] = set()
+    for name, job in jobs.items():
+        if job.after is None:
+            continue
+        node = context.entry("cron", name)
+        node.check_declared((job.after.job,), jobs, "job", "after", "job")
+        chain, is_circle = follow_chain(jobs, name)
+        if is_circle and chain[-1] == name and not reported & {*chain}:
+            reported.update(chain)
+            node.add_error(f"{' -> '.join([name, *chain])} is a circle; give one of these jobs times of its own", "after")
+        first = jobs.get(chain[-1])
+        period = first and (first.every or (first.schedule.shortest_period() if first.schedule else None))
+        if name in agents and isinstance(agents[name].runner, ModelRunner) and period and not is_circle:
+            check_min_interval(period, node, "after")
+        before = jobs.get(job.after.job)
+        if job.enabled and before and not before.enabled:
+            node.add_warning(f"{job.after.job} is disabled, so this job does not run", "after")
 
 
 class PromptAgents:

@@ -210,6 +210,7 @@ def _build_jobs(
         daemon_settings.check_routing(context.config.executor, job.executor, node)
         if agent and job.enabled:
             allowed.add_entry(Kind.CRON, name, agent, found[name].zone, job.budget, node.below("budget"))
+    jobs.check_chains(found, prompt_agents.by_job, context)
     return found
 
 

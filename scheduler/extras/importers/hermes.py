@@ -25,6 +25,7 @@ from scheduler.extras.importers.source_files import Node
 
 SCRIPTS = "~/.hermes/scripts"
 HOME = "_HOME_CHANNEL"
+OWN_OUTPUT = "self"  # in `context_from`: the last output of the job itself
 
 
 def _script(node: Node) -> str:
@@ -57,7 +58,7 @@ DROPS = (
     Drop("jobs.*.id", NAMES_A_THING, is_loss=False),
     Drop("jobs.*.origin", "the job is not sent to the chat in which it was made", is_loss=False),
     Drop("jobs.*.repeat.times", "heartbeatd repeats a job until it is removed", changes_meaning=True),
-    Drop("jobs.*.context_from", "a job of heartbeatd does not see the output of another job", changes_meaning=True),
+    Drop("jobs.*.context_from", "a job sees the output of the job that it follows: write after: JOB", changes_meaning=True),
     Drop("jobs.*.enabled_toolsets", "the command line of the runner has the tools of the profile", changes_meaning=True),
     Drop("paused_reason failure_streak last_delivery_unverified", RECORD, "jobs.*", is_loss=False),
     Drop("attach_to_session reasoning_effort profile", NO_COUNTERPART, "jobs.*"),
@@ -99,6 +100,9 @@ def _put_rest(node: Node, job: Part) -> None:
             model = node.get("model_snapshot")
         if model.text and "model" not in job:
             job.put("model", model, model.text, "the model of jobs without their own")
+    chain = node.get("context_from")
+    if "prompt" in job and {leaf.text for leaf in chain.leaves()} == {OWN_OUTPUT}:
+        job.put("previous", chain, True, "the job gets its own last output")
     _put_recipients(node, job)
 
 

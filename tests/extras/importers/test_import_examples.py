@@ -21,6 +21,7 @@ CONDITIONS = (
     "checklist",
     "precheck",
     "ok_match",
+    "previous",
     "ack_max_chars",
     "skip_on",
     "only_on",

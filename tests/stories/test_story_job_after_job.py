@@ -1,0 +1,336 @@
+"""Jobs that run after other jobs (`after`), with their output, and jobs that get their own last output, end to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import gateway
+from servers.scripted import Server
+from test_story_explain import explained_entry, fact_of, records_of
+from world import DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
+
+from heartbeatd.verbs import Cancel, ReportResult
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.load import load_config
+from scheduler.engine.effects import VerbRequest
+from scheduler.insight.daily_maximum import compute_daily_maximum
+from scheduler.insight.explanation import explain_all, explain_now
+from scheduler.insight.forecast import forecast_entries, forecast_runs
+
+CHAIN = """
+cron:
+  backup: {schedule: "0 3 * * *", command: ./backup.sh}
+  verify: {after: backup, command: ./verify.sh, deliver: log}
+  report: {after: {job: verify, on: any}, command: ./report.sh}
+  alarm: {after: {job: backup, on: failure}, command: ./alarm.sh}
+"""
+PAIR = "cron:\n  backup: {{every: 1h, command: ./backup.sh{first}}}\n  verify: {{after: backup, command: ./verify.sh{second}}}\n"
+
+
+def pair(first: str = "", second: str = "") -> str:
+    """Two jobs, the second after the first, with more keys for each."""
+    return PAIR.format(first=f", {first}" if first else "", second=f", {second}" if second else "")
+
+
+def calls(world: World) -> list[str]:
+    return [f"{call.at:%H:%M} {call.name}" for call in world.calls]
+
+
+def says(world: World, name: str) -> str:
+    """The first line of what `explain` says about a job today."""
+    return next(each.says for each in explain_all(records_of(world)).entries if each.name == name)
+
+
+def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> None:
+    """In the first night all is well. In the second one the backup fails, so it is not verified, and the alarm runs."""
+    world = make_world(CHAIN, start="2026-03-02 00:00")
+    world.scripts |= {
+        "backup": lambda call: Delayed("12 GB\n", timedelta(minutes=5)),
+        "verify": lambda call: "all files are readable",
+    }
+    world.run(hours=23)
+    assert calls(world) == ["03:00 backup", "03:05 verify", "03:05 report"]
+    assert world.calls[1].env | {} == {
+        "HEARTBEATD_INPUT": "12 GB\n",
+        "HEARTBEATD_INPUT_JOB": "backup",
+        "HEARTBEATD_INPUT_OUTCOME": "ok",
+        "HEARTBEATD_INPUT_RUN": "1",
+    }
+    assert world.calls[2].env["HEARTBEATD_INPUT"] == "all files are readable"
+    assert [text for _, name, text in world.delivered if name == "verify"] == ["all files are readable"]
+    assert says(world, "alarm") == "the slot of 03:05: the job that it follows ended in another way: cron/backup ended ok (run 1)"
+    world.scripts["backup"] = lambda call: 1
+    world.run(hours=24)
+    assert calls(world)[3:] == ["03:00 backup", "03:00 alarm"]
+    assert world.calls[-1].env["HEARTBEATD_INPUT_OUTCOME"] == "failed"
+    overview = next(each for each in explain_all(records_of(world)).entries if each.name == "verify")
+    assert (overview.status, overview.cause) == ("silent", "predecessor")
+    assert overview.says.startswith("the slot of 03:00: the job that it follows ended in another way: cron/backup ended failed")
+    assert world.history("verify") == ["03-02 03:05 cron ok", "03-03 03:00 cron skipped predecessor"]
+    assert says(world, "report") == "it runs after cron/verify (any), which has not ended in this time"
+
+
+def test_each_end_of_the_first_job_starts_the_second_once_also_by_hand(make_world: MakeWorld) -> None:
+    world = make_world(pair())
+    world.run(minutes=61)
+    world.run_job("backup")
+    world.run(minutes=5)
+    assert calls(world) == ["09:00 backup", "09:00 verify", "09:01 backup", "09:01 verify"]
+    assert [row["woken_by"] for row in world.records("verify")] == ["backup", "backup"]
+
+
+def test_a_run_by_hand_gets_the_last_output_of_the_first_job(make_world: MakeWorld) -> None:
+    outputs = iter(["first", "second", 1])
+    world = make_world(pair(), scripts={"backup": lambda call: next(outputs)})
+    world.run_job("verify")
+    world.run(hours=3, minutes=1)
+    world.run_job("verify")
+    world.run(minutes=1)
+    assert [call.env.get("HEARTBEATD_INPUT") for call in world.calls if call.name == "verify"] == [
+        None,
+        "first",
+        "second",
+        "second",
+    ]
+
+
+def test_retries_of_the_first_job_start_the_second_once(make_world: MakeWorld) -> None:
+    results = iter([1, 1, "done"])
+    world = make_world(pair("retries: 2"), scripts={"backup": lambda call: next(results)})
+    world.run(minutes=62)
+    assert Counter(call.name for call in world.calls) == {"backup": 3, "verify": 1}
+
+
+def test_skipped_and_cancelled_runs_of_the_first_job_start_nothing(make_world: MakeWorld) -> None:
+    world = make_world(pair(second="after: {job: backup, on: any}").replace("after: backup, ", ""))
+    world.scripts["backup"] = lambda call: Delayed("", timedelta(minutes=150))
+    world.run(minutes=61)
+    world.request(VerbRequest(Cancel(), world.records("backup")[0]["id"]))
+    world.run(minutes=30)
+    world.pause(("cron", "backup"))
+    world.run(hours=5)
+    assert calls(world) == ["09:00 backup"]
+    assert not world.records("verify")
+
+
+def test_a_quiet_answer_of_the_first_job_is_a_success(make_world: MakeWorld) -> None:
+    text = (
+        "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
+        "cron:\n  look: {every: 1h, prompt: Look., agent: ops, ok_match: edges}\n"
+        "  next: {after: look, prompt: Go on., agent: ops, previous: true}\n"
+    )
+    world = make_world(
+        text, scripts={"look": lambda call: "<think>secret thoughts</think>HEARTBEAT_OK", "next": lambda call: "did it"}
+    )
+    world.run(hours=2)
+    prompt = world.calls[-1].stdin
+    assert "The cron job look, which this one follows, ended at 2026-03-02 10:00: ok. Its output follows." in prompt
+    assert "HEARTBEAT_OK" in prompt
+    assert "secret thoughts" not in prompt
+    assert "The last run of this job ended at 2026-03-02 09:00: ok." in prompt
+    assert "did it" in prompt
+    assert world.records("next")[1]["prompt_parts"][2]["name"] == "input"
+
+
+def test_long_output_is_cut_at_its_beginning(make_world: MakeWorld) -> None:
+    world = make_world(pair(second="previous: true"), scripts={"backup": lambda call: "é" * 9000 + "end"})
+    world.run(minutes=61)
+    given = str(world.calls[-1].env["HEARTBEATD_INPUT"])
+    assert given.startswith("(the last 16,384 of 18,003 bytes)\n")
+    assert given.endswith("éend")
+    assert len(given.encode()) <= 16 * 1024 + 40
+    assert "HEARTBEATD_PREVIOUS" not in world.calls[-1].env
+
+
+def test_a_job_gets_its_own_last_successful_output(make_world: MakeWorld) -> None:
+    outputs = iter(["one", 1, "three", "four"])
+    world = make_world(
+        "cron: {count: {every: 1h, command: count, previous: true}}\n", scripts={"count": lambda call: next(outputs)}
+    )
+    world.run(hours=4)
+    assert [call.env.get("HEARTBEATD_PREVIOUS") for call in world.calls] == [None, "one", "one", "three"]
+
+
+def test_a_second_job_that_still_runs_follows_the_latest_end_and_counts_the_others(make_world: MakeWorld) -> None:
+    numbers = iter(range(1, 99))
+    world = make_world(pair(second="timeout: 6h"), scripts={"backup": lambda call: str(next(numbers))})
+    world.scripts["verify"] = lambda call: Delayed("", timedelta(minutes=150))
+    world.run(hours=7)
+    inputs = [call.env["HEARTBEATD_INPUT"] for call in world.calls if call.name == "verify"]
+    assert inputs == ["1", "3", "5"]
+    skipped = [row for row in world.records("verify") if row["outcome"] == "skipped"]
+    assert [(row["reason"], row["slots"]) for row in skipped] == [("superseded", 1)] * 3
+    assert skipped[0]["error"].startswith("run 3 of cron/backup, before run ")
+
+
+def test_a_paused_or_excluded_second_job_records_what_it_left_out(make_world: MakeWorld) -> None:
+    text = "calendars: {tuesday: {dates: [2026-03-03]}}\n" + pair(second="skip_on: tuesday")
+    world = make_world(text, start="2026-03-02 20:30")
+    world.pause(("cron", "verify"))
+    world.run(hours=1, minutes=30)
+    world.resume(("cron", "verify"))
+    world.run(hours=3)
+    assert world.history("verify") == [
+        "03-02 21:30 cron skipped paused",
+        "03-02 22:30 cron ok",
+        "03-02 23:30 cron ok",
+        "03-03 00:30 cron skipped calendar",
+    ]
+    assert world.records("verify")[0]["error"].startswith("paused by command; cron/backup ended ok (run ")
+
+
+def test_a_lost_run_of_the_first_job_counts_as_a_failure(make_world: MakeWorld) -> None:
+    text = pair("timeout: 50m") + "  alarm: {after: {job: backup, on: failure}, command: ./alarm.sh}\n"
+    world = make_world(text, scripts={"backup": lambda call: Delayed("", timedelta(minutes=30))})
+    world.run(minutes=61)
+    world.downtime(minutes=5)
+    world.run(minutes=10)
+    assert calls(world) == ["09:00 backup", "09:06 alarm"]
+    assert world.calls[-1].env["HEARTBEATD_INPUT_OUTCOME"] == "abandoned"
+
+
+def test_an_answer_that_comes_later_starts_the_second_job_then(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        text = (
+            f"agents: {{ops: {{runner: {{kind: http, url: '{server.url}'}}, heartbeat: {{interval: none}}}}}}\n"
+            "cron:\n  ask: {every: 6h, prompt: Ask., agent: ops}\n  use: {after: ask, command: ./use.sh}\n"
+        )
+        world = make_world(text)
+        world.run(hours=6, minutes=1)
+    assert not world.calls
+    world.request(VerbRequest(ReportResult(text="42"), world.records("ask")[0]["id"]))
+    world.run(minutes=1)
+    assert [(call.name, call.env["HEARTBEATD_INPUT"]) for call in world.calls] == [("use", "42")]
+
+
+def test_a_started_chain_survives_a_reload_that_removes_the_first_job(make_world: MakeWorld) -> None:
+    """The second job still runs when the first one ends. It runs once more, with its output."""
+    outputs = iter(["one", "two"])
+    world = make_world(pair(second="timeout: 6h"), scripts={"backup": lambda call: next(outputs)})
+    world.scripts["verify"] = lambda call: Delayed("", timedelta(minutes=90))
+    world.run(hours=2, minutes=5)
+    world.reload('cron:\n  verify: {schedule: "0 5 * * *", command: ./verify.sh}\n')
+    world.run(hours=3)
+    assert [(call.name, call.env.get("HEARTBEATD_INPUT")) for call in world.calls[2:]] == [("backup", None), ("verify", "two")]
+
+
+def test_a_run_that_ends_after_its_job_was_removed_starts_nothing(make_world: MakeWorld) -> None:
+    world = make_world(pair(), scripts={"backup": lambda call: Delayed("done", timedelta(minutes=5))})
+    world.run(minutes=62)
+    world.reload('cron:\n  verify: {schedule: "0 5 * * *", command: ./verify.sh}\n')
+    world.run(hours=1)
+    assert calls(world) == ["09:00 backup"]
+
+
+@pytest.mark.parametrize("step", range(2))
+def test_a_crash_at_any_statement_neither_loses_nor_doubles_the_second_job(
+    tmp_path: Path, database_of: DatabaseOf, step: int
+) -> None:
+    """The end of the first run and the start of the second are one transaction."""
+    again = "rerun_after_crash: true"
+    text, server, codes = pair(again, again).replace("every: 1h", 'schedule: "0 9 * * *"'), database_of(tmp_path), set()
+    for statement in range(14 + 4 * step, 110, 12):
+        first = partial(World, tmp_path, text, start="2026-03-02 08:59", server=server)
+        codes.add(run_until_crash(first, lambda world: world.run(minutes=2), statement))
+        world = World(tmp_path, text, start="2026-03-02 09:02", server=server)
+        world.run(minutes=2)
+        ends = Counter((row["name"], row["outcome"]) for row in world.records())
+        assert ends == {("backup", "ok"): 1, ("verify", "ok"): 1}, statement
+        world.store.close()
+        world.delete_database()
+    assert 9 in codes
+
+
+def test_a_model_is_not_called_more_often_through_a_chain(make_world: MakeWorld) -> None:
+    text = (
+        "agents: {ops: {model: claude-haiku-5-5, heartbeat: {interval: none}}}\n"
+        "cron:\n  tick: {every: 1m, command: date}\n  think: {after: tick, prompt: Think., agent: ops}\n"
+    )
+    with pytest.raises(ConfigError, match=r"cron\.think\.after: 1m is below limits\.min_interval, which is 5m"):
+        make_world(text)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "complaint"),
+    [
+        (
+            {"a": "after: b", "b": "after: c", "c": "after: a"},
+            "cron.a.after: a -> b -> c -> a is a circle; give one of these jobs times of its own",
+        ),
+        ({"a": "after: a"}, "cron.a.after: a -> a is a circle"),
+        ({"a": "after: bakcup", "backup": "every: 1h"}, "cron.a.after: 'bakcup' is not a declared job; did you mean backup"),
+        ({"a": "after: b, every: 1h", "b": "every: 1h"}, "every and after exclude each other; keep one of them"),
+        ({"a": "after: b, stagger: 5m", "b": "every: 1h"}, "the job starts when the other one has ended, and cannot be delayed"),
+        ({"a": "after: {job: b, on: sucess}", "b": "every: 1h"}, "cron.a.after.on"),
+    ],
+)
+def test_a_chain_that_cannot_run_is_an_error(make_world: MakeWorld, jobs: dict[str, str], complaint: str) -> None:
+    text = "cron:\n" + "".join(f"  {name}: {{{keys}, command: x}}\n" for name, keys in jobs.items())
+    with pytest.raises(ConfigError) as found:
+        make_world(text)
+    assert complaint in str(found.value)
+    assert str(found.value).count("circle") <= 1
+
+
+def test_a_disabled_first_job_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(pair("enabled: false"), "utf-8")
+    warnings = [str(each) for each in load_config(tmp_path / "config.yaml", {}).warnings]
+    assert any("backup is disabled, so this job does not run" in each for each in warnings)
+
+
+def test_plan_status_and_explain_know_the_chain(make_world: MakeWorld) -> None:
+    world = make_world(CHAIN, start="2026-03-02 00:00")
+    world.run(minutes=1)
+    facts: dict[str, Any] = explain_now(explained_entry(world, "verify")).as_data()
+    assert fact_of(facts, "next")["says"] == "after cron/backup (success)"
+    begin, plan = utc("2026-03-02 00:00"), world.plan()
+    planned = forecast_runs(forecast_entries(world.store.connection, plan, begin), begin, begin + timedelta(days=2))
+    wakes = {each.name: each.wakes for each in planned.entries if each.wakes}
+    assert {name: (each.at_most, each.by) for name, each in wakes.items()} == {
+        "verify": (2, ["backup"]), "report": (2, ["backup"]), "alarm": (2, ["backup"]),
+    }  # fmt: skip
+
+
+def test_the_daily_maximum_counts_the_runs_of_a_chain(make_world: MakeWorld) -> None:
+    text = (
+        "prices: {claude-haiku-5-5: {input: 1, output: 5}}\n"
+        "agents: {ops: {model: claude-haiku-5-5, heartbeat: {interval: none}}}\n"
+        "cron:\n  tick: {every: 1h, command: date}\n  think: {after: tick, prompt: Think., agent: ops}\n"
+    )
+    world = make_world(text)
+    found = compute_daily_maximum(world.plan().settings, world.clock.now)
+    assert next(each.runs for each in found.entries if each.name == "think") >= 24
+
+
+def test_a_run_that_follows_is_carried_out_by_workers_too(make_world: MakeWorld) -> None:
+    world = make_world(pair(second="previous: true"), scripts={"backup": lambda call: "12 GB é"}, through_payloads=True)
+    world.run(hours=2, minutes=1)
+    assert world.calls[-1].env["HEARTBEATD_INPUT"] == "12 GB é"
+
+
+def test_a_precheck_of_the_second_job_decides_as_for_a_planned_run(make_world: MakeWorld) -> None:
+    text = (
+        "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
+        "cron:\n  tick: {every: 1h, command: date}\n  think: {after: tick, prompt: Think., agent: ops, precheck: ./any-news.sh}\n"
+    )
+    world = make_world(text)
+    world.prechecks["think"] = lambda call: "NO_WORK"
+    world.run(minutes=61)
+    assert world.history("think") == ["03-02 09:00 cron skipped precheck"]
+
+
+def test_a_wait_of_more_than_a_day_is_recorded(make_world: MakeWorld) -> None:
+    world = make_world(pair(second="timeout: 60h").replace("every: 1h", "every: 30d"))
+    world.scripts["verify"] = lambda call: Delayed("", timedelta(hours=59))
+    for _ in range(2):
+        world.run_job("backup")
+        world.run(minutes=1)
+    for _ in range(30):
+        world.run(hours=2)
+    assert [row["reason"] for row in world.records("verify")] == [None, "missed"]
+    assert world.records("verify")[1]["error"] == "run 3 of cron/backup"
