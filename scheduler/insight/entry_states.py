@@ -17,7 +17,9 @@ def entry_state(row: EntryRow, times: TimeFormat, *, is_open: bool) -> EntryStat
     says = REASON_TEXTS.get(row.state, "active")
     if is_paused:
         begin = f" since {times.at(row.paused_at)}" if row.paused_at else ""
-        says = f"{row.pause_says}{begin} until {times.at(row.pause_ends) if row.pause_ends else 'someone resumes it'}"
+        by = "" if row.is_paused_by_failures or not row.paused_by else f" by {row.paused_by}"
+        how = row.pause_says if row.is_paused_by_failures else "paused"
+        says = f"{how}{begin}{by} until {times.at(row.pause_ends) if row.pause_ends else 'someone resumes it'}"
     return EntryState(
         kind=row.kind.value,
         name=row.name,

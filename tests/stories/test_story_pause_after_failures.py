@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
-import pytest
+from config_file import complaints
 from servers.messages import Models
 from test_story_breakers import KEY, NO_KEY, fleet
 from test_story_explain import explained_entry, records_of
@@ -12,7 +13,6 @@ from test_story_slots import agent, job
 from world import QUIET, Delayed, MakeWorld, World
 
 from heartbeatd.verbs import Mute
-from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.model.events import PauseChanged
@@ -161,6 +161,6 @@ def test_a_job_with_an_interval_backs_off(make_world: MakeWorld) -> None:
     assert [f"{call.at:%H:%M}" for call in world.calls[4:]] == ["11:50", "12:00", "12:10"]
 
 
-def test_a_job_without_an_interval_cannot_back_off(make_world: MakeWorld) -> None:
-    with pytest.raises(ConfigError, match="there is no interval to double; remove backoff_on_failure, or write every: 1h"):
-        make_world(job(schedule='"0 3 * * *"', backoff_on_failure="true"))
+def test_a_job_without_an_interval_cannot_back_off(tmp_path: Path) -> None:
+    [complaint] = complaints(tmp_path, job(schedule='"0 3 * * *"', backoff_on_failure="true"))
+    assert complaint.endswith("there is no interval to double; remove backoff_on_failure, or write every: 1h")
