@@ -134,6 +134,23 @@ def test_every_runbook_link_and_advice_leads_to_an_existing_page() -> None:
     assert {name for pair in named for name in pair if name} <= {page.stem for page in DOCS.glob("*.md")}
 
 
+OF_TELEGRAM = "chat not found"
+
+
+@pytest.mark.parametrize(
+    ("page", "section"), [("getting-started.md", "If something goes wrong"), ("operations.md", "If it does not start")]
+)
+def test_the_messages_for_newcomers_are_those_of_the_program(page: str, section: str) -> None:
+    """A part of each message without names and numbers is in the source of the program."""
+    table = (DOCS / page).read_text("utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    texts = [path.read_text("utf-8") for folder in ("scheduler", "heartbeat") for path in (HOME / folder).rglob("*.py")]
+    source = re.sub(r"\"\s*\n\s*f?\"", "", "\n".join(texts))
+    shown = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
+    assert len(shown) > 4
+    for message in set(shown) - {OF_TELEGRAM}:
+        assert any(part.strip() in source for part in re.findall(r"[a-z_ ]{9,}", message)), message
+
+
 @pytest.mark.extras
 def test_the_man_page_has_the_help_texts_of_all_commands() -> None:
     folder = HOME / "packaging"
