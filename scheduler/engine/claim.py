@@ -11,7 +11,7 @@ from datetime import datetime
 from cron.job import After, Job
 from heartbeat.prompt import AgentActivity, EarlierOutput, Memory, Past
 from heartbeat.verdict import without_reasoning
-from scheduler.engine import budget_reservations, planning, recovery, settle
+from scheduler.engine import budget_reservations, planning, recovery, settle, wake_starts
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
 from scheduler.model import entry_schedule
@@ -115,7 +115,8 @@ def _claim_next_attempt(tick: Tick, entry: Entry, entry_row: EntryRow, run: Open
     if again is None:
         return None
     if again.has_not_begun:
-        wakes.take_waiting_wakes(tx, *entry.key, again.id, None)
+        before = wakes.wakes_taken_by(tx.db, again.id)
+        wake_starts.record_superseded(tick, entry_row, before, wakes.take_waiting_wakes(tx, *entry.key, again.id, None))
     taken = wakes.wakes_taken_by(tx.db, again.id)
     claim = _make_claim(tick, entry, entry_row, again, taken, is_first=again.has_not_begun)
     _report_start(tx, claim, None)

@@ -65,7 +65,9 @@ def add_entries(tick: Tick, new: Sequence[Entry], *, at_once: bool) -> None:
 
 
 def _starts_now(entry: Entry, *, at_once: bool) -> bool:
-    return at_once and entry.enabled and entry_schedule.single_slot(entry.schedule_text) is None
+    """A job after another one starts when that has ended."""
+    is_first = entry.after is None and entry_schedule.single_slot(entry.schedule_text) is None
+    return at_once and entry.enabled and is_first
 
 
 def _row_of_new_entry(tick: Tick, entry: Entry, *, at_once: bool) -> EntryRow:

@@ -189,9 +189,10 @@ def _lasting_reason(was: Problem | None, result: AttemptResult) -> str:
 def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Problem) -> bool:
     """Whether a run that did not find a problem shows that it is over.
 
-    An answer ends any. A run that starts ends `stopped`. A skip ends a problem that an earlier check caused.
+    An answer ends any but a pause, which only ends when the entry is resumed. A run that starts ends `stopped`. A skip ends a
+    problem that an earlier check caused.
     """
-    if problem.over_at is not None:
+    if problem.over_at is not None or problem.key == PAUSED:
         return False
     if not isinstance(result.reason, Skip):
         return result.outcome in ANSWERED or problem.key == STOPPED

@@ -6,6 +6,7 @@ handle all of them. An agent may have a thousand waiting wakes, so a tick does n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
@@ -277,9 +278,18 @@ def start_following_jobs(tick: Tick, claim: Claim, result: AttemptResult) -> Non
             _record_unstarted(tick, entry_row, Skip.CALENDAR, ended)
         else:
             wake = Wake(entry.name, Trigger.CRON, name, outcome=result.outcome, kind=Kind.CRON, after_run=run_id)
-            if (known := wakes.find_wake_of_sender(tick.tx, wake)) is not None:
-                _record_unstarted(tick, entry_row, Skip.SUPERSEDED, f"run {known.after_run} of cron/{name}, before run {run_id}")
+            known = wakes.find_wake_of_sender(tick.tx, wake)
+            record_superseded(tick, entry_row, (known,) if known else (), (wake,))
             accept_wake(tick, entry_row, wake)
+
+
+def record_superseded(tick: Tick, entry_row: EntryRow, before: Iterable[Wake], newer: Iterable[Wake]) -> None:
+    """Record the starts after other jobs that a newer one replaces: a run of the job gets the output of one run only."""
+    latest = {wake.sender: wake.after_run for wake in newer if wake.after_run is not None}
+    for wake in before:
+        if wake.after_run is not None and wake.sender in latest:
+            detail = f"run {wake.after_run} of cron/{wake.sender}, before run {latest[wake.sender]}"
+            _record_unstarted(tick, entry_row, Skip.SUPERSEDED, detail)
 
 
 def _record_unstarted(tick: Tick, entry_row: EntryRow, why: Skip, detail: str) -> None:

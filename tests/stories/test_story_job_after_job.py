@@ -21,6 +21,7 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.insight.forecast import forecast_entries, forecast_runs
+from scheduler.system import lanes
 
 CHAIN = """
 cron:
@@ -309,6 +310,30 @@ def test_a_run_that_follows_is_carried_out_by_workers_too(make_world: MakeWorld)
     world = make_world(pair(second="previous: true"), scripts={"backup": lambda call: "12 GB é"}, through_payloads=True)
     world.run(hours=2, minutes=1)
     assert world.calls[-1].env["HEARTBEATD_INPUT"] == "12 GB é"
+
+
+def test_a_second_job_that_waits_for_its_agent_gets_the_latest_output_and_counts_the_others(make_world: MakeWorld) -> None:
+    text = (
+        "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
+        "cron:\n  tick: {every: 10m, command: date}\n  think: {after: tick, prompt: Think., agent: ops}\n"
+    )
+    numbers = iter(range(1, 99))
+    world = make_world(text, scripts={"tick": lambda call: f"tick {next(numbers)}"})
+    with lanes.lanes_beside(world.state).lock_if_free("ops"):
+        world.run(minutes=21)
+    world.run(minutes=2)
+    [prompt] = [call.stdin for call in world.calls if call.name == "think"]
+    assert "tick 2" in prompt
+    assert [row["reason"] for row in world.records("think")] == [None, "superseded"]
+
+
+def test_once_runs_a_chain_once(make_world: MakeWorld) -> None:
+    world = make_world("cron: {}\nagents: {x: {heartbeat: {interval: 0m}}}\n")
+    world.stop()
+    world.write_config(pair())
+    world.boot(at_once=True)
+    world.run(minutes=1)
+    assert [call.name for call in world.calls] == ["backup", "verify"]
 
 
 def test_a_precheck_of_the_second_job_decides_as_for_a_planned_run(make_world: MakeWorld) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from config_file import complaints
+from servers import gateway
 from servers.messages import Models
+from servers.scripted import Server, reply
 from test_story_breakers import KEY, NO_KEY, fleet
 from test_story_explain import explained_entry, records_of
 from test_story_slots import agent, job
 from world import QUIET, Delayed, MakeWorld, World
 
-from heartbeatd.verbs import Mute
+from heartbeatd.verbs import Mute, ReportResult
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.model.events import PauseChanged
@@ -110,6 +113,28 @@ def test_the_first_failure_may_pause_with_one_message(make_world: MakeWorld) -> 
     world = make_world(job(every="1h", deliver="log", problems="{pause_after: 1}"), scripts={"measure": lambda call: 1})
     world.run(hours=3)
     assert len(world.calls) == len(world.delivered) == 1
+
+
+def test_a_late_success_does_not_end_the_pause(make_world: MakeWorld) -> None:
+    answers = iter([gateway.async_answer(), reply({"error": "no"}, 500)])
+    with Server([next(answers), next(answers)]) as server:
+        text = TEN.replace("{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}').replace(
+            "pause_after: 10", "pause_after: 1"
+        )
+        world = make_world(text)
+        world.run(minutes=31)
+    assert [row["outcome"] for row in world.records("ops")] == ["async", "failed"]
+    world.request(VerbRequest(ReportResult(text=QUIET), world.records("ops")[0]["id"]))
+    world.run(hours=1)
+    assert world.problem("paused").over_at is None
+    assert explain_now(explained_entry(world)).says.startswith("paused after 1 failure since")
+
+
+@pytest.mark.parametrize("key", ["problems", "on_failure"])
+def test_the_former_name_of_the_key_works_too(make_world: MakeWorld, key: str) -> None:
+    world = make_world(job(every="1h", **{key: "{pause_after: 2}"}), scripts={"measure": lambda call: 1})
+    world.run(hours=5)
+    assert len(world.calls) == 2
 
 
 def test_slots_that_pass_during_the_last_failing_run_are_not_paused(make_world: MakeWorld) -> None:
