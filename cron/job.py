@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, OneTimeSchedule
@@ -91,6 +91,7 @@ class Job(_Timing, _Action):
     name: str
     queue: str | None = None  # of the workers that execute its runs; None: the default one
     deliver: tuple[str, ...] = ()
+    deliver_hours: tuple[Any, ...] = ()  # `DeliverHours` of heartbeat/spec.py
     problems_after: int = 0  # failures in a row before a message about them; 0: never
     problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`

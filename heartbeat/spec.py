@@ -273,6 +273,15 @@ class _Inputs:
         return () if self.light_context else self.context
 
 
+@dataclass(frozen=True, slots=True)
+class DeliverHours:
+    """The hours in which a channel gets messages. `critical_always`: those about critical problems are sent at any time."""
+
+    channel: str
+    hours: Hours
+    critical_always: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Messages:
     """Which answers, problems and failures are delivered, and to whom."""
@@ -286,6 +295,7 @@ class _Messages:
     dedup_normalize: DedupNormalize = "text"
     clear_after: int = 2  # answers in a row that do not mention a problem, and end it
     deliver: tuple[str, ...] = ()
+    deliver_hours: tuple[DeliverHours, ...] = ()  # of the channels that do not get messages at any time
     problems_after: int = 0  # failures in a row before a message about them; 0: never
     problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`

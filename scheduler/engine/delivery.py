@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from heartbeat.runners import StartProcess
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import SendContext
+from scheduler.engine import quiet_hours
 from scheduler.engine.inbox import Request
 from scheduler.engine.tick_items import Tick, run_for_message
 from scheduler.model.message import Button, DeliveryResult
@@ -48,6 +49,7 @@ class Delivery:
 
 def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """Mark the due messages as `sending` and return them. A message whose channel is no longer declared is given up."""
+    quiet_hours.hold_and_release(tick)
     messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way))
     deliveries = [run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]

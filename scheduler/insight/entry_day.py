@@ -117,6 +117,7 @@ class _EntryDay(ExplainedEntry):
             self._last_slot_failed,
             self._no_run,
             self._muted,
+            self._held_messages,
             self._awaited_results,
             self._waiting_wakes,
             self._rejected_wakes,
@@ -172,6 +173,13 @@ class _EntryDay(ExplainedEntry):
         more = f", and {number - first.count} more" if number > first.count else ""
         says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self.times.at(first.oldest)}"
         return self._overview("undelivered", first.state, says, "heartbeatd outbox", first.last_run)
+
+    def _held_messages(self) -> EntryOverview | None:
+        held = [each for each in self._messages if each.is_held and each.state is DeliveryState.PENDING]
+        if not held:
+            return None
+        says = "; ".join(each.text for each in held)
+        return self._overview("quiet", "held", says, "heartbeatd outbox", held[0].last_run, is_expected=True)
 
     def _alerts_without_target(self) -> EntryOverview | None:
         if self.key not in self.records.unaddressed:

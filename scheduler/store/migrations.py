@@ -811,3 +811,10 @@ def m031_reminders(db: Any) -> None:
 def m032_job_after_job(db: Any) -> None:
     """The run after which another job runs."""
     db.conn.execute("alter table wake add column after_run integer")
+
+
+@migrations()
+def m033_held_messages(db: Any) -> None:
+    """Messages that were held for the hours of their recipient may be sent as one: `merged_into` is the last part of that one."""
+    db.conn.execute("alter table outbox add column merged_into integer")
+    db.conn.execute("create index outbox_merged on outbox (merged_into) where merged_into is not null")

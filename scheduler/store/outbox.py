@@ -31,7 +31,8 @@ GIVE_UP = timedelta(hours=24)
 NO_RUN = 0  # the run of a message that is about none
 ELSEWHERE = "channel not in (select value from json_each(?))"
 READY = (
-    "state = 'pending' and (part = 1 or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
+    "state = 'pending' and merged_into is null and (part = 1"
+    " or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"
     " and before.channel = outbox.channel and before.notice is not distinct from outbox.notice and before.part < outbox.part"
     " and before.state in ('pending', 'sending', 'uncertain', 'held')))"
 )
@@ -195,12 +196,91 @@ def _queue_parts(
     return row
 
 
+@dataclass(frozen=True, slots=True)
+class HeldMessage:
+    """A message for one target that was not tried yet, with all its parts. `last_id` is the ID of the last one."""
+
+    run_id: int
+    notice: str | None
+    kind: str
+    name: str
+    target: Target
+    text: str
+    created_at: datetime
+    ids: tuple[int, ...]
+
+    @property
+    def last_id(self) -> int:
+        return self.ids[-1]
+
+
+FOR_HOURS = "[]"  # in `awaits`: a message waits for the hours of its recipient, and for no agent
+SENT_BY_USER = "a user has sent it"
+
+DUE_FOR_HOURS = """
+select * from outbox where state = 'pending' and not_before <= ? and attempts = 0 and merged_into is null
+  and (awaits is null or awaits = '[]') and hold_note is distinct from ? order by id
+"""
+
+
+def due_for_hours(db: sqlite3.Connection, now: datetime) -> tuple[list[HeldMessage], list[HeldMessage]]:
+    """The untried messages that are due, the oldest first: those that no hours have delayed, and those whose hours have begun.
+
+    A message of which a part was sent already is in neither.
+    """
+    found: dict[tuple[object, ...], list[sqlite3.Row]] = {}
+    for row in db.execute(DUE_FOR_HOURS, (to_millis(now), SENT_BY_USER)).fetchall():
+        key = (row["awaits"], row["run_id"], row["kind"], row["name"], row["notice"], row["channel"], row["whom"])
+        found.setdefault(key, []).append(row)
+    whole = [rows for rows in found.values() if rows[0]["part"] == 1]
+    waiting = [_join_held(rows) for rows in whole if rows[0]["awaits"] is None]
+    return waiting, [_join_held(rows) for rows in whole if rows[0]["awaits"] is not None]
+
+
+def _join_held(rows: Sequence[sqlite3.Row]) -> HeldMessage:
+    first, text = rows[0], "\n".join(row["text"] for row in rows)
+    return read_row(
+        HeldMessage, first, target=Target(first["channel"], first["whom"]), text=text, ids=tuple(row["id"] for row in rows)
+    )
+
+
+THESE = "id in (select cast(value as bigint) from json_each(?))"
+OF_HELD = "where " + THESE
+
+
+def hold_for_hours(tx: Transaction, message: HeldMessage, until: datetime, note: str) -> None:
+    """Delay a message until the hours of its recipient begin."""
+    query = "update outbox set awaits = ?, not_before = ?, hold_note = ? " + OF_HELD  # noqa: S608
+    tx.db.execute(query, (FOR_HOURS, to_millis(until), note, json.dumps(message.ids)))
+
+
+def release_held(tx: Transaction, message: HeldMessage) -> None:
+    """Send a message whose hours have begun. Its time to be delivered begins now."""
+    query = "update outbox set awaits = null, created_at = ? " + OF_HELD  # noqa: S608
+    tx.db.execute(query, (to_millis(tx.now), json.dumps(message.ids)))
+
+
+def drop_held(tx: Transaction, message: HeldMessage, note: str) -> None:
+    """Drop a message that is no longer news."""
+    query = "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? " + OF_HELD  # noqa: S608
+    tx.db.execute(query, (to_millis(tx.now), note, json.dumps(message.ids)))
+
+
+def merge_held(tx: Transaction, messages: Sequence[HeldMessage], into: int) -> None:
+    """Send messages as the message with this ID of its last part: they arrive, or are given up, with it."""
+    ids = json.dumps([each for message in messages for each in message.ids])
+    note = f"sent together with others as message {into}"
+    tx.db.execute("update outbox set merged_into = ?, hold_note = ? " + OF_HELD, (into, note, ids))  # noqa: S608
+    tx.db.execute("update problem_notice set outbox_id = ? where outbox_" + THESE, (into, ids))  # noqa: S608
+    tx.db.execute("update digest set outbox_id = ? where outbox_" + THESE, (into, ids))  # noqa: S608
+
+
 def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldNotice]:
     """The delayed notifications, of one cron job or of all, the oldest first."""
     found: dict[tuple[int, str, str, str], HeldNotice] = {}
     query = (
         "select run_id, notice, name, channel, whom, text, awaits, not_before, hold_note from outbox"
-        " where awaits is not null and state = 'pending' and (cast(? as text) is null or name = ?) order by id"
+        " where awaits is not null and awaits <> '[]' and state = 'pending' and (cast(? as text) is null or name = ?) order by id"
     )
     for row in db.execute(query, (name, name)):
         key = (row["run_id"], row["notice"], row["channel"], row["whom"])
@@ -325,8 +405,9 @@ def drop_message(tx: Transaction, message: OutboxMessage, why: str | None = None
 def resend_message(tx: Transaction, message: OutboxMessage) -> None:
     """Send a message as soon as possible, whatever its retry delay."""
     tx.db.execute(
-        "update outbox set state = 'pending', not_before = ?, finished_at = null, awaits = null where id = ?",
-        (to_millis(tx.now), message.id),
+        "update outbox set state = 'pending', not_before = ?, finished_at = null, awaits = null, merged_into = null,"
+        " hold_note = ? where id = ?",
+        (to_millis(tx.now), SENT_BY_USER, message.id),
     )
     _report_move(tx, message, DeliveryState.PENDING)
 
@@ -399,7 +480,7 @@ class EntryMessages:
     """Messages of one entry for one channel in one state: their number, the newest, its last error, when the oldest was queued.
 
     `tries` is the highest number of attempts. `is_notice`: they are notifications about its runs, not its own messages.
-    `doubted`: one of them may have arrived.
+    `doubted`: one of them may have arrived. `is_held`: they wait for the hours of their recipient.
     """
 
     channel: str
@@ -412,6 +493,7 @@ class EntryMessages:
     tries: int
     doubted: bool
     oldest: datetime
+    is_held: bool = False
 
     @property
     def text(self) -> str:
@@ -426,7 +508,7 @@ class EntryMessages:
 
     def is_undelivered(self, now: datetime) -> bool:
         """Whether they have not arrived, and are not just on their way."""
-        if self.state not in UNDELIVERED:
+        if self.state not in UNDELIVERED or (self.is_held and self.state is DeliveryState.PENDING):
             return False
         is_moving = self.state in (DeliveryState.PENDING, DeliveryState.SENDING)
         return not (is_moving and self.tries <= 1 and self.error is None and now - self.oldest < ON_ITS_WAY)
@@ -440,6 +522,8 @@ ON_ITS_WAY = timedelta(minutes=1)  # the first attempt of a message ends within 
 
 def hold_text(agents: Sequence[str]) -> str:
     """Why a notification is delayed."""
+    if not agents:
+        return "held until the hours of its recipient begin"
     named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
     return f"delayed, because {named} to report it"
 
@@ -454,7 +538,7 @@ def delivery_text(target: str, state: DeliveryState, tries: int, error: str | No
         DeliveryState.DEAD: f"given up after {attempts}",
         DeliveryState.DROPPED: f"dropped after {attempts}",
     }
-    facts = [known.get(state, attempts if error or tries > 1 else ""), error]
+    facts = [known.get(state, attempts if tries and (error or tries > 1) else ""), error]
     details = ", ".join(fact for fact in facts if fact)
     is_partial = state is DeliveryState.PARTIAL
     arrived = "only a part was delivered" if is_partial else "it may have arrived" if doubted else "not delivered"
@@ -506,7 +590,8 @@ class Delivery:
 
 
 DELIVERIES = """
-select run_id, channel, whom, state, attempts, error, created_at, finished_at, doubted_at from outbox
+select run_id, channel, whom, state, attempts, created_at, finished_at, doubted_at,
+  coalesce(error, case when awaits = '[]' then hold_note end) as error from outbox
 where run_id in (select cast(value as bigint) from json_each(?)) and notice is null order by run_id, id
 """
 
@@ -556,11 +641,14 @@ def combined_state(states: Collection[DeliveryState]) -> DeliveryState:
 
 
 BY_ENTRY = """
-select found.*, last.run_id as last_run, last.error from (
-  select kind, name, channel, state, notice is not null as is_notice, count(*) as count, max(id) as last_id,
+select found.*, last.run_id as last_run,
+  coalesce(last.error, case when last.awaits = '[]' then last.hold_note end) as error
+from (
+  select kind, name, channel, state, notice is not null as is_notice, coalesce(awaits, '') = '[]' as is_held,
+    count(*) as count, max(id) as last_id,
     max(attempts) as tries, max(doubted_at) is not null as doubted, min(created_at) as oldest
   from outbox where (cast(:kind as text) is null or kind = :kind) and (cast(:name as text) is null or name = :name) and (true)
-  group by kind, name, channel, state, notice is not null
+  group by kind, name, channel, state, notice is not null, coalesce(awaits, '') = '[]'
 ) as found join outbox as last on last.id = found.last_id order by last.id
 """
 MESSAGES_BY_ENTRY = BY_ENTRY.replace(
@@ -608,7 +696,8 @@ def undelivered_by_entry(
 
 def _end_message(tx: Transaction, message: OutboxMessage, state: DeliveryState, error: str | None) -> None:
     tx.db.execute(
-        "update outbox set state = ?, finished_at = ?, error = ? where id = ?", (state, to_millis(tx.now), error, message.id)
+        "update outbox set state = ?, finished_at = ?, error = ? where id = ? or merged_into = ?",
+        (state, to_millis(tx.now), error, message.id, message.id),
     )
     _report_move(tx, message, state, error=error or "", age=tx.now - message.created_at)
 
@@ -640,7 +729,8 @@ MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # the states in w
 
 # Messages that are on their way come before those that were given up, the newest first.
 LISTED = """
-select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, error, notice, awaits,
+select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, notice, awaits,
+  coalesce(error, case when awaits = '[]' then hold_note end) as error,
   substr(text, 1, cast(? as integer)) as begins
 from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') order by state = 'dead', id desc
 """

@@ -30,7 +30,7 @@ from scheduler.model.problem import (
 )
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
-from scheduler.store.outbox import HeldNotice, delivery_text, hold_text
+from scheduler.store.outbox import FOR_HOURS, HeldNotice, delivery_text, hold_text
 from scheduler.store.rows import read_part
 from scheduler.store.transaction import Transaction
 
@@ -58,7 +58,8 @@ select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.
   count(*) filter (where part.state = 'dead') as dead,
   count(*) filter (where part.state in ('pending', 'sending', 'uncertain', 'held')) as pending,
   max(part.finished_at) as finished_at, max(part.attempts) as tries,
-  max(case when part.state <> 'delivered' then part.error end) as error,
+  max(case when part.state <> 'delivered' then coalesce(part.error, case when part.awaits = '[]' then part.hold_note end) end)
+    as error,
   max(last.channel) as sent_on, max(last.whom) as sent_to, max(part.doubted_at) as doubted_at, max(part.awaits) as awaits
 from problem_notice as told left join outbox as last on last.id = told.outbox_id
 left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
@@ -114,6 +115,15 @@ def problems_in_message(db: sqlite3.Connection, outbox_id: int) -> list[Problem]
         " (select problem_id from problem_notice where outbox_id = ? and kind <> 'over') order by key"
     )
     return _read_problems(db, query, (outbox_id,))
+
+
+def is_about_critical(db: sqlite3.Connection, outbox_id: int) -> bool:
+    """Whether a message is about a critical problem, or its end."""
+    query = (
+        "select 1 from problem_notice join problem on problem.id = problem_id where outbox_id = ?"
+        " and problem.severity = 'critical' limit 1"
+    )
+    return db.execute(query, (outbox_id,)).fetchone() is not None
 
 
 def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: str | None = None) -> list[Problem]:
@@ -182,7 +192,7 @@ def _delivery_text(row: sqlite3.Row) -> str:
     elif row["pending"]:
         state = DeliveryState.PARTIAL if delivered else DeliveryState.PENDING
     target = Target(row["sent_on"] or row["channel"], (row["sent_to"] if row["sent_on"] else row["whom"]) or "")
-    if row["awaits"] and state is DeliveryState.PENDING:
+    if row["awaits"] and row["awaits"] != FOR_HOURS and state is DeliveryState.PENDING:
         return hold_text(json.loads(row["awaits"]))
     return delivery_text(target.label, state, row["tries"] or 0, row["error"], doubted=row["doubted_at"] is not None)
 

@@ -194,6 +194,7 @@ class Plan:
     jobs_by_woken_agent: Mapping[str, Sequence[str]]
     following_jobs: Mapping[str, Sequence[Entry]]  # those that run after a job, by its name
     stored_config: StoredConfig | None = None
+    has_deliver_hours: bool = False  # some recipients do not get messages at any time
 
 
 def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> Plan:
@@ -203,9 +204,8 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
     """
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
-    return Plan(
-        settings, {(entry.kind, entry.name): entry for entry in entries}, _wakers(entries), _followers(entries), stored_config
-    )
+    by_key, has_hours = {(entry.kind, entry.name): entry for entry in entries}, any(each.spec.deliver_hours for each in entries)
+    return Plan(settings, by_key, _wakers(entries), _followers(entries), stored_config, has_hours)
 
 
 def _wakers(entries: list[Entry]) -> dict[str, list[str]]:

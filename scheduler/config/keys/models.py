@@ -139,6 +139,24 @@ class Window(ConfigPart):
     days: types.Days = key((frozenset(range(7)),), "Days on which the window starts.", written="mon-sun")
 
 
+class Recipient(ConfigPart):
+    """Who gets messages, and at which times. It may be written as the name of a channel."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_form(cls, written: object) -> object:
+        return {"to": written} if isinstance(written, str) else written
+
+    to: types.Targets = required_key("Channels, or `last`.", "phone")
+    hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
+        (), "Windows in which messages are sent. Others are held until the next one, and sent as one message.", written="always"
+    )
+    critical: Literal["always", "hold"] = key("always", "Whether messages about critical problems are sent at any time.")
+
+
+Recipients = Annotated[tuple[Recipient, ...], OneOrList("channel, `last`, map, list, `none`", "none")]
+
+
 class McpServer(ConfigPart):
     """A server of the Model Context Protocol (MCP), at a URL or as a program."""
 
@@ -334,7 +352,7 @@ class JobProblems(ConfigPart):
         written="24h",
         own=True,
     )
-    deliver: OrUnset[types.Targets] = optional_key(
+    deliver: OrUnset[Recipients] = optional_key(
         "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
@@ -500,7 +518,7 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     show_alerts: bool = key(True, "With `false`, alerts are not sent.")
     show_resolved: bool = key(True, "With `false`, the end of a problem is not reported.", own=True)
     dedup: Dedup = key(Dedup(), "When a repeated alert without keys of findings is not sent.", own=True)
-    deliver: OrUnset[types.Targets] = optional_key(
+    deliver: OrUnset[Recipients] = optional_key(
         "Channels for messages. `last` is the chat in which a user last wrote to the agent. It needs a channel with"
         " `{target}` in its URL.",
         "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
@@ -622,7 +640,7 @@ class JobAction(ConfigPart):
 
 class Job(EntryKeys, JobAction, JobTiming):
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
-    deliver: types.Targets = key((), "Channels for the output.", written="none")
+    deliver: Recipients = key((), "Channels for the output.", written="none")
     problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "Agents that the job wakes when it ends.")
     wake_on: WakeOn = key("always", "Results after which the job wakes them.")

@@ -8,13 +8,14 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule
-from heartbeat.hours import Hours, window
+from heartbeat.hours import Hours
 from heartbeat.slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
 from scheduler.config.settings.entry_parts import (
     NO_TIME,
+    build_hours,
     build_precheck,
     build_schedule,
     build_shared_fields,
@@ -34,7 +35,6 @@ COMPUTED_KEYS = (
     "enabled", "interval", "stagger", "model", "effort", "precheck", "decide", "session_keep", "answer", "ask_again", "deliver",
     "postcheck",
 )  # fmt: skip
-ALWAYS = Hours()
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
 )
@@ -65,7 +65,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         ),
         enabled=is_enabled(agent),
         interval=interval,
-        hours=_build_hours(beat, keys),
+        hours=build_hours(beat.active_hours, beat.timezone or node.context.zone, keys, "active_hours"),
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=runners.choose_model(agent, runner, node),
@@ -154,25 +154,5 @@ def _choose_zone(beat: models.Heartbeat, context: ConfigContext) -> ZoneInfo:
     return context.zone
 
 
-def _build_hours(beat: models.Heartbeat, node: ConfigNode) -> Hours:
-    zone = beat.timezone or node.context.zone
-    for index, part in enumerate(beat.active_hours):
-        if part.start == part.end:
-            problem = "start and end are the same; write two different times, or active_hours: always"
-            node.add_error(problem, "active_hours", index)
-            return ALWAYS
-    return _shared_hours(
-        tuple((part.start, part.end, frozenset().union(*part.days), part.timezone or zone) for part in beat.active_hours)
-    )
-
-
-@lru_cache(maxsize=1024)
-def _shared_hours(windows: tuple[tuple[int, int, frozenset[int], ZoneInfo], ...]) -> Hours:
-    return Hours(tuple(window(*parts) for parts in windows)) if windows else ALWAYS
-
-
 def _build_deliver(beat: models.Heartbeat, node: ConfigNode) -> tuple[str, ...]:
-    if beat.deliver is None:
-        return default_channel(node, speaks=True)
-    check_deliver(beat.deliver, node, speaks=True)
-    return beat.deliver
+    return default_channel(node, speaks=True) if beat.deliver is None else check_deliver(beat.deliver, node, speaks=True)

@@ -5,6 +5,7 @@ Errors are added at `node`, whose steps lead to the keys of the heartbeat or of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
 from operator import or_
@@ -13,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
-from heartbeat.hours import Hours
+from heartbeat.hours import Hours, window
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import Effort, ModelRunner, Postcheck, Precheck, Runner
+from heartbeat.spec import DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
@@ -23,6 +24,7 @@ from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_node import ConfigNode
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 
+ALWAYS = Hours()
 NO_TIME = timedelta(0)
 A_DAY = timedelta(days=1)
 LONGEST_PRECHECK = timedelta(seconds=30)
@@ -57,6 +59,10 @@ def build_shared_fields(
         "grace": grace if grace is not None else min(period / 2, longest_grace) if period else longest_grace,
         "calendars": _build_days(part, zone, node),
         "deliver": deliver,
+        "deliver_hours": (
+            *_build_deliver_hours(part.deliver or (), zone, node),
+            *_build_deliver_hours(part.problems.deliver or (), zone, node.below("problems")),
+        ),
         "problems_after": part.problems.after,
         "problems_remind": part.problems.remind,
         "clear_after": part.problems.clear_after,
@@ -233,14 +239,45 @@ def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
     return (LAST_TARGET,) if declared[0] in to_last else declared
 
 
-def check_deliver(names: tuple[str, ...], node: ConfigNode, *, speaks: bool) -> None:
-    """Add an error for each name in the `deliver` below a node without a recipient."""
+def build_hours(windows: tuple[models.Window, ...], zone: ZoneInfo, node: ConfigNode, *inside: str | int) -> Hours:
+    """The hours of these windows. `zone` is that of a window without one. Errors are added `inside` the node."""
+    for index, part in enumerate(windows):
+        if part.start == part.end:
+            node.add_error(f"start and end are the same; write two different times, or {inside[-1]}: always", *inside, index)
+            return ALWAYS
+    return _shared_hours(tuple((part.start, part.end, frozenset().union(*part.days), part.timezone or zone) for part in windows))
+
+
+@lru_cache(maxsize=1024)
+def _shared_hours(windows: tuple[tuple[int, int, frozenset[int], ZoneInfo], ...]) -> Hours:
+    return Hours(tuple(window(*parts) for parts in windows)) if windows else ALWAYS
+
+
+def _build_deliver_hours(recipients: tuple[models.Recipient, ...], zone: ZoneInfo, node: ConfigNode) -> Iterator[DeliverHours]:
+    """The hours of the recipients that have some."""
+    for each in recipients:
+        hours = build_hours(each.hours, zone, node, "deliver", "hours")
+        if not hours.always:
+            yield from (DeliverHours(name, hours, each.critical == "always") for name in each.to)
+
+
+def names_of(recipients: tuple[models.Recipient, ...] | None) -> tuple[str, ...]:
+    """The channels of these recipients."""
+    return tuple(name for each in recipients or () for name in each.to)
+
+
+def check_deliver(recipients: tuple[models.Recipient, ...], node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
+    """The names in the `deliver` below a node. An error is added for each that has no recipient."""
+    names = names_of(recipients)
     offered = [name for name in node.context.channels if name not in node.context.open_channels]
     offered += [LAST_TARGET] if speaks and node.context.open_channels else []
     node.check_declared(names, (*node.context.channels, LAST_TARGET), "channel", "deliver", offered=offered)
     for index, name in enumerate(names):
+        if name in names[:index]:
+            node.add_error(f"{name!r} is listed twice; remove one of them", "deliver", index)
         if problem := _deliver_problem(name, node, speaks=speaks):
             node.add_error(problem, "deliver", index)
+    return names
 
 
 def _deliver_problem(name: str, node: ConfigNode, *, speaks: bool) -> str | None:
@@ -264,6 +301,5 @@ def _choose_problem_channels(
     if part.deliver == ():
         node.add_error("failures would not be sent to anyone; write after: none if that is intended", "problems", "deliver")
     if part.deliver:
-        check_deliver(part.deliver, node.below("problems"), speaks=speaks)
-        return part.deliver
+        return check_deliver(part.deliver, node.below("problems"), speaks=speaks)
     return default_channel(node, speaks=speaks) if part.after and not deliver else ()

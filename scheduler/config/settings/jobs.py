@@ -46,7 +46,6 @@ def build_job(
         check_min_interval(job.every, node, "every")
     _check_purpose(job, node, heartbeats)
     _check_unused_keys(job, node)
-    check_deliver(job.deliver, node, speaks=speaks)
     return Job(
         **carried_keys(job, Job, COMPUTED_KEYS),
         **build_shared_fields(
@@ -57,7 +56,7 @@ def build_job(
             period=job.every or (schedule.shortest_period() if schedule else None),
             longest_grace=LONGEST_GRACE,
             share=job.stagger,
-            deliver=job.deliver,
+            deliver=check_deliver(job.deliver, node, speaks=speaks),
             speaks=speaks,
         ),
         queue=job.executor.queue or (called_agent.queue if called_agent else None),

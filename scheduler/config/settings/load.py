@@ -28,6 +28,7 @@ from scheduler.config.settings import (
 from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, read_config_data
 from scheduler.config.settings.config_node import ConfigContext, Fault, carried_keys
+from scheduler.config.settings.entry_parts import names_of
 from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
 from scheduler.config.settings.jobs import PromptAgents
 from scheduler.config.settings.providers import Prices, Providers
@@ -124,7 +125,7 @@ def _build_settings(
         if number:
             _warn_unlimited(kind, number, context)
     beat = config.defaults.heartbeat
-    deliver = beat.problems.deliver or beat.deliver or ()
+    deliver = names_of(beat.problems.deliver or beat.deliver)
     used = _used_channels([*heartbeats.values(), *found_jobs.values()], context) | {*deliver}
     server = daemon_settings.build_server(config.server, context.section("server"))
     state = real_path(context.resolve_path(DEFAULT_STATE if is_server(config.state) else config.state))

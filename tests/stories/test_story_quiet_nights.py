@@ -1,0 +1,191 @@
+"""Messages wait for the hours of their recipient: a night of an agent and a job, and the one message in the morning."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from test_story_explain import explained_entry
+from world import MakeWorld, World
+
+from heartbeatd.verbs import Ack, CloseProblem, Retry
+from scheduler.engine.effects import VerbRequest
+from scheduler.insight.entry_day import explain_day
+from scheduler.insight.status_data import read_status
+from scheduler.model.message import DeliveryResult
+from scheduler.model.settings import Target
+from scheduler.store.outbox import NO_RUN, Origin, list_messages, queue_notice
+from scheduler.store.transaction import Transaction
+
+CHANNELS = 'host: web1\nchannels:\n  phone: {url: "tgram://1:a/2", prefix: none}\n  mail: {url: "tgram://1:a/3", prefix: none}\n'
+NIGHT = '{to: phone, hours: "07:00-22:00"}'
+
+
+def config(deliver: str = NIGHT, **more: str) -> str:
+    """Two agents and a job that deliver to the phone. An agent reports a problem as soon as its script does."""
+    keys = f"deliver: {deliver}, " + "".join(f"{key}: {value}, " for key, value in more.items())
+    beat = f'{{interval: 1h, stagger: 0s, checklist: "- look\\n", {keys}retries: 0, ask_again: 0, problems: {{after: 1}}}}'
+    agents = "".join(
+        f"  {name}:\n    runner: {{kind: command, argv: [agent]}}\n    heartbeat: {beat}\n" for name in ("ops", "web")
+    )
+    job = f'  backup: {{schedule: "0 2 * * *", command: backup, deliver: {deliver}, retries: 0, problems: {{after: 1}}}}\n'
+    return f"{CHANNELS}agents:\n{agents}cron:\n{job}"
+
+
+def sent(world: World) -> list[str]:
+    """What arrived, with its time. Numbers of problems are left out."""
+    return [f"{at:%d %H:%M} {text}" for at, _, text in world.delivered]
+
+
+def first_line(world: World, name: str) -> str:
+    return explain_day(explained_entry(world, name).records, explained_entry(world, name).row).says
+
+
+def at_night(world: World, **answers: str) -> None:
+    """Let `ops` answer with these texts at these hours of the night (h01=...)."""
+    hours = {int(hour[1:]): text for hour, text in answers.items()}
+    world.scripts["ops"] = lambda call: hours.get(call.at.hour, "HEARTBEAT_OK")
+
+
+def test_a_day_and_a_night(make_world: MakeWorld) -> None:
+    """Checks go on at night. What is still news comes in one message in the morning, and what is critical at once."""
+    world = make_world(config(), start="2026-03-02 20:00")
+    at_night(world, h21="The evening is calm.", h23="[disk:/var] 92 %", h00="[disk:/var] 93 %", h03="[raid!] one disk is gone")
+    world.scripts["web"] = lambda call: "Someone has logged in." if call.at.hour == 1 else "HEARTBEAT_OK"
+    world.scripts["backup"] = lambda _: 1
+    world.run_until("2026-03-03 06:30")
+    assert sent(world) == [
+        "02 21:00 The evening is calm.",
+        "03 03:00 CRITICAL ops raid: one disk is gone (since 2026-03-03 03:00 UTC)   p3",
+        "03 05:00 over     ops raid: after 2h, no longer mentioned   p3\nIt was: one disk is gone",
+    ]
+    assert len([call for call in world.calls if call.name == "ops"]) == 11
+    db, now = world.store.connection, world.clock.now
+    assert {each.state for each in list_messages(db)} == {"pending"}
+    assert {each.error for each in list_messages(db)} == {"held until 2026-03-03 07:00:00, when the hours of the recipient begin"}
+    status = read_status(db, now, world.engine.plan.settings.zone)
+    assert status.outbox == []  # nothing is late
+    assert [each.undelivered for each in status.entries] == [None] * 3
+    assert first_line(world, "ops") == (
+        "2 messages accepted for phone, not delivered (held until 2026-03-03 07:00:00, when the hours of the recipient begin)"
+    )
+    world.run_until("2026-03-03 07:30")
+    morning = world.delivered[3:]
+    assert [f"{at:%H:%M}" for at, _, _ in morning] == ["07:00"]
+    assert morning[0][2].splitlines() == [
+        "3 messages since 01:00:",
+        "",
+        "01:00 web: Someone has logged in.",
+        "",
+        "02:00 over     ops disk:/var: after 3h, no longer mentioned   p1",
+        "It was: 93 %",
+        "",
+        "02:00 warning  cron/backup failed: exit: exit code 1 (since 2026-03-03 02:00 UTC)   p2",
+        "More: heartbeatd show 15",
+    ]
+    assert not list(list_messages(db))
+
+
+def test_a_single_message_of_a_night_is_sent_as_it_is(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h01="Somebody has logged in.")
+    world.run_until("2026-03-03 08:30")
+    assert sent(world) == ["03 07:00 Somebody has logged in."]
+
+
+@pytest.mark.parametrize("verb", [Ack, CloseProblem])
+def test_what_a_person_has_acknowledged_or_closed_in_the_night_is_not_sent(make_world: MakeWorld, verb: type) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    world.scripts["ops"] = lambda call: "[disk] 92 %" if call.at.day == 2 or verb is Ack else "HEARTBEAT_OK"
+    world.run_until("2026-03-03 00:30")
+    world.request(VerbRequest(verb(), world.problem("disk").id))
+    world.run_until("2026-03-03 08:30")
+    assert sent(world) == []
+    assert not list(list_messages(world.store.connection))
+
+
+def test_with_hold_critical_problems_wait_too(make_world: MakeWorld) -> None:
+    world = make_world(config('{to: phone, hours: "07:00-22:00", critical: hold}'), start="2026-03-02 22:00")
+    world.scripts["ops"] = lambda call: "[disk!] 99 %"
+    world.run_until("2026-03-03 07:30")
+    assert sent(world) == ["03 07:00 CRITICAL ops disk: 99 % (since 2026-03-02 22:00 UTC)   p1"]
+
+
+def test_each_recipient_has_its_own_hours(make_world: MakeWorld) -> None:
+    """One over midnight, and one that gets messages at any time."""
+    hours = '[{to: phone, hours: "22:00-01:30"}, mail]'
+    world = make_world(config(hours), start="2026-03-02 20:00")
+    channels: list[str] = []
+    world.send = lambda outgoing: (
+        channels.append(f"{world.clock.now:%d %H:%M} {outgoing.channel.name}") or DeliveryResult("delivered")
+    )
+    at_night(world, h21="one", h01="two", h02="three", h03="four")
+    world.run_until("2026-03-04 00:30")
+    assert sorted(channels) == [
+        "02 21:00 mail", "02 22:00 phone", "03 01:00 mail", "03 01:00 phone", "03 02:00 mail", "03 03:00 mail", "03 21:00 mail",
+        "03 22:00 phone",
+    ]  # fmt: skip
+
+
+def test_a_held_message_survives_a_restart_and_is_sent_once(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h23="one", h01="two")
+    world.run_until("2026-03-03 03:30")
+    world.downtime(hours=1)
+    world.run_until("2026-03-03 06:59")
+    assert sent(world) == []
+    world.kill()
+    world.clock.advance(timedelta(hours=1))
+    world.boot()
+    world.run_until("2026-03-03 09:30")
+    assert [each.splitlines()[0] for each in sent(world)] == ["03 07:59 2 messages since 23:00:"]
+
+
+def test_a_person_sends_a_held_message_at_night(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h23="one", h01="two")
+    world.run_until("2026-03-03 03:30")
+    first = min(each.id for each in list_messages(world.store.connection))
+    world.request(VerbRequest(Retry(), first))
+    world.run_until("2026-03-03 08:30")
+    assert sent(world) == ["03 03:30 one", "03 07:00 two"]
+
+
+def test_a_message_of_a_night_that_is_refused_in_the_morning_is_given_up_for_all_its_texts(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    world.send = lambda _: DeliveryResult("dead", "chat not found")
+    at_night(world, h23="one", h01="two")
+    world.run_until("2026-03-03 07:30")
+    states = [(each.state, each.error) for each in list_messages(world.store.connection) if each.channel == "phone"]
+    assert states == [("dead", "chat not found")] * 3
+
+
+def test_a_text_of_an_agent_that_looks_like_a_problem_is_kept(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h23="[disk] 92 %", h01="Some lines:\nthe pool   p1", h02="again")
+    world.run_until("2026-03-03 07:30")
+    assert "the pool   p1" in sent(world)[0]
+
+
+@pytest.mark.parametrize(("of_web", "arrives"), [(NIGHT, ["03 07:00"]), ("phone", ["02 23:00"])])
+def test_a_message_about_a_provider_waits_if_all_its_recipients_have_hours(
+    make_world: MakeWorld, of_web: str, arrives: list[str]
+) -> None:
+    config_of_web = (
+        config().replace(f"deliver: {NIGHT}", f"deliver: {of_web}", 2).replace(f"deliver: {of_web}", f"deliver: {NIGHT}", 1)
+    )
+    world = make_world(config_of_web, start="2026-03-02 23:00")
+    with world.store.transaction() as db:
+        tx = Transaction(db, world.clock.now, "boot1", None)
+        about = Origin(NO_RUN, "provider", "anthropic", "manual", world.clock.now)
+        queue_notice(
+            tx,
+            world.engine.plan.settings.channels,
+            about,
+            "open p1",
+            "it refuses the key",
+            (Target("phone"),),
+            "provider anthropic",
+        )
+    world.run_until("2026-03-03 08:30")
+    assert [line[:8] for line in sent(world)] == arrives
