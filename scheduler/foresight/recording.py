@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from heartbeat.findings import Finding, Report, Severity
 from heartbeat.runners import Action, Answer, Decision, Failure, ProcessResult, Tokens
 from heartbeat.verdict import OK_TOKEN, Suppression
+from heartbeat.words import format_count
 from scheduler.model.entry import Key
 from scheduler.model.outcome import FAILURES, Outcome, Skip, Trigger
 from scheduler.model.problem import Effect
@@ -42,7 +43,7 @@ class Recording:
 
     def describe(self) -> str:
         """How much was recorded."""
-        return f"{len(self._days):,} days with {self.number:,} run records"
+        return f"{format_count(len(self._days), 'day')} with {format_count(self.number, 'run record')}"
 
     def __bool__(self) -> bool:
         return bool(self._days)

@@ -1,4 +1,4 @@
-"""`replay`: what it prints, and that it changes nothing."""
+"""`replay` and `simulate --like-history`: what they print, and that they change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def new_config(world: World) -> Path:
 def test_a_replay_shows_both_sums_and_each_changed_run(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     path = new_config(world)
     before = files_below(world.folder)
-    assert main(["replay", "-c", str(path), "--state", str(world.state), "--since", NIGHT.replace(" ", "T") + "Z"]) == 0
+    assert main(["replay", "-c", str(path), "--state", str(world.database), "--since", NIGHT.replace(" ", "T") + "Z"]) == 0
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "messages 2 0" in shown
     assert "15 runs unchanged, 10 changed" in shown
@@ -42,10 +42,20 @@ def test_a_replay_shows_both_sums_and_each_changed_run(world: World, capsys: pyt
 
 def test_json_has_every_changed_run_with_the_old_and_the_new_reason(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     path = new_config(world)
-    assert main(["replay", "-c", str(path), "--state", str(world.state), "--since", "2d", "--format", "json"]) == 0
+    assert main(["replay", "-c", str(path), "--state", str(world.database), "--since", "2d", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["changed"][0]["after"] == {"outcome": "skipped", "reason": "active_hours", "suppression": None, "messages": 0}
     assert found["before"]["messages"] == 2
+
+
+def test_a_simulation_can_repeat_the_recorded_days(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first and the last day may be recorded in part, so they are left out if there are others."""
+    world.run(hours=24)
+    given = ["--like-history", "--for", "2d", "--seeds", "1", "--answers", "quiet:1", "--format", "json"]
+    assert main(["simulate", "-c", str(world.config), "--state", str(world.database), *given]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["assumed"][0] == "each day repeats a recorded day, chosen by the seed; 1 day with 51 run records"
+    assert found["recipients"][0]["by_hour"][20] == 2.0  # as on the recorded day
 
 
 def test_without_records_there_is_nothing_to_play(world: World, capsys: pytest.CaptureFixture[str]) -> None:

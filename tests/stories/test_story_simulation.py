@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from month_simulation import texts_of
 from servers.messages import message, tool
+from simulation import size
 from world import AgentCall, World, utc
 
 from heartbeat.runners import HttpReply
@@ -36,7 +37,7 @@ from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
 from scheduler.store import recorded_runs
 
-START, BERLIN = "2026-10-10 00:00", ZoneInfo("Europe/Berlin")  # the clocks of Berlin go back on 25 October
+START, BERLIN = "2026-10-20 00:00", ZoneInfo("Europe/Berlin")  # the clocks of Berlin go back on 25 October
 CONFIG = """
 timezone: Europe/Berlin
 channels:
@@ -118,15 +119,18 @@ class DaemonWithAnswers(World):
         return HttpReply(200, {"content-type": "application/json"}, given.encode())
 
 
+@pytest.mark.simulation
 def test_a_month_of_a_daemon_with_the_same_answers_has_the_same_figures(tmp_path: Path) -> None:
+    """Thirty days in `make simulate`, and otherwise ten."""
+    days = size(10, 30)
     assumed = Assumptions(parse_shares("quiet:0.85,problem:0.1,fail:0.05"), work=0.4)
-    found = simulated(tmp_path / "simulation", shares=assumed.shares, work=0.4)
+    found = simulated(tmp_path / "simulation", days=days, shares=assumed.shares, work=0.4)
     DaemonWithAnswers.assumed = assumed
     world: DaemonWithAnswers = DaemonWithAnswers(tmp_path, CONFIG, START)
     world.http, world.send = world, world.note_message
     world.sent_by_hour = defaultdict(Counter)
     world.prechecks["mail"], world.scripts["backup"] = world.look, world.back_up
-    world.run(days=30)
+    world.run(days=days)
     records = world.records()
     skips: Counter[str] = Counter()
     for row in records:
@@ -136,7 +140,7 @@ def test_a_month_of_a_daemon_with_the_same_answers_has_the_same_figures(tmp_path
     for row in records:
         if row["cost_usd"]:
             usd_on[utc(row["finished_at"][:16].replace("T", " ")).astimezone(BERLIN).date()] += row["cost_usd"]
-    assert only(found.runs) == sum(row["outcome"] != "skipped" and row["state"] == "closed" for row in records) > 300
+    assert only(found.runs) == sum(row["outcome"] != "skipped" and row["state"] == "closed" for row in records) > 10 * days
     assert {each.reason: only(each.slots) for each in found.skips} == skips
     assert {"active_hours", "budget", "precheck"} <= skips.keys()
     assert only(found.calls) == world.model_calls
@@ -179,11 +183,11 @@ def test_while_a_provider_is_down_runs_fail_and_are_reported(tmp_path: Path) -> 
     quiet = parse_shares("quiet:1")
     found = simulated(tmp_path, days=4, shares=quiet, faults=["provider-down:8h@tue 09:00"])
     assert only(found.messages) > only(simulated(tmp_path / "b", days=4, shares=quiet).messages)
-    assert "every provider is down for 8h from Tue 2026-10-13 09:00" in found.assumed
+    assert "every provider is down for 8h from Tue 2026-10-20 09:00" in found.assumed
 
 
 def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
-    found = simulated(tmp_path, days=4, faults=["daemon-down:1d@2026-10-11T12:00"])
+    found = simulated(tmp_path, days=4, faults=["daemon-down:1d@2026-10-21T12:00"])
     reasons = {each.reason: only(each.slots) for each in found.skips}
     assert reasons["missed"] == 7 + 6 + 12 + 1  # of ops, mail, small and backup
 
