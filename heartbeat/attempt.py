@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import Any, cast
@@ -37,7 +38,7 @@ from heartbeat.prompt import (
     task_meta,
 )
 from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, Reason, SentPrompt
-from heartbeat.runners import Action, AgentRequest, Answer, Call, Decision, Failure, Resources, TurnLimits
+from heartbeat.runners import NO_CACHE, Action, AgentRequest, Answer, CachePlan, Call, Decision, Failure, Resources, TurnLimits
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.tool_loop import TurnUsage
 from heartbeat.spec import (
@@ -55,6 +56,7 @@ from heartbeat.spec import (
 from heartbeat.verdict import Suppression
 
 COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count
+LEAST_KEPT = 4096  # characters, about 1,024 tokens: a provider keeps no shorter part of a prompt, and most models need more
 MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
 CUT_BEFORE_TEXT = "the answer was cut at its token limit before it contained any text"
 NO_ANSWER_TEXT = "the model answered without any text"
@@ -69,7 +71,7 @@ class Given:
 
     `facts` are those of the prompt, without what the attempt itself reads. `blocked` has the reasons not to call the agent, each
     with its details. `meta` describes the run for the runner. `turns` is what a budget has reserved for all calls; `has_budget`:
-    further calls must fit into it.
+    further calls must fit into it. `cache` says which parts of the prompt a provider is asked to keep.
     """
 
     facts: PromptFacts
@@ -80,6 +82,7 @@ class Given:
     meta: Mapping[str, object] = field(default_factory=dict)
     turns: TurnLimits | None = None
     has_budget: bool = False
+    cache: CachePlan = NO_CACHE
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +207,24 @@ class _Attempt:
         conversation = PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
         return replace(self.given.turns, conversation=conversation) if self.given.turns else TurnLimits(conversation)
 
+    def with_cache(self, request: AgentRequest, prompt: Prompt) -> AgentRequest:
+        """The request with the part of its prompt that is the same in each run, and whether a provider keeps it.
+
+        A part after earlier messages is not the same in each run, because the oldest of them are dropped. If writing it could
+        cost more than a budget has reserved, it is not kept.
+        """
+        static = "" if request.messages else prompt.static_text
+        plan, reserved = self.given.cache, self.limit.reserved
+        rest = max_tokens(*self.texts(prompt)) - max_tokens(static)
+        fits = reserved is None or max_tokens(static) * plan.write_ratio + rest <= reserved
+        has_turns = isinstance(self.agent.runner, ModelRunner) and self.agent.runner.tools is not None and reserved is not None
+        is_kept = len(static) >= LEAST_KEPT and fits and not (has_turns and plan.write_ratio > 1)
+        return replace(request, static=static, cache=plan if is_kept else replace(plan, ttl=None))
+
     async def call(self, request: AgentRequest, prompt: Prompt, classify: Callable[[Answer], AttemptResult]) -> AttemptResult:
         """Call the agent and wait for its answer. The result has the calls with their usage, whether they succeeded or failed."""
         began = self.elapsed()
+        request = self.with_cache(request, prompt)
         answer = await runners.call_agent(request, self.agent.runner, self.resources)
         took = self.elapsed() - began
         earlier = sum(len(text) for _, text in request.messages)
@@ -219,7 +237,7 @@ class _Attempt:
             result = classify(answer)
         return replace(
             result,
-            prompt=SentPrompt(sizes, prompt.left_out),
+            prompt=SentPrompt(sizes, prompt.left_out, static_digest=_static_digest(request), cache=request.cache.ttl),
             model_used=answer.model_used,
             calls=_calls_of(self.agent.runner, request.model, answer, took),
             tool_calls=answer.tool_calls,
@@ -507,6 +525,13 @@ def _result_of_failure(answer: Answer) -> AttemptResult:
         truncated=answer.truncated,
         request_id=answer.request_id,
     )
+
+
+def _static_digest(request: AgentRequest) -> str:
+    """Stands for the model and the part of its prompt that is the same in each run; empty if a provider cannot keep that."""
+    if len(request.static) < LEAST_KEPT:
+        return ""
+    return sha256(f"{request.model}\n{request.static}".encode(errors="replace")).hexdigest()[:16]
 
 
 def _too_large(prompt: Prompt, error: str | None) -> AttemptResult:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from heartbeat.checklist import Progress, parse_checklist
@@ -158,11 +159,15 @@ class PromptFacts:
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """One part of a prompt. `left_out` has one line for each thing that is missing in the text."""
+    """One part of a prompt. `left_out` has one line for each thing that is missing in the text.
+
+    `is_static`: it is the same in each run, as long as nobody edits the config and the files.
+    """
 
     name: str
     text: str
     left_out: tuple[str, ...] = ()
+    is_static: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,11 @@ class Prompt:
     @cached_property
     def text(self) -> str:
         return "\n\n".join(part.text for part in self.parts) + "\n"
+
+    @property
+    def static_text(self) -> str:
+        """The beginning of the text that is the same in each run, so that a provider can keep it."""
+        return "\n\n".join(part.text for part in takewhile(lambda part: part.is_static, self.parts))
 
     @property
     def part_sizes(self) -> dict[str, int]:
@@ -198,7 +208,7 @@ def compose_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
         return Prompt(parts)
     limit = facts.limit or heartbeat.prompt_limit
     left = limit.tokens - limit.count(Prompt(parts).text, *facts.messages)
-    place = next(number for number, part in enumerate(parts) if part.name not in PARTS_BEFORE_WAKES)
+    place = next(number for number, part in enumerate(parts) if not part.is_static and part.name not in PARTS_BEFORE_WAKES)
     return Prompt((*parts[:place], _wakes_part(facts, limit, left), *parts[place:]))
 
 
@@ -244,8 +254,8 @@ def _problems_meta(facts: PromptFacts) -> list[dict[str, object]]:
 
 
 def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
-    """The prompt of a cron job that prompts an agent: the task, the time, the result of the precheck, and the agent's context
-    files.
+    """The prompt of a cron job that prompts an agent: the task, the agent's context files, the time, and the result of the
+    precheck.
 
     If the agent reports findings, it has the rules for them, and the open problems. Otherwise it has no rules about quiet
     answers: which answer means that there is nothing to report is part of the task.
@@ -255,16 +265,8 @@ def compose_task(task: str, agent: Agent, facts: PromptFacts) -> Prompt:
     open_problems = (_problems_part(facts, agent.zone),) if has_findings and facts.problems else ()
     found = (_precheck_part(facts.precheck),) if facts.precheck else ()
     given = _earlier_outputs(facts, agent.zone)
-    return Prompt(
-        (
-            PromptPart("task", text),
-            time_part(facts.now, agent.zone),
-            *open_problems,
-            *given,
-            *found,
-            *context_parts(facts.context),
-        )
-    )
+    static = PromptPart("task", text, is_static=True), *context_parts(facts.context)
+    return Prompt((*static, time_part(facts.now, agent.zone), *open_problems, *given, *found))
 
 
 def _earlier_outputs(facts: PromptFacts, zone: ZoneInfo) -> Iterator[PromptPart]:
@@ -315,7 +317,7 @@ def activity_meta(activity: AgentActivity | None) -> dict[str, object]:
 def context_parts(context: tuple[tuple[str, str | FileProblem], ...]) -> Iterator[PromptPart]:
     """The context files, each as delimited data."""
     for name, text in context:
-        yield _file_part(f"context:{name}", f"Context file {name}", name, text)
+        yield replace(_file_part(f"context:{name}", f"Context file {name}", name, text), is_static=True)
 
 
 def _file_part(part: str, title: str, name: str, text: str | FileProblem) -> PromptPart:
@@ -327,12 +329,14 @@ def _file_part(part: str, title: str, name: str, text: str | FileProblem) -> Pro
     )
 
 
-PARTS_BEFORE_WAKES = frozenset({"contract", "time", "last_beat", "failures", "activity", "problems"})
+PARTS_BEFORE_WAKES = frozenset({"time", "last_beat", "failures", "activity", "problems"})
 
 
 def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[PromptPart]:
     past = facts.past
-    yield PromptPart("contract", f"{(heartbeat.prompt or _TASK).strip()}\n{_RULES}\n{_answer_rules(heartbeat)}")
+    # What is the same in each run comes first, so that a provider can keep it: one different character ends what it can reuse.
+    yield PromptPart("contract", f"{(heartbeat.prompt or _TASK).strip()}\n{_RULES}\n{_answer_rules(heartbeat)}", is_static=True)
+    yield from context_parts(facts.context)
     yield time_part(facts.now, heartbeat.zone)
     since = past.last_beat and f"Time since the last run: {abbreviate_duration(facts.now - past.last_beat)}."
     yield PromptPart("last_beat", since or "This is the first run.")
@@ -344,7 +348,6 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
         yield _problems_part(facts, heartbeat.zone)
     if facts.precheck:
         yield _precheck_part(facts.precheck)
-    yield from context_parts(facts.context)
     for name, text in facts.memory:
         yield _file_part(f"memory:{name}", f"Memory file {name}", name, text)
     if facts.progress.open or facts.progress.done:

@@ -11,7 +11,7 @@ from heartbeat.checklist import Selection
 from heartbeat.checks import Skip
 from heartbeat.findings import ReminderWish, Report
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
-from heartbeat.runners import Call, Failure, ToolCall
+from heartbeat.runners import CacheTtl, Call, Failure, ToolCall
 from heartbeat.verdict import Suppression
 
 
@@ -51,11 +51,17 @@ UNSENT_CALL = Call(None, None, failure=Failure.EXIT, not_sent=True)  # for an at
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """What the agent was given: the size of each part of its prompt, what did not fit, and the items of its checklist."""
+    """What the agent was given: the size of each part of its prompt, what did not fit, and the items of its checklist.
+
+    `static_digest` stands for the model and the part of the prompt that is the same in each run, empty if a provider cannot keep
+    it. `cache` is how long the provider was asked to keep it.
+    """
 
     part_sizes: Mapping[str, int] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     selection: Selection | None = None
+    static_digest: str = ""
+    cache: CacheTtl | None = None
 
 
 NO_PROMPT = SentPrompt()

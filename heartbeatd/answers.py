@@ -1126,6 +1126,20 @@ class CacheSums(EntryPart):
     write: int
 
 
+class SavedCosts(EntryPart):
+    """What the period would have cost without the cache of providers and without checks, by its own figures.
+
+    `cache_usd` is what the cache saved; below 0: it cost more. `checked_runs` were skipped because a check found nothing to do,
+    and would have cost `checks_usd` at the mean cost of the runs of their agent or job. Those of agents without a known cost are
+    not counted. `cost_usd_without` is the cost with both added; null if no cost is known.
+    """
+
+    cache_usd: float
+    checked_runs: int
+    checks_usd: float
+    cost_usd_without: float | None
+
+
 class ExpensiveRun(EntryPart):
     id: int
     cost_usd: float
@@ -1262,6 +1276,7 @@ class Report(ResponseBody):
     since: Shared[Time]
     until: Shared[Time]
     totals: ReportTotals
+    saved: SavedCosts
     previous: Shared[PreviousPeriod]
     entries: Shared[list[EntryTotals]]
     models: list[ModelTotals]

@@ -51,6 +51,27 @@ class TurnLimits:
     output_price: float = 0.0
 
 
+CacheTtl = Literal["5m", "1h"]
+"""How long a provider keeps a part of a prompt, counted from its last use."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """Which parts of the prompt a provider is asked to keep.
+
+    `ttl` is for the part that is the same in each run; None: it is not kept. `write_ratio` is the price of writing it, as a
+    multiple of the price that a budget has reserved for input. `turns` is how many turns of a model with tools are expected: as
+    long as another one is, the conversation is kept for it.
+    """
+
+    ttl: CacheTtl | None = None
+    write_ratio: float = 1.0
+    turns: int = 1
+
+
+NO_CACHE = CachePlan()
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
     """One call of an agent.
@@ -61,6 +82,7 @@ class AgentRequest:
     of their answer themselves.
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
     without traces. `limits` are those of a model with tools, None for other runners. `effort` is None if the config sets none.
+    `static` is the beginning of the prompt that is the same in each run, and `cache` says whether a provider keeps it.
     """
 
     agent: str
@@ -74,16 +96,22 @@ class AgentRequest:
     traceparent: str | None = None
     limits: TurnLimits | None = None
     effort: Effort | None = None
+    static: str = ""
+    cache: CachePlan = NO_CACHE
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The token usage of a model call, by kind. `input` excludes the tokens that were read from or written to the cache."""
+    """The token usage of a model call, by kind. `input` excludes the tokens that were read from or written to the cache.
+
+    `cache_write_1h` is the part of `cache_write` that is kept for an hour, and costs more.
+    """
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    cache_write_1h: int = 0
 
     @property
     def total(self) -> int:
@@ -95,6 +123,7 @@ class Tokens:
             self.output + other.output,
             self.cache_read + other.cache_read,
             self.cache_write + other.cache_write,
+            self.cache_write_1h + other.cache_write_1h,
         )
 
     def by_kind(self) -> dict[str, int]:

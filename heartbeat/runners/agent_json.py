@@ -150,7 +150,9 @@ def parse_usage(usage: object, *, is_whole: bool = False) -> Tokens | None:
     details = usage.get("prompt_tokens_details")
     # These are also counted in the input, unlike those of `cache_read`.
     included = usage.get("cached_input_tokens") or (details.get("cached_tokens") if isinstance(details, Mapping) else None)
-    counts = {kind: token_count(number or 0) for kind, number in {**given, "included": included}.items()}
+    created = usage.get("cache_creation")
+    hour = created.get("ephemeral_1h_input_tokens") if isinstance(created, Mapping) else None
+    counts = {kind: token_count(number or 0) for kind, number in {**given, "included": included, "cache_write_1h": hour}.items()}
     known = {kind: number for kind, number in counts.items() if number is not None}
     if len(known) < len(counts):
         return None

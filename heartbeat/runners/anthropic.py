@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from heartbeat.runners import AgentRequest, Answer, Failure, HttpClient, HttpReply, OfferedTool
-from heartbeat.runners.agent_json import model_name, parse_usage, token_count
+from heartbeat.runners.agent_json import clean_text, model_name, parse_usage, token_count
 from heartbeat.runners.errors import CallError, error_from_reply, find_request_id, parse_json_object
 from heartbeat.runners.model_call import (
     Message,
@@ -72,7 +72,7 @@ async def _send_request(request: ModelRequest, http: HttpClient, *, max_tokens: 
     sdk = _load_sdk()
     body: dict[str, object] = {
         "model": run.model,
-        "messages": request.conversation,
+        "messages": _with_cache_marks(request) if max_tokens else request.conversation,
         "timeout": run.timeout.total_seconds(),
         "extra_headers": {"traceparent": run.traceparent} if run.traceparent else None,
         **_offer_tools(request.tools, request.choice),
@@ -89,6 +89,25 @@ async def _send_request(request: ModelRequest, http: HttpClient, *, max_tokens: 
     if reply.status != 200:
         raise error_from_reply(reply, redactor)
     return reply
+
+
+def _with_cache_marks(request: ModelRequest) -> list[Message]:
+    """The conversation with a mark at the end of each part that the provider is asked to keep, or to use if it still has it.
+
+    The tools come before the conversation, so they are kept with it. A part that is too short for the model is not kept, and
+    costs nothing more.
+    """
+    run, messages = request.run, list(request.conversation)
+    static, first = clean_text(run.static), messages[0]["content"]
+    if run.cache.ttl and static and isinstance(first, str) and first.startswith(static) and len(first) > len(static):
+        begin = {"type": "text", "text": static, "cache_control": {"type": "ephemeral", "ttl": run.cache.ttl}}
+        messages[0] = {**messages[0], "content": [begin, {"type": "text", "text": first[len(static) :]}]}
+    for number in request.kept:
+        content = messages[number]["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else [*content]  # type: ignore[misc]
+        blocks[-1] = {**blocks[-1], "cache_control": {"type": "ephemeral"}}
+        messages[number] = {**messages[number], "content": blocks}
+    return messages
 
 
 def _offer_tools(tools: Sequence[OfferedTool], choice: ToolChoice) -> dict[str, object]:

@@ -29,13 +29,17 @@ ToolChoice = str
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request to a model: a conversation, and tools that the model may, must or must not call."""
+    """One request to a model: a conversation, and tools that the model may, must or must not call.
+
+    `kept` are the numbers of messages at whose ends a conversation with tools is kept by the provider for the next turn.
+    """
 
     run: AgentRequest
     runner: ModelRunner
     conversation: Sequence[Message]
     tools: Sequence[OfferedTool] = ()
     choice: ToolChoice = "none"
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

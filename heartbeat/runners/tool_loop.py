@@ -69,7 +69,10 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class _Conversation:
-    """One attempt. `turns` and `calls` record what has happened. `changed` names a tool that may have changed something."""
+    """One attempt. `turns` and `calls` record what has happened. `changed` names a tool that may have changed something.
+
+    `kept` is the message up to which the provider was last asked to keep the conversation.
+    """
 
     api: ModelApi
     run: AgentRequest
@@ -82,6 +85,7 @@ class _Conversation:
     turns: list[Call] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     changed: str | None = None
+    kept: int | None = None
     usage: TurnUsage = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +148,8 @@ class _Conversation:
         size, began = self._input_tokens(), self._now()
         answer = Answer(failure=Failure.EXIT)
         try:
-            request = ModelRequest(run, self.runner, self.messages, self._offered(), last if is_last else other)
+            kept = self._keep_for_next_turn(is_last=is_last)
+            request = ModelRequest(run, self.runner, self.messages, self._offered(), last if is_last else other, kept)
             turn = await model_call.request_turn(self.api, request, self.resources.http)
             ignored = sum(self._offered_tool(use.name) is None for use in turn.uses)
             answer = replace(turn.answer, tools_ignored=ignored)
@@ -163,6 +168,15 @@ class _Conversation:
             self.usage.add(answer.tokens or most)
             span.set_result(answer)
         return turn
+
+    def _keep_for_next_turn(self, *, is_last: bool) -> frozenset[int]:
+        """The messages at whose ends the provider keeps the conversation: the one of the last turn, to read from it, and the
+        present end, as long as another turn is expected.
+        """
+        before = self.kept
+        if not is_last and len(self.turns) + 1 < self.run.cache.turns:
+            self.kept = len(self.messages) - 1
+        return frozenset(number for number in (before, self.kept) if number is not None)
 
     def _final_answer(self, turn: ModelTurn) -> Answer:
         if turn.answer.failure is not Failure.TOOL_USE:

@@ -10,11 +10,13 @@ from datetime import datetime
 
 from cron.job import After, Job
 from heartbeat.prompt import AgentActivity, EarlierOutput, Memory, Past
+from heartbeat.runners import NO_CACHE, CachePlan
+from heartbeat.spec import Agent, Heartbeat, ModelRunner
 from heartbeat.verdict import without_reasoning
 from scheduler.engine import budget_reservations, planning, recovery, settle, wake_starts
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
-from scheduler.model import entry_schedule
+from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
@@ -24,6 +26,7 @@ from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, breakers, clock_changes, entries, lane_holds, problems, runs, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.work.executor import Interrupted
+from scheduler.work.plan import HeartbeatEntry, JobEntry
 
 MAX_INPUT = 16 * 1024  # bytes of another job's output that a job gets, from its end
 LOST_RECORD = Interrupted("the database lost its last commits", was_stopped=False)
@@ -198,7 +201,8 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
     )
     previous = runs.last_output(tx.db, entry.name, ANSWERED) if isinstance(entry.spec, Job) and entry.spec.previous else None
     before = _shorten_output(tick, _input_of(tick, entry.after, taken))
-    return Facts(blocked, wakes=taken, past=past, memory=memory, input=before, previous=_shorten_output(tick, previous))
+    last, cache = _shorten_output(tick, previous), _cache_plan(tick, entry)
+    return Facts(blocked, wakes=taken, past=past, memory=memory, input=before, previous=last, cache=cache)
 
 
 def _input_of(tick: Tick, after: After | None, taken: tuple[Wake, ...]) -> EarlierOutput | None:
@@ -223,6 +227,25 @@ def _shorten_output(tick: Tick, output: EarlierOutput | None) -> EarlierOutput |
         return replace(output, text=text.decode())
     note = f"(the last {MAX_INPUT:,} of {len(text):,} bytes)\n"
     return replace(output, text=note + text[-MAX_INPUT:].decode(errors="ignore"))
+
+
+def _cache_plan(tick: Tick, entry: Entry) -> CachePlan:
+    """Which parts of the prompt the provider is asked to keep. Only the Messages API of Anthropic is asked."""
+    if isinstance(entry, HeartbeatEntry):
+        agent: Heartbeat | Agent = entry.spec
+        every = entry.spec.interval
+    elif isinstance(entry, JobEntry) and entry.agent is not None:
+        agent, every = entry.agent, entry.spec.every
+    else:
+        return NO_CACHE
+    if not isinstance(agent.runner, ModelRunner) or agent.runner.provider.kind != "anthropic":
+        return NO_CACHE
+    expected = None if agent.precheck else every  # with a precheck, most runs call no model
+    price = tick.plan.settings.prices.get(agent.model or "")
+    own = price and price.of_request(agent.prompt_limit.own, tick.now.date())
+    looks = runs.last_cache_looks(tick.tx.db, entry.key)
+    asked = runs.last_cache_looks(tick.tx.db, entry.key, asked=True) if looks else []
+    return prompt_cache.plan_cache(looks, asked, tick.now, expected, own)
 
 
 def _agent_activity(tx: Transaction, entry: Entry, entry_row: EntryRow) -> AgentActivity | None:

@@ -33,7 +33,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
-from scheduler.model.budget import Price, call_cost
+from scheduler.model.budget import Price, cache_saving, call_cost
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
@@ -591,7 +591,9 @@ def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, re
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
     by_model = [(call.model or call.model_used or "", call.tokens or Tokens(), usd) for call, usd in paid]
-    if not runs.add_usage(tx, claim, tokens, sum(costs) if len(costs) == len(paid) else None, by_model):
+    saved = sum(cache_saving(prices, call, tx.now.date()) for call in charged)
+    known = sum(costs) if len(costs) == len(paid) else None
+    if not runs.add_usage(tx, claim, tokens, known, by_model, result.prompt, saved):
         return False
     for call, usd in paid:
         tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))

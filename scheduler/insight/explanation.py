@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import get_args
 
-from heartbeat.words import abbreviate_duration, format_count, shorten, squeeze
+from heartbeat.words import abbreviate_duration, format_count, format_usd, shorten, squeeze
 from heartbeatd import answers
 from heartbeatd.answers import (
     CountedCause,
@@ -48,7 +48,7 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
 from scheduler.model.problem import DAEMON, PROVIDER, Problem
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.store import outbox, problems, rejected_wakes, run_history, runs, wakes
+from scheduler.store import cost_history, outbox, problems, rejected_wakes, run_history, runs, wakes
 
 SEARCH_SPANS = tuple(timedelta(days=number) for number in (0.1, 1, 8, 60, 800))  # how far around a time to look for a slot
 
@@ -56,6 +56,7 @@ MAX_FINDINGS_SHOWN = 5  # of the last answer
 MAX_KEY_SHOWN = 30  # characters of the key of a finding
 
 RECENT = timedelta(days=1)  # messages and rejected wakes
+RECENT_CACHE = timedelta(days=7)  # what the cache has saved
 RECENT_CHANGES = timedelta(days=7)
 MAX_CHANGES = 3  # changes of the config
 MAX_PROBLEMS = 10  # that are facts; `problems` has all of them
@@ -141,6 +142,7 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
             yield _fact("rejected", rejected.why, reason_texts.rejected_wakes_text(rejected, at, of_job=of_job))
     for remark in explained.entry.checklist_remarks() if explained.entry else ():
         yield _fact("checklist", "checklist", remark)
+    yield _cache_fact(explained)
     if told := outbox.count_recent_texts(db, *explained.key, explained.now):
         yield _fact("sent", "sent", f"{format_count(told, 'alert')} that would be a duplicate now")
     undelivered = False
@@ -166,6 +168,19 @@ def _fact(label: str, code: str, says: str, at: datetime | None = None, run: int
     if run is not None:
         fact.run = run
     return fact
+
+
+KEPT_TEXTS = {"5m": "kept by the provider for five minutes", "1h": "kept by the provider for an hour"}
+
+
+def _cache_fact(explained: ExplainedEntry) -> Fact:
+    """Whether the provider keeps the part of the prompt that is the same in each run, and what that has saved lately."""
+    used = cost_history.cache_use(explained.db, explained.key, explained.now - RECENT_CACHE)
+    if not used.prompts:
+        return _fact("cache", "none", "")
+    kept = KEPT_TEXTS.get(used.ttl or "", "not kept by the provider, because the next call usually comes too late to use it")
+    saved = f"; the cache saved {format_usd(used.saved_usd)} in 7 days" if used.saved_usd > 0 else ""
+    return _fact("cache", used.ttl or "none", f"the beginning of the prompt is {kept}{saved}")
 
 
 def _slot_fact(label: str, explained: ExplainedEntry, slot: SlotResult | None) -> Fact:

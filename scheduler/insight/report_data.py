@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd import answers
 from scheduler.model import local_days
-from scheduler.model.outcome import WOKEN, Kind, Suppression, Trigger
+from scheduler.model.outcome import WOKEN, Kind, Skip, Suppression, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store import boots, cost_history, run_history
 from scheduler.store.cost_history import CauseCost, ModelUsage, PromptPartSize, QuarterCount
@@ -85,6 +85,7 @@ def build_report(
         since=since,
         until=until,
         totals=_sum(answers.ReportTotals, tallies),
+        saved=_saved_costs(tallies),
         previous=_previous_period(db, since - (until - since), since, before, agents),
         entries=_entry_totals(tallies, before),
         models=_model_totals(dict(ran), usage),
@@ -98,6 +99,29 @@ def build_report(
         problems=_problem_totals(tallies, {name: each for name, each in effects.items() if agents is None or name in agents}),
         deliveries=[_channel_totals(channel, posts) for channel in sorted({post.channel for post in posts})],
         downs=_downtimes(db, since, until, running=running),
+    )
+
+
+CHECKS = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.CHECKLIST_EMPTY, Skip.NOTHING_DUE})
+"""The reasons of runs that were skipped because there was nothing to do."""
+
+
+def _saved_costs(tallies: list[RunCount]) -> answers.SavedCosts:
+    """What the cache of providers and the checks have saved, by the recorded costs."""
+    checked, by_checks = 0, 0.0
+    for _, rows in _grouped(tallies, lambda each: (each.kind, each.name)):
+        paid = [each for each in rows if each.runs and each.cost_usd is not None]
+        runs = sum(each.runs for each in paid)
+        if runs:
+            skipped = sum(each.skipped for each in rows if each.reason in CHECKS)
+            mean = sum((each.cost_usd or 0.0) + each.cache_saved for each in paid) / runs
+            checked, by_checks = checked + skipped, by_checks + skipped * mean
+    by_cache, cost = sum(each.cache_saved for each in tallies), sum_costs(each.cost_usd for each in tallies)
+    return answers.SavedCosts(
+        cache_usd=round(by_cache, 6),
+        checked_runs=checked,
+        checks_usd=round(by_checks, 6),
+        cost_usd_without=None if cost is None else round(cost + by_cache + by_checks, 6),
     )
 
 

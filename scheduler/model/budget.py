@@ -359,10 +359,26 @@ def call_cost(prices: Mapping[str, Price], call: Call, day: date) -> float | Non
         return None
     tokens = call.tokens
     price = listed.of_request(tokens.total - tokens.output, day)
+    hour = tokens.cache_write_1h
     parts = (
         tokens.input * price.input,
         tokens.output * price.output,
         tokens.cache_read * price.cache_read,
-        tokens.cache_write * price.cache_write,
+        (tokens.cache_write - hour) * price.cache_write,
+        hour * price.cache_write_1h,
     )
     return agent_json.parse_cost(sum(parts) / TOKENS_PER_PRICE)
+
+
+def cache_saving(prices: Mapping[str, Price], call: Call, day: date) -> float:
+    """What the cache of the provider has saved in a call, in USD; below 0: it cost more than plain input would have."""
+    listed, tokens = prices.get(call.model or ""), call.tokens
+    if listed is None or tokens is None:
+        return 0.0
+    price, hour = listed.of_request(tokens.total - tokens.output, day), tokens.cache_write_1h
+    parts = (
+        tokens.cache_read * (price.input - price.cache_read),
+        (tokens.cache_write - hour) * (price.input - price.cache_write),
+        hour * (price.input - price.cache_write_1h),
+    )
+    return sum(parts) / TOKENS_PER_PRICE

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import After, Job
 from heartbeat.prompt import NO_MEMORY, NO_PAST, EarlierOutput, Memory, Past
+from heartbeat.runners import NO_CACHE, CachePlan
 from heartbeat.spec import Agent, Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
@@ -88,6 +89,7 @@ class Facts:
     memory: Memory = NO_MEMORY
     input: EarlierOutput | None = None  # of the job that it follows
     previous: EarlierOutput | None = None  # its own last one, if it gets that
+    cache: CachePlan = NO_CACHE  # which parts of the prompt a provider is asked to keep
     traceparent: str | None = None  # the span of the scheduler to which it belongs on another machine (W3C Trace Context)
 
 

@@ -79,6 +79,25 @@ from run where state = 'closed' and finished_at >= ? and finished_at < ?
 """
 
 
+CACHE_USE = """
+select (select cache_ttl from run where kind = :kind and name = :name and static_digest is not null order by id desc limit 1)
+    as ttl,
+  sum(coalesce(cache_saved_usd, 0)) as saved, count(*) filter (where static_digest is not null) as prompts
+from run where kind = :kind and name = :name and started_at >= :since
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """How long a provider was asked to keep the part of the last prompt that is the same in each run (None: not at all), what its
+    cache has saved since a time, in USD, and how many prompts had such a part.
+    """
+
+    ttl: str | None
+    saved_usd: float
+    prompts: int
+
+
 @dataclass(frozen=True, slots=True)
 class TotalCost:
     """The runs of a period and their cost, with the words of `RunCount`."""
@@ -192,3 +211,9 @@ def first_record_at(db: sqlite3.Connection) -> datetime | None:
 def total_cost(db: sqlite3.Connection, since: datetime, until: datetime) -> TotalCost:
     """The number and the cost of the runs that ended in [since, until)."""
     return TotalCost(*db.execute(TODAY, (to_millis(since), to_millis(until))).fetchone())
+
+
+def cache_use(db: sqlite3.Connection, key: tuple[Kind, str], since: datetime) -> CacheUse:
+    """What an agent or a job had of the cache of its provider."""
+    row = db.execute(CACHE_USE, {"kind": key[0].value, "name": key[1], "since": to_millis(since)}).fetchone()
+    return CacheUse(row["ttl"], row["saved"] or 0.0, row["prompts"])

@@ -818,3 +818,12 @@ def m033_held_messages(db: Any) -> None:
     """Messages that were held for the hours of their recipient may be sent as one: `merged_into` is the last part of that one."""
     db.conn.execute("alter table outbox add column merged_into integer")
     db.conn.execute("create index outbox_merged on outbox (merged_into) where merged_into is not null")
+
+
+@migrations()
+def m034_prompt_cache(db: Any) -> None:
+    """The part of a prompt that is the same in each run, how long the provider was asked to keep it, and what that saved."""
+    db.conn.execute("alter table run add column static_digest text")
+    db.conn.execute("alter table run add column cache_ttl text")
+    db.conn.execute("alter table run add column cache_saved_usd real")
+    db.conn.execute("create index run_with_static_part on run (kind, name, id) where static_digest is not null")

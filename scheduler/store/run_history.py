@@ -327,7 +327,8 @@ select kind, name, outcome, reason, suppression, coalesce(model_requested, model
     as tokens_in,
   sum(coalesce(json_extract(tokens, '$.output'), 0)) as tokens_out,
   sum(coalesce(json_extract(tokens, '$.cache_read'), 0)) as cache_read,
-  sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, max(cost_usd) as dearest_usd
+  sum(coalesce(json_extract(tokens, '$.cache_write'), 0)) as cache_write, sum(coalesce(cache_saved_usd, 0)) as cache_saved,
+  max(cost_usd) as dearest_usd
 from run where state = 'closed' and finished_at >= :since and finished_at < :until
 group by kind, name, outcome, reason, suppression, coalesce(model_requested, model_used)
 ) as counted order by kind, name
@@ -374,6 +375,7 @@ class RunCount:
     tokens_out: int
     cache_read: int
     cache_write: int
+    cache_saved: float  # USD
     most_expensive_usd: float | None
     most_expensive_run: int | None  # None if nothing is known to have cost anything
 

@@ -14,12 +14,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from heartbeat.prompt import EarlierOutput
+from heartbeat.result import NO_PROMPT, SentPrompt
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
-from scheduler.model.entry import Claim, OpenRun
+from scheduler.model.entry import Claim, Key, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES, CacheLook
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
@@ -155,12 +157,18 @@ def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
 
 
 def add_usage(
-    tx: Transaction, claim: Claim, tokens: Tokens, usd: float | None, by_model: Sequence[tuple[str, Tokens, float | None]] = ()
+    tx: Transaction,
+    claim: Claim,
+    tokens: Tokens,
+    usd: float | None,
+    by_model: Sequence[tuple[str, Tokens, float | None]] = (),
+    prompt: SentPrompt = NO_PROMPT,
+    cache_saved: float = 0.0,
 ) -> bool:
     """Add the usage of calls to their run. False, and nothing written, if the run no longer belongs to the claim.
 
     A cost of None means unknown. From then on the cost of the whole run is unknown, because a partial sum would be wrong.
-    `by_model` has the same usage by call, each with its model (empty if it is not known).
+    `by_model` has the same usage by call, each with its model (empty if it is not known). `cache_saved` is in USD.
     """
     before = tx.db.execute(
         "select tokens, cost_usd, model_usage from run where id = ? and state = 'running' and owner = ? and fence = ?",
@@ -174,10 +182,35 @@ def add_usage(
         summed = _add_tokens(json.loads(before["tokens"]), tokens)
         cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
     tx.db.execute(
-        "update run set cost_usd = ?, tokens = ?, model_usage = ? where id = ?",
-        (cost, json.dumps(summed), json.dumps(_add_usage_by_model(before["model_usage"], by_model)), claim.run.id),
-    )
+        "update run set cost_usd = ?, tokens = ?, model_usage = ?, static_digest = ?, cache_ttl = ?,"
+        " cache_saved_usd = coalesce(cache_saved_usd, 0) + ? where id = ?",
+        (
+            cost, json.dumps(summed), json.dumps(_add_usage_by_model(before["model_usage"], by_model)),
+            prompt.static_digest or None, prompt.cache, cache_saved, claim.run.id,
+        ),
+    )  # fmt: skip
     return True
+
+
+LAST_LOOKS = """
+select started_at, static_digest, cache_ttl, tokens, model_usage from run
+where kind = ? and name = ? and static_digest is not null order by id desc limit ?
+"""
+LAST_ASKED = LAST_LOOKS.replace("order by", "and cache_ttl is not null order by")
+
+
+def last_cache_looks(db: sqlite3.Connection, key: Key, *, asked: bool = False) -> list[CacheLook]:
+    """What the last runs that sent a prompt with a part for the cache had of it, the latest first.
+
+    `asked`: the last of those in which the provider was asked to keep it.
+    """
+    found = []
+    for row in db.execute(LAST_ASKED if asked else LAST_LOOKS, (key[0].value, key[1], MISSES + 1 if asked else LOOKS_KEPT)):
+        tokens, usage = json.loads(row["tokens"]), json.loads(row["model_usage"])
+        calls = sum(each["calls"] for each in usage.values())
+        read, written = tokens["cache_read"], tokens["cache_write"]
+        found.append(CacheLook(from_millis(row["started_at"]), row["static_digest"], row["cache_ttl"], read, written, calls))
+    return found
 
 
 def _add_usage_by_model(before: str | None, by_model: Sequence[tuple[str, Tokens, float | None]]) -> dict[str, dict[str, Any]]:

@@ -108,6 +108,7 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
         },
         turns=TurnLimits(limit, most.usd, most.tokens, most.input_price, most.output_price) if most else None,
         has_budget=reserved is not None and bool(reserved.amount.nanos or reserved.amount.tokens),
+        cache=claim.facts.cache,
     )
 
 

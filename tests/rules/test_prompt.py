@@ -43,10 +43,19 @@ def part(prompt: Prompt, name: str) -> str:
 
 def test_the_parts_are_in_order_with_their_sizes() -> None:
     prompt = compose_prompt(FULL, OPS)
-    names = ["contract", "time", "last_beat", "failures", "wakes", "context:SOUL.md", "checklist"]
+    names = ["contract", "context:SOUL.md", "time", "last_beat", "failures", "wakes", "checklist"]
     assert list(prompt.part_sizes) == names
     assert all(size == len(part(prompt, name)) > 0 for name, size in prompt.part_sizes.items())
     assert prompt.text == "\n\n".join(part.text for part in prompt.parts) + "\n"
+
+
+def test_what_is_the_same_in_each_run_comes_first() -> None:
+    later = replace(FULL, now=NOW + timedelta(minutes=15), past=Past(), wakes=())
+    first, second = compose_prompt(FULL, OPS), compose_prompt(later, OPS)
+    assert first.static_text == second.static_text
+    assert part(first, "context:SOUL.md") in first.static_text
+    assert all(prompt.text.startswith(prompt.static_text) for prompt in (first, second))
+    assert "Local time" not in first.static_text
 
 
 def test_a_simple_prompt_has_no_parts_for_failures_wakes_or_context() -> None:
@@ -200,7 +209,7 @@ def test_precheck_memory_and_progress_come_between_the_wakes_and_the_checklist()
         progress=Progress(1, 0),
     )
     names = list(compose_prompt(facts, OPS).part_sizes)
-    assert names[4:] == ["wakes", "precheck", "context:SOUL.md", "memory:TODO.md", "progress", "checklist"]
+    assert names[5:] == ["wakes", "precheck", "memory:TODO.md", "progress", "checklist"]
 
 
 @pytest.mark.parametrize(

@@ -437,9 +437,9 @@ def test_parts_left_out_of_a_prompt_are_in_the_record_the_log_and_explain(
     world.write("ops/LARGE.md", "x" * 70_000)
     world.run(minutes=5)
     left_out = [
-        "the last 3616 of 20000 characters of the precheck's output",
         "SOUL.md is missing",
         "LARGE.md is too large",
+        "the last 3616 of 20000 characters of the precheck's output",
     ]
     assert world.records()[0]["left_out"] == left_out
     caplog.set_level("INFO")

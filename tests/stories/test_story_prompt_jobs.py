@@ -48,7 +48,8 @@ def test_a_job_sends_its_prompt_to_its_agent(make_world: MakeWorld) -> None:
     call = world.calls[-1]
     assert world.history("digest") == ["03-02 09:00 schedule ok"]
     assert (call.env["HEARTBEATD_AGENT"], world.records("digest")[0]["text"]) == ("ops", "All is quiet.\n")
-    assert call.stdin.startswith("Write the digest.\n\nLocal time: Monday 2026-03-02 10:00 (Europe/Berlin, UTC+0100).\n")
+    assert call.stdin.startswith("Write the digest.\n\nContext file SOUL.md:\n")
+    assert call.stdin.endswith("\n\nLocal time: Monday 2026-03-02 10:00 (Europe/Berlin, UTC+0100).\n")
     assert "You are brief." in call.stdin
     assert not [word for word in ("heartbeat", "HEARTBEAT_OK", "Checklist", "- look") if word in call.stdin]
 
