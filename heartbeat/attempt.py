@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,13 +39,28 @@ from heartbeat.prompt import (
     task_meta,
 )
 from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Outcome, Reason, SentPrompt
-from heartbeat.runners import NO_CACHE, Action, AgentRequest, Answer, CachePlan, Call, Decision, Failure, Resources, TurnLimits
+from heartbeat.runners import (
+    FALLBACK_FAILURES,
+    LONGEST_RETRY_AFTER,
+    NO_CACHE,
+    Action,
+    AgentRequest,
+    Answer,
+    CachePlan,
+    Call,
+    Decision,
+    Failure,
+    Resources,
+    Tokens,
+    TurnLimits,
+)
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.tool_loop import TurnUsage
 from heartbeat.spec import (
     Agent,
     CommandRunner,
     Decide,
+    Fallback,
     Heartbeat,
     ModelRunner,
     Postcheck,
@@ -54,9 +70,11 @@ from heartbeat.spec import (
     max_tokens,
 )
 from heartbeat.verdict import Suppression
+from heartbeat.words import squeeze
 
 COUNT_TIMEOUT = timedelta(seconds=5)  # for the request of a count
 LEAST_KEPT = 4096  # characters, about 1,024 tokens: a provider keeps no shorter part of a prompt, and most models need more
+MAX_WHY = 500  # characters of the reason why a fallback was called
 MIN_TIME_LEFT = timedelta(seconds=1)  # for the call of the agent, after what came before it
 CUT_BEFORE_TEXT = "the answer was cut at its token limit before it contained any text"
 NO_ANSWER_TEXT = "the model answered without any text"
@@ -70,8 +88,10 @@ class Given:
     """What is known before an attempt begins.
 
     `facts` are those of the prompt, without what the attempt itself reads. `blocked` has the reasons not to call the agent, each
-    with its details. `meta` describes the run for the runner. `turns` is what a budget has reserved for all calls; `has_budget`:
-    further calls must fit into it. `cache` says which parts of the prompt a provider is asked to keep.
+    with its details. `meta` describes the run for the runner. `turns` is what a budget has reserved for all calls, at the prices
+    of the agent itself and of each fallback; `has_budget`: further calls must fit into it. `unavailable` says of the agent and of
+    each fallback why it must not be called (None: it may be); empty: all may be.
+    `cache` says which parts of the prompt a provider is asked to keep.
     """
 
     facts: PromptFacts
@@ -80,20 +100,21 @@ class Given:
     slot: datetime | None = None
     memory: Memory = NO_MEMORY
     meta: Mapping[str, object] = field(default_factory=dict)
-    turns: TurnLimits | None = None
+    turns: tuple[TurnLimits | None, ...] = ()
     has_budget: bool = False
+    unavailable: tuple[str | None, ...] = ()
     cache: CachePlan = NO_CACHE
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A prompt for an agent outside its heartbeat. `name` is that of the job, `classify` makes a result of an answer."""
+    """A prompt for an agent outside its heartbeat. `name` is that of the job, `classify` makes a result of a runner's answer."""
 
     name: str
     text: str
     agent: Agent
     timeout: timedelta
-    classify: Callable[[Answer], AttemptResult]
+    classify: Callable[[Answer, Runner], AttemptResult]
     postcheck: Postcheck | None = None
 
 
@@ -105,7 +126,8 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     3. Compose the prompt, and check its length.
     4. Let a model decide whether there is anything to do, if the heartbeat asks for that.
     5. Call the agent and classify its answer. If the answer is incomplete, ask again.
-    6. Check whether the work was done, if the heartbeat or the task has a postcheck.
+    6. If its provider fails, repeat steps 3 and 5 with each fallback, until one answers.
+    7. Check whether the work was done, if the heartbeat or the task has a postcheck.
     """
     kind, agent = (_TaskAttempt, work.agent) if isinstance(work, Task) else (_HeartbeatAttempt, work)
     result = await kind(work, given, resources, elapsed).run()  # type: ignore[arg-type]  # each kind gets its own work
@@ -136,9 +158,14 @@ class _Attempt:
         resources: Resources,
         elapsed: Elapsed,
     ) -> None:
-        self.agent = agent
+        self.agent = agent  # the agent itself, or with a fallback in place of its runner
+        self.fallback: str | None = None  # the name of this fallback
+        self.has_further = False  # whether another fallback may be called after it
         self.timeout = work.timeout - work.postcheck.timeout if work.postcheck else work.timeout
+        self.ends_at = self.timeout  # when its call must end, since the beginning of the attempt
         self.given = given
+        self.turns = given.turns[0] if given.turns else None  # what its calls may use
+        self.spent = Spent()  # what calls before a fallback have used of that
         self.resources = resources
         self.elapsed = elapsed
         self.limit = given.facts.limit or agent.prompt_limit
@@ -149,13 +176,12 @@ class _Attempt:
         The output of the precheck counts as changed if the agent must be called because of `max_age`. `has_workspace`: the folder
         in which programs run exists. Otherwise it is created. If that fails, the start of the program fails with a better error.
         """
-        check, runner = self.agent.precheck, self.agent.runner
-        uses_tools = isinstance(runner, ModelRunner) and runner.tools is not None
-        if not has_workspace and (check or uses_tools or isinstance(runner, CommandRunner | PythonRunner)):
+        check = self.agent.precheck
+        if not has_workspace and (check or any(_runs_in_workspace(runner) for runner, _ in self.agent.called)):
             with suppress(OSError):
                 await runners.offload(self.resources, partial(self.agent.workspace.mkdir, parents=True, exist_ok=True))
         if check is None:
-            return await self.compose_and_call(None)
+            return await self.call_alternatives(None)
         now, looked_at = self.given.facts.now, self.given.memory.looked_at
         is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
         last = None if is_old else self.given.memory.last_precheck
@@ -165,15 +191,70 @@ class _Attempt:
         obstacle = precheck_obstacle(check, checked, woken=self.given.woken)
         if obstacle is not None:
             return AttemptResult(Outcome.SKIPPED, obstacle, error=checked.error or None, precheck=checked)
-        return replace(await self.compose_and_call(checked), precheck=checked)
+        return replace(await self.call_alternatives(checked), precheck=checked)
+
+    async def call_alternatives(self, checked: PrecheckResult | None) -> AttemptResult:
+        """Call the agent itself, and then its fallbacks in order, as long as a call fails for a reason of its provider.
+
+        All of them share the time and the reservation of the attempt.
+        """
+        own = self.agent
+        if not own.fallbacks:
+            return await self.compose_and_call(checked)
+        unavailable = self.given.unavailable or (None,) * (1 + len(own.fallbacks))
+        possible = [number for number, why in enumerate(unavailable) if why is None]
+        failed: list[AttemptResult] = []
+        for number in possible:
+            self.begin_alternative(own, number, failed, is_last=number == possible[-1])
+            result = await self.compose_and_call(checked)
+            if failed and result.outcome is Outcome.SKIPPED:
+                failed[-1] = replace(failed[-1], error=f"{failed[-1].error}; fallback {self.fallback}: {result.error}")
+                break
+            if self.fallback is not None:
+                why = unavailable[0] or (failed[0].error if failed else "") or ""
+                result = replace(result, fallback=self.fallback, fallback_why=squeeze(why, MAX_WHY))
+            failed.append(result)
+            if not self.may_fall_back(result):
+                break
+        return _join_results(failed)
+
+    def begin_alternative(self, own: Heartbeat | Agent, number: int, failed: Sequence[AttemptResult], *, is_last: bool) -> None:
+        """Let the agent itself (number 0), or a fallback, be called next.
+
+        It may take half of the time that is left, the last one all of it, and what failed calls have left of the reservation.
+        """
+        for call in failed[-1].calls if failed else ():
+            used = call.tokens or (None if call.is_free else call.most)
+            if used is not None and self.turns is not None:
+                self.spent = Spent(self.spent.usd + self.turns.cost_of(used), self.spent.tokens + used.total)
+        if number:
+            self.fallback = own.fallbacks[number - 1].name
+            self.agent = _with_fallback(own, own.fallbacks[number - 1])
+        turns = self.given.turns[number] if self.given.turns else None
+        self.turns = turns.without(self.spent.usd, self.spent.tokens) if turns else None
+        begins = self.elapsed() if failed else timedelta()
+        self.ends_at = self.timeout if is_last else begins + (self.timeout - begins) / 2
+        self.has_further = not is_last
+
+    def may_fall_back(self, result: AttemptResult) -> bool:
+        """Whether a fallback may be called after this result: there is time, and the failure has changed nothing."""
+        runner = self.agent.runner
+        if isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things and result.tool_calls:
+            return False
+        has_time = self.timeout - self.elapsed() >= MIN_TIME_LEFT
+        return has_time and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES and not is_being_cancelled()
+
+    def call_time(self, checked: PrecheckResult | None) -> timedelta:
+        """The time for the first call. Without anything before it, it is all that it may have."""
+        return self.time_left() if checked or self.fallback else self.ends_at
 
     async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
         """Compose the prompt, with the result of the precheck, and call the agent."""
         raise NotImplementedError
 
     def time_left(self) -> timedelta:
-        """The time for the next call. Without anything before it, it is all of the attempt's."""
-        return max(self.timeout - self.elapsed(), MIN_TIME_LEFT)
+        """The time for the next call."""
+        return max(self.ends_at - self.elapsed(), MIN_TIME_LEFT)
 
     def texts(self, prompt: Prompt) -> tuple[str, ...]:
         """The prompt, and the messages before it."""
@@ -185,7 +266,11 @@ class _Attempt:
         A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length. 5 % are
         added, because the provider calls it an estimate.
         """
-        tokens = self.limit.count(*self.texts(prompt))
+        runner, tokens = self.agent.runner, self.limit.count(*self.texts(prompt))
+        if self.fallback and self.given.has_budget and self.turns and isinstance(runner, ModelRunner):
+            usage = TurnUsage(self.turns, runner.max_output_tokens)
+            if not usage.fits(max_tokens(*self.texts(prompt))):
+                return f"not called, because the failed calls have left too little of its budget ({usage.describe_limit()})"
         if tokens <= self.limit.tokens:
             return None
         quick = replace(request, timeout=min(request.timeout, COUNT_TIMEOUT))
@@ -205,7 +290,7 @@ class _Attempt:
             return None
         # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
         conversation = PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
-        return replace(self.given.turns, conversation=conversation) if self.given.turns else TurnLimits(conversation)
+        return replace(self.turns, conversation=conversation) if self.turns else TurnLimits(conversation)
 
     def with_cache(self, request: AgentRequest, prompt: Prompt) -> AgentRequest:
         """The request with the part of its prompt that is the same in each run, and whether a provider keeps it.
@@ -214,7 +299,8 @@ class _Attempt:
         cost more than a budget has reserved, it is not kept.
         """
         static = "" if request.messages else prompt.static_text
-        plan, reserved = self.given.cache, self.limit.reserved
+        # The plan is made for the agent's own model.
+        plan, reserved = NO_CACHE if self.fallback else self.given.cache, self.limit.reserved
         rest = max_tokens(*self.texts(prompt)) - max_tokens(static)
         fits = reserved is None or max_tokens(static) * plan.write_ratio + rest <= reserved
         has_turns = isinstance(self.agent.runner, ModelRunner) and self.agent.runner.tools is not None and reserved is not None
@@ -239,7 +325,7 @@ class _Attempt:
             result,
             prompt=SentPrompt(sizes, prompt.left_out, static_digest=_static_digest(request), cache=request.cache.ttl),
             model_used=answer.model_used,
-            calls=_calls_of(self.agent.runner, request.model, answer, took),
+            calls=self.with_maximum(_calls_of(self.agent.runner, request.model, answer, took), request, prompt),
             tool_calls=answer.tool_calls,
             log=answer.log,
             request_id=answer.request_id,
@@ -279,11 +365,11 @@ class _Attempt:
 
     def may_ask(self, question: Prompt, calls: Sequence[Call]) -> bool:
         """Whether the time of the attempt, and its reservation in the budget or the limit of its prompt, allow another call."""
-        if self.timeout - self.elapsed() < MIN_TIME_LEFT:
+        if self.ends_at - self.elapsed() < MIN_TIME_LEFT:
             return False
         if not self.given.has_budget:
             return self.limit.count(*self.texts(question)) <= self.limit.tokens
-        limits, runner = self.given.turns, self.agent.runner
+        limits, runner = self.turns, self.agent.runner
         if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
             return False
         usage = TurnUsage(limits, runner.max_output_tokens)
@@ -292,6 +378,16 @@ class _Attempt:
                 return False
             usage.add(call.tokens)
         return usage.fits(max_tokens(*self.texts(question)))
+
+    def with_maximum(self, calls: tuple[Call, ...], request: AgentRequest, prompt: Prompt) -> tuple[Call, ...]:
+        """The calls, each with the most that it can have used, if a fallback may be called in the same reservation."""
+        runner = self.agent.runner
+        if not self.has_further or not isinstance(runner, ModelRunner):
+            return calls
+        kept = max_tokens(request.static) * (request.cache.write_ratio - 1) if request.cache.ttl else 0
+        size = max_tokens(*self.texts(prompt)) + ceil(max(kept, 0))
+        most = Tokens(input=size, output=runner.max_output_tokens)
+        return tuple(call if call.most or call.is_free else replace(call, most=most) for call in calls)
 
 
 class _TaskAttempt(_Attempt):
@@ -308,7 +404,8 @@ class _TaskAttempt(_Attempt):
         return await self.check_and_call()
 
     async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
-        agent, facts, name = self.task.agent, self.given.facts, self.task.name
+        agent, facts, name = self.agent, self.given.facts, self.task.name
+        assert isinstance(agent, Agent)
         files = (
             await runners.offload(self.resources, partial(_read_files, agent.workspace, agent.context)) if agent.context else ()
         )
@@ -318,22 +415,23 @@ class _TaskAttempt(_Attempt):
         def meta() -> dict[str, object]:
             return {**task_meta(name, agent, facts), **self.given.meta}
 
-        time_left = self.time_left() if checked else self.timeout
         request = AgentRequest(
             agent.name,
             prompt.text,
             agent.model,
             agent.workspace,
-            time_left,
+            self.call_time(checked),
             meta,
             form="findings" if agent.answer == "structured" else "text",
             limits=self.turn_limits(),
             effort=agent.effort,
+            fallback=self.fallback,
+            ends_itself=self.has_further,
         )
         size = await self.why_too_large(request, prompt)
         if size is not None:
             return _too_large(prompt, size)
-        return await self.call_and_ask_again(facts, prompt, request, self.task.classify)
+        return await self.call_and_ask_again(facts, prompt, request, lambda answer: self.task.classify(answer, agent.runner))
 
 
 class _HeartbeatAttempt(_Attempt):
@@ -343,7 +441,12 @@ class _HeartbeatAttempt(_Attempt):
 
     def __init__(self, spec: Heartbeat, given: Given, resources: Resources, elapsed: Elapsed) -> None:
         super().__init__(spec, spec, given, resources, elapsed)
-        self.spec = spec
+
+    @property
+    def spec(self) -> Heartbeat:
+        """Its settings, with a fallback in place of the runner while that is called."""
+        assert isinstance(self.agent, Heartbeat)
+        return self.agent
 
     async def run(self) -> AttemptResult:
         spec = self.spec
@@ -373,7 +476,7 @@ class _HeartbeatAttempt(_Attempt):
         size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt, may_count=spec.decide is None)
         if size is not None:
             return _too_large(prompt, size)
-        time_left = self.time_left() if spec.precheck else self.timeout
+        time_left = self.call_time(checked)
         if spec.decide is None:
             result = await self.call_heartbeat(facts, prompt, time_left)
         else:
@@ -443,6 +546,8 @@ class _HeartbeatAttempt(_Attempt):
             form="findings" if spec.answer == "structured" else "text",
             limits=self.turn_limits(),
             effort=spec.effort,
+            fallback=self.fallback,
+            ends_itself=self.has_further,
         )
 
 
@@ -512,6 +617,52 @@ def result_without_text(runner: Runner, answer: Answer, content: str) -> Attempt
     if isinstance(runner, ModelRunner):
         return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=answer.text, error=NO_ANSWER_TEXT, transient=True)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What calls have used at most."""
+
+    usd: float = 0.0
+    tokens: int = 0
+
+
+def is_being_cancelled() -> bool:
+    """Whether the present task is to end. A call that was interrupted by that returns a failure, after which none may follow."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a program that has its own main loop calls the library
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _runs_in_workspace(runner: Runner) -> bool:
+    """Whether the runner, or a server of its tools, may be a program."""
+    return isinstance(runner, CommandRunner | PythonRunner) or (isinstance(runner, ModelRunner) and runner.tools is not None)
+
+
+def _with_fallback(own: Heartbeat | Agent, fallback: Fallback) -> Heartbeat | Agent:
+    """The agent with a fallback in place of its runner and model. No decision is made before it."""
+    chosen: dict[str, Any] = {"runner": fallback.runner, "model": fallback.model, "effort": fallback.effort, "fallbacks": ()}
+    if not isinstance(fallback.runner, ModelRunner):
+        chosen["ask_again"] = 0  # a program would give the same answer again
+    return replace(own, **chosen) if isinstance(own, Agent) else replace(own, **chosen, decide=None)
+
+
+def _join_results(results: Sequence[AttemptResult]) -> AttemptResult:
+    """The last result, with the calls of all. If all have failed, the error names each, and a retry follows if one may help."""
+    last = replace(
+        results[-1],
+        calls=tuple(call for result in results for call in result.calls),
+        tool_calls=tuple(call for result in results for call in result.tool_calls),
+    )
+    if len(results) == 1 or last.outcome not in FAILURES:
+        return last
+    texts = (f"fallback {each.fallback}: {each.error}" if each.fallback else each.error or "" for each in results)
+    waits = [each.retry_after or timedelta() for each in results if each.transient]
+    short = [wait for wait in waits if wait <= LONGEST_RETRY_AFTER]
+    wait = max(short or waits, default=timedelta()) or None
+    return replace(last, error="; ".join(texts), transient=bool(waits), retry_after=wait)
 
 
 def _result_of_failure(answer: Answer) -> AttemptResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, R
 from heartbeat.runners.agent_json import parse_answer
 from heartbeat.runners.errors import CallError, redacted_line
 from heartbeat.runners.redaction import NO_SECRETS
-from heartbeat.spec import Decide, DedupNormalize, Heartbeat, HttpRunner, ModelRunner, OkMatch, OnMissing, Provider
+from heartbeat.spec import Decide, DedupNormalize, Fallback, Heartbeat, HttpRunner, ModelRunner, OkMatch, OnMissing, Provider
 from heartbeat.verdict import Suppression
 
 AgentReturn = str | Mapping[str, object] | None
@@ -32,6 +32,7 @@ AgentReturn = str | Mapping[str, object] | None
 DecideReturn = Decision | Mapping[str, object]
 
 _NO_TIME = timedelta(0)
+_NO_LIMIT = timedelta(days=1)  # the functions of the caller end by themselves
 _NO_RESOURCE = cast("Any", None)  # nothing is used but the caller's functions
 # In place of a runner and of a decision by a model. Neither is called.
 _THE_CALLER = HttpRunner("", {})
@@ -45,6 +46,7 @@ class Spec:
     ask: Callable[[str], AgentReturn] | None = None  # your agent: it gets the prompt
     decide: Callable[[str], DecideReturn] | None = None  # called first: {"action": "skip" or "run", "tasks": text}
     on_execute: Callable[[str], AgentReturn] | None = None  # gets the tasks that were decided on, in place of `ask`
+    fallbacks: Sequence[Callable[[str], AgentReturn]] = ()  # get the prompt in this order, if your agent fails
     on_notify: Callable[[str], object] | None = None  # gets the text to deliver
     checklist: str | Path  # the text itself, or a file
     active_hours: str | Hours = "always"  # "HH:MM-HH:MM" in `timezone`, or an object for days and several windows
@@ -83,8 +85,8 @@ class Beat:
     `text` is the text to deliver, empty for nothing, and `answer` the agent's whole answer. `asked_at` is when the agent was
     last called, `failures` is the number of failures in a row. `told` has the digests of the delivered texts and when each was
     first delivered. `checked` has the checklist items with an `every` and when each was last checked. `truncated`: the answer was
-    cut at a token limit, which the last line of `text` says too. `findings` are those of the answer, and `problems` those of
-    this and earlier answers that still hold.
+    cut at a token limit, which the last line of `text` says too. `fallback` is the number of the fallback that was called last,
+    from 1 on; 0: none was. `findings` are those of the answer, and `problems` those of this and earlier answers that still hold.
     """
 
     at: datetime
@@ -101,6 +103,7 @@ class Beat:
     truncated: bool = False
     findings: tuple[Finding, ...] = ()
     problems: tuple[KnownProblem, ...] = ()
+    fallback: int = 0
 
 
 def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str | None = None, **former: object) -> Beat:
@@ -147,6 +150,8 @@ class _CallersAgent:
 
     def call_agent(self, request: AgentRequest) -> Answer:
         try:
+            if request.fallback is not None:
+                return _to_answer(_call_function(self._spec.fallbacks[int(request.fallback) - 1], request.prompt))
             if request.form == "decision":
                 return self._request_decision(request.prompt)
             if self._tasks is not None and self._spec.on_execute is not None:
@@ -212,6 +217,7 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
     if result.outcome is Outcome.SKIPPED:
         return replace(run, outcome="skipped", reason=cast("Skip", result.reason), error=result.error or "")
     run = replace(run, asked_at=now, failures=0, answer=result.text or "", truncated=result.truncated)
+    run = replace(run, fallback=int(result.fallback or 0))
     if result.outcome not in (Outcome.OK, Outcome.ALERT):
         failed = replace(run, outcome="failed", reason=cast("Failure", result.reason), error=result.error or "")
         return replace(failed, failures=before.failures + 1)
@@ -299,6 +305,7 @@ def _heartbeat_of(spec: Spec) -> Heartbeat:
         runner=_THE_CALLER,
         model=None,
         decide=_THE_CALLER_DECIDES if spec.decide else None,
+        fallbacks=tuple(Fallback(str(number + 1), _THE_CALLER, None) for number in range(len(spec.fallbacks))),
         prompt=spec.prompt,
         checklist=checklist.name if isinstance(checklist, Path) else f"{checklist}\n",
         on_missing=spec.on_missing,
@@ -311,5 +318,5 @@ def _heartbeat_of(spec: Spec) -> Heartbeat:
         dedup_window=spec.dedup_window,
         dedup_normalize=spec.dedup_normalize,
         retries=0,
-        timeout=_NO_TIME,
+        timeout=_NO_LIMIT,
     )

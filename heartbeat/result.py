@@ -91,6 +91,8 @@ class AttemptResult:
     report: Report | None = None  # the findings of the answer, None if it has none
     reminders: tuple[ReminderWish, ...] = ()  # that the agent asks for
     findings: tuple[Mapping[str, object], ...] = ()  # what happened to each when the run was closed
+    fallback: str | None = None  # the name of the fallback that was called last, None: only the agent itself was
+    fallback_why: str | None = None  # why the agent itself was not, or in vain
 
     def as_failure(self, reason: Reason, error: str, *, transient: bool) -> AttemptResult:
         """The result of a run that has an answer, and has failed nevertheless. What the agent has found is still delivered."""

@@ -161,6 +161,19 @@ class PythonRunner:
 
 Runner = CommandRunner | ModelRunner | HttpRunner | PythonRunner
 
+Called = tuple[Runner, str | None]
+"""What a run calls, and its model; None: it chooses the model itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What is called in place of an agent's own runner and model if that fails. Records and messages have its `name`."""
+
+    name: str
+    runner: Runner
+    model: str | None
+    effort: Effort | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Decide:
@@ -225,6 +238,7 @@ class _Calls:
     runner: Runner
     model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
     effort: Effort | None = None  # how much a model may think; None: the model's own default
+    fallbacks: tuple[Fallback, ...] = ()  # called in this order if the provider fails
     retries: int
     timeout: timedelta
     async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
@@ -236,10 +250,16 @@ class _Calls:
     decide: Decide | None = None
 
     @property
-    def called(self) -> tuple[tuple[Runner, str | None], ...]:
-        """What a run calls, each with its model: the runner that decides, if there is one, and then the agent's."""
+    def called(self) -> tuple[Called, ...]:
+        """What a run calls: the runner that decides, if there is one, the agent's, and its fallbacks."""
+        return tuple(each for calls in self.alternatives for each in calls)
+
+    @property
+    def alternatives(self) -> tuple[tuple[Called, ...], ...]:
+        """What a run calls without a fallback, and with each of them. A fallback is called without a decision."""
         agent = (self.runner, self.model)
-        return ((self.decide.runner, self.decide.model), agent) if self.decide else (agent,)
+        own = ((self.decide.runner, self.decide.model), agent) if self.decide else (agent,)
+        return (own, *(((each.runner, each.model),) for each in self.fallbacks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,6 +352,7 @@ class Agent:
     precheck: Precheck | None = None
     queue: str | None = None  # of the workers that execute its runs; None: the default one
     effort: Effort | None = None
+    fallbacks: tuple[Fallback, ...] = ()
     answer: AnswerForm = "text"
     ask_again: int = 0
     strip_reasoning: bool = True
@@ -343,6 +364,11 @@ class Agent:
     show_resolved: ClassVar[bool] = True
 
     @property
-    def called(self) -> tuple[tuple[Runner, str | None], ...]:
-        """What a run calls, with its model."""
-        return ((self.runner, self.model),)
+    def called(self) -> tuple[Called, ...]:
+        """What a run calls: the agent's runner, and its fallbacks."""
+        return tuple(each for calls in self.alternatives for each in calls)
+
+    @property
+    def alternatives(self) -> tuple[tuple[Called, ...], ...]:
+        """What a run calls without a fallback, and with each of them."""
+        return (((self.runner, self.model),), *(((each.runner, each.model),) for each in self.fallbacks))

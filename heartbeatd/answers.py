@@ -573,6 +573,8 @@ class RunRecord(EntryName):
     finished_at: Time | None
     model_requested: str | None
     model_used: str | None
+    fallback: str | None
+    fallback_why: str | None
     request_id: str | None
     tokens: TokenCounts
     cost_usd: float | None
@@ -758,7 +760,7 @@ class CountedCause(EntryPart):
 class QuietReason(EntryPart):
     """Why an entry is quiet although it runs. `count` is the number of problems or runs."""
 
-    code: Literal["muted", "awaits_results", "acknowledged", "known"]
+    code: Literal["muted", "awaits_results", "fallback", "acknowledged", "known"]
     says: str
     count: int
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from heartbeat.findings import ReminderWish, Report
 from heartbeat.spec import Effort, ModelRunner, PromptLimit, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
+LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
 
 
 class Failure(StrEnum):
@@ -36,6 +37,20 @@ class Failure(StrEnum):
     EXIT = "exit"
 
 
+# Classes of failures of a provider: another request to it would most likely fail in the same way.
+PROVIDER_FAILURES = frozenset({
+    Failure.RATE, Failure.OVERLOADED, Failure.SERVER, Failure.CONNECT, Failure.DNS, Failure.TLS, Failure.TIMEOUT,
+})  # fmt: skip
+
+# After one of these failures, a fallback is called. A program fails with `exit`.
+FALLBACK_FAILURES = PROVIDER_FAILURES | {Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.EXIT}
+
+# A provider that answers with one of these failures has not processed the request, and does not charge for it.
+UNCHARGED_FAILURES = frozenset({
+    Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.BAD_REQUEST, Failure.TOO_LARGE, Failure.RATE, Failure.OVERLOADED,
+})  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
     """What the requests to a model in one attempt with tools may use.
@@ -49,6 +64,15 @@ class TurnLimits:
     tokens: int | None = None
     input_price: float = 0.0
     output_price: float = 0.0
+
+    def cost_of(self, used: Tokens) -> float:
+        """The most that these tokens cost, in USD."""
+        return ((used.total - used.output) * self.input_price + used.output * self.output_price) / 1_000_000
+
+    def without(self, usd: float, tokens: int) -> TurnLimits:
+        """The limits that are left after so much usage."""
+        left_usd = None if self.usd is None else self.usd - usd
+        return replace(self, usd=left_usd, tokens=None if self.tokens is None else self.tokens - tokens)
 
 
 CacheTtl = Literal["5m", "1h"]
@@ -83,6 +107,8 @@ class AgentRequest:
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
     without traces. `limits` are those of a model with tools, None for other runners. `effort` is None if the config sets none.
     `static` is the beginning of the prompt that is the same in each run, and `cache` says whether a provider keeps it.
+    `fallback` is the name of the fallback that is called, None for the agent itself. `ends_itself`: a program must be ended after
+    `timeout`, because another call may follow. Otherwise the attempt ends then.
     """
 
     agent: str
@@ -98,6 +124,8 @@ class AgentRequest:
     effort: Effort | None = None
     static: str = ""
     cache: CachePlan = NO_CACHE
+    fallback: str | None = None
+    ends_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +205,8 @@ class Call:
 
     `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
     `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
-    request to the complete answer, None if it was not measured. `most` is the most that a turn with tools can have used.
+    request to the complete answer, None if it was not measured. `most` is the most that a turn with tools, or a call before that
+    of a fallback, can have used. `error` is the text of the failure.
     """
 
     provider: str | None
@@ -192,6 +221,12 @@ class Call:
     status: int | None = None
     took: timedelta | None = None
     most: Tokens | None = None
+    error: str = ""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it cannot have cost anything, although it reported no usage."""
+        return self.not_sent or self.failure in UNCHARGED_FAILURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +279,7 @@ class Answer:
             self.status,
             took,
             most,
+            self.error if self.failure is not None else "",
         )
 
 

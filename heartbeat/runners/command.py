@@ -48,7 +48,8 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     """
     env = {**runner.env, **_agent_variables(run)}
     stdin = run.prompt.encode(errors="replace")
-    ended = await start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True)
+    own_end = run.timeout if run.ends_itself else None
+    ended = await start(runner.argv, stdin=stdin, env=env, cwd=run.workspace, keep=MAX_OUTPUT, keep_tail=True, timeout=own_end)
     redactor, text = redactor_for_env(runner.env), _output_text(ended)
     report = parse_report(text, redactor)
     error = error_of_process(ended, run.timeout, redactor, with_output=report is None)

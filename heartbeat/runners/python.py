@@ -48,7 +48,8 @@ async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProces
 async def _run_child(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> ProcessResult:
     # -P keeps the script's folder off the path, because it has an http.py that would hide the standard library's.
     argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
-    return await start(argv, stdin=json.dumps(_request_data(run)).encode(), env={"PYTHONUTF8": "1"}, cwd=run.workspace)
+    stdin, own_end = json.dumps(_request_data(run)).encode(), run.timeout if run.ends_itself else None
+    return await start(argv, stdin=stdin, env={"PYTHONUTF8": "1"}, cwd=run.workspace, timeout=own_end)
 
 
 def _request_data(run: AgentRequest) -> dict[str, object]:

@@ -280,7 +280,7 @@ class TurnUsage:
     def add(self, used: Tokens) -> None:
         """Count a request that has used these tokens."""
         self._tokens += used.total
-        self._usd += self._cost(used.total - used.output, used.output)
+        self._usd += self._limits.cost_of(used)
 
     def maximum(self, size: int) -> Tokens:
         """The most that a request of this size can use."""

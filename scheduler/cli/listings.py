@@ -126,6 +126,7 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("took", format_elapsed(run.started_at, run.finished_at) if run.started_at and run.finished_at else ""),
         ("worker", run.worker or ""),
         ("model", _format_model(run)),
+        ("fallback", f"{run.fallback}: {run.fallback_why}" if run.fallback else ""),
         ("request", run.request_id or ""),
         ("tokens", _format_tokens(run.tokens)),
         ("cost", "" if run.cost_usd is None else format_usd(run.cost_usd)),

@@ -28,23 +28,10 @@ from scheduler.model.budget import (
     usd_to_nanos,
 )
 from scheduler.model.entry import Claim, Entry
-from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome, Skip
+from scheduler.model.outcome import AttemptResult, Call, Kind, Outcome, Skip
 from scheduler.model.settings import Settings
 from scheduler.store import spend
 from scheduler.store.transaction import Transaction
-
-# A provider that answers with one of these failures has not processed the request, and does not charge for it.
-UNCHARGED_FAILURES = frozenset(
-    {
-        Failure.AUTH,
-        Failure.PAYMENT,
-        Failure.NOT_FOUND,
-        Failure.BAD_REQUEST,
-        Failure.TOO_LARGE,
-        Failure.RATE,
-        Failure.OVERLOADED,
-    }
-)
 
 MAX_SHARES = 3  # entries that an exceeded budget names
 
@@ -210,7 +197,7 @@ def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: 
     Zero tokens are not believed.
     """
     if call.tokens is None and call.cost_usd is None:
-        return NO_USAGE if call.not_sent or call.failure in UNCHARGED_FAILURES else _maximum_of_call(prices, most, call)
+        return NO_USAGE if call.is_free else _maximum_of_call(prices, most, call)
     tokens = call.tokens.total if call.tokens else 0
     usd = call_cost(prices, call, day)
     is_unreported = call.cost_usd is None and not tokens and bool(most.tokens or most.nanos)

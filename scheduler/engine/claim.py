@@ -160,10 +160,10 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
     """
     claim = Claim(entry, run, _facts(tick, entry, entry_row, taken))
     claim = budget_reservations.reserve_budget(tick.tx, tick.plan.settings, claim, first=is_first)
-    breaker_open, probes = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id)
-    if probes:
-        claim = replace(claim, facts=replace(claim.facts, probes=probes))
-    return claim.blocked_by(Skip.BREAKER_OPEN, breaker_open) if breaker_open else claim
+    admitted = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id)
+    if admitted.unavailable:
+        claim = replace(claim, facts=replace(claim.facts, probes=admitted.probes, unavailable=admitted.unavailable))
+    return claim.blocked_by(Skip.BREAKER_OPEN, admitted.blocked) if admitted.blocked else claim
 
 
 def hypothetical_claim(tick: Tick, entry: Entry, entry_row: EntryRow) -> Claim:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Final
 
 from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
@@ -17,11 +18,23 @@ from scheduler.engine.job_failures import Woken
 from scheduler.engine.problems import Change, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
-from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, required_circuits
+from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.mute import KnownState, count_held
-from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Call, Failure, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import (
+    ANSWERED,
+    FAILURES,
+    SUCCESSES,
+    AttemptResult,
+    Call,
+    Failure,
+    Kind,
+    Outcome,
+    Reason,
+    Skip,
+    Trigger,
+)
 from scheduler.model.problem import PAUSED, PROVIDER, Finding, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
@@ -34,6 +47,7 @@ NO_ANSWER = "no-answer"  # an answer that was to come later does not come
 STOPPED = "stopped"  # planned runs do not start
 PRECHECK = "precheck"  # the precheck fails, and the agent is called although it does
 TRUNCATED = "truncated"  # each answer is cut
+FALLBACK: Final = "fallback"  # a fallback answers in place of the agent itself
 
 CHECK_ORDER = tuple(Skip)  # the order in which a heartbeat run is checked
 
@@ -115,7 +129,7 @@ def _update_problems(
         found[PAUSED] = _finding_of_pause(entry_row, found.pop(FAILED if FAILED in found else NO_ANSWER))
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
-        opens = times_in_a_row(known.get(key)) >= rule.after
+        opens = times_in_a_row(known.get(key)) >= rule.after or (key == FALLBACK and _is_switched(tick.tx, claim))
         after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens or key == PAUSED)
     for key, problem in after.items():
         if problem != known.get(key):
@@ -131,8 +145,13 @@ def _update_problems(
     elif any(each.change is Change.OPENED for each in chain.from_iterable(news.values())):
         entry_row = count_held(entry_row)
     for problem in over.values() if result.outcome in ANSWERED else ():
-        _record_working_circuit(tick, claim, problem.found.cause_id)
+        _record_working_circuit(tick, claim, result, problem.found.cause_id)
     return entry_row._replace(troubles=sum(not problem.is_settled for problem in after.values()))
+
+
+def _is_switched(tx: Transaction, claim: Claim) -> bool:
+    """Whether the breaker of what an entry calls without a fallback is open, so that fallbacks answer until it closes."""
+    return any(breakers.find_breaker(tx, circuit) is not None for circuit in claim.entry.alternatives[0])
 
 
 def _forget_problems(tx: Transaction, entry: Entry, entry_row: EntryRow) -> EntryRow:
@@ -154,6 +173,8 @@ def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None)
         yield _finding(PRECHECK, Severity.WARNING, failing)
     if result.outcome in ANSWERED and result.truncated and claim.entry.kind is Kind.HEARTBEAT:
         yield Finding(TRUNCATED, Severity.WARNING, "each answer is cut at the limit of its tokens", TRUNCATED, TRUNCATED)
+    if result.outcome in SUCCESSES and result.fallback:
+        yield _finding_of_fallback(result)
 
 
 def _finding_of_pause(entry_row: EntryRow, failure: Finding) -> Finding:
@@ -165,6 +186,11 @@ def _finding_of_pause(entry_row: EntryRow, failure: Finding) -> Finding:
 def is_caused_by_provider(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
     """Whether a run failed because its provider or model did."""
     return _find_blame(tx, claim, result) is not None
+
+
+def _finding_of_fallback(result: AttemptResult) -> Finding:
+    """That a fallback has answered. It is news, and no defect: the user has provided for it."""
+    return Finding(FALLBACK, Severity.INFO, f"{result.fallback} answers: {result.fallback_why}", FALLBACK, FALLBACK)
 
 
 def _finding(key: str, severity: Severity, result: AttemptResult) -> Finding:
@@ -190,10 +216,12 @@ def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Prob
     """Whether a run that did not find a problem shows that it is over.
 
     An answer ends any but a pause, which only ends when the entry is resumed. A run that starts ends `stopped`. A skip ends a
-    problem that an earlier check caused.
+    problem that an earlier check caused. Only an answer of the agent itself ends the use of fallbacks.
     """
     if problem.over_at is not None or problem.key == PAUSED:
         return False
+    if problem.key == FALLBACK:
+        return result.outcome in SUCCESSES and result.fallback is None and bool(result.calls)
     if not isinstance(result.reason, Skip):
         return result.outcome in ANSWERED or problem.key == STOPPED
     if problem.found.reason not in CHECK_ORDER:
@@ -266,16 +294,16 @@ def _find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedC
     failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
     found = circuit_blamed_for(failed) if failed else None
     if failed:
-        return FailedCircuit(*found, error=refusal_text(failed.provider, result)) if found else None
+        return FailedCircuit(*found, error=refusal_text(failed.provider, failed.error or result.error)) if found else None
     # A run without time or budget for a retry keeps the error of its last attempt, which names the provider.
     providers = (circuit.provider for circuit in claim.entry.models)
     provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
-    return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result)) if provider else None
+    return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result.error)) if provider else None
 
 
-def refusal_text(provider: str | None, result: AttemptResult) -> str:
-    """The error text of a run without the name of the provider that it begins with."""
-    return (result.error or "").removeprefix(f"provider {provider!r}: ")
+def refusal_text(provider: str | None, error: str | None) -> str:
+    """The text of an error without the name of the provider that it begins with."""
+    return (error or "").removeprefix(f"provider {provider!r}: ")
 
 
 def _record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) -> Problem:
@@ -319,15 +347,17 @@ def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
         _end_problem_of_circuit(tick, claim, problem)
 
 
-def _record_working_circuit(tick: Tick, claim: Claim, cause_id: int | None) -> None:
+def _record_working_circuit(tick: Tick, claim: Claim, result: AttemptResult, cause_id: int | None) -> None:
     """End the problem of the circuit that an entry was affected by, because the entry works again. Its own one is saved already.
 
-    If the entry uses another model now, its success says nothing about this circuit. Then only a circuit is over that affects no
-    entry any more. There may be several: each one that it was switched from.
+    If the entry uses another model now, or a fallback has answered, its success says nothing about this circuit. Then only a
+    circuit is over that affects no entry any more. There may be several: each one that it was switched from.
     """
+    answered = [circuit for call in result.calls if is_answered(call) and (circuit := circuit_of_call(call))]
+    used = required_circuits(answered) if result.fallback else claim.entry.circuits
     for problem in problems.unsettled_problems(tick.tx.db, PROVIDER):
         circuit = problem.subject.circuit
-        has_answered = problem.id == cause_id and circuit in claim.entry.circuits
+        has_answered = problem.id == cause_id and circuit in used
         affects_none = has_answered or not problems.consequences_of(tick.tx.db, problem.id)
         if affects_none and breakers.find_breaker(tick.tx, circuit) is None:
             _end_problem_of_circuit(tick, claim, problem)

@@ -326,6 +326,8 @@ def _text_by_target(tick: Tick, result: AttemptResult, new_targets: Iterable[Tar
             texts[target] = f"{content}\n\n{texts[target]}"
         else:
             texts[target] = with_cut_note(content, truncated=result.truncated)
+    if result.fallback and result.outcome in SUCCESSES:
+        texts = {target: f"{text}\n\n(answered by the fallback {result.fallback})" for target, text in texts.items()}
     return texts
 
 
@@ -543,7 +545,9 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     closed = [
         circuit
         for call in relevant
-        for circuit in breakers.record_call(tick.tx, claim, call, run_problems.refusal_text(call.provider, result))
+        for circuit in breakers.record_call(
+            tick.tx, claim, call, run_problems.refusal_text(call.provider, call.error or result.error)
+        )
     ]
     for circuit in closed:
         run_problems.record_closed_breaker(tick, claim, circuit)

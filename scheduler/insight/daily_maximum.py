@@ -125,11 +125,16 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
 
 
 def _with_further_calls(attempt: AttemptUsage, ask_again: int) -> AttemptUsage:
-    """The maximum without a budget: no reservation limits the further calls of the agent's model for an incomplete answer."""
-    if not attempt.model_calls:
+    """The maximum without a budget: no reservation limits the further calls of the agent's model for an incomplete answer.
+
+    Nor does one keep a fallback from being called after calls that failed and cost something.
+    """
+    if not attempt.model_calls and not any(attempt.fallbacks):
         return attempt
-    *before, last = attempt.model_calls
-    return replace(attempt, model_calls=(*before, replace(last, turns=last.turns * (1 + ask_again))))
+    *before, last = attempt.model_calls or (None,)
+    models = [last, *(calls[-1] for calls in attempt.fallbacks if calls)]
+    calls = (replace(each, turns=each.turns * (1 + ask_again)) for each in models if each is not None)
+    return replace(attempt, model_calls=(*filter(None, before), *calls), fallbacks=())
 
 
 def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry]:

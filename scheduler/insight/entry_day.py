@@ -16,6 +16,7 @@ from heartbeat.checks import load_checklist
 from heartbeat.spec import Heartbeat
 from heartbeat.words import format_count, squeeze
 from heartbeatd.answers import DayStatus, EntryOverview, RunRecord
+from scheduler.engine.run_problems import FALLBACK
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
 from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SUPPRESSION_TEXTS, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
@@ -123,6 +124,7 @@ class _EntryDay(ExplainedEntry):
             self._rejected_wakes,
             self._partly_skipped_or_failed,
             self._changed_settings,
+            self._fallback_in_use,
             self._nothing_sent,
             self._known_problems,
         )
@@ -568,6 +570,11 @@ class _EntryDay(ExplainedEntry):
         """Several runs wait for their result. One is normal for an agent that answers later."""
         found = next((each for each in self.quiet_reasons if each.code == "awaits_results" and each.count > 1), None)
         return self._overview("unusual", found.code, found.says, self._explain_command) if found else None
+
+    def _fallback_in_use(self) -> EntryOverview | None:
+        """It runs, and a fallback answers in place of the agent itself."""
+        text = self._quiet_text(FALLBACK) if self.records.is_today else ""
+        return self._overview("unusual", FALLBACK, text, self._explain_command) if text else None
 
     def _known_problems(self) -> EntryOverview | None:
         """It ran, and what it has found is known or acknowledged."""

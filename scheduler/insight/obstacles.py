@@ -18,6 +18,7 @@ from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import planning
 from scheduler.engine.claim import hypothetical_claim
 from scheduler.engine.problems import remind_interval
+from scheduler.engine.run_problems import FALLBACK
 from scheduler.engine.tick_items import Tick
 from scheduler.insight import schedule_texts
 from scheduler.insight.entry_states import active_mute
@@ -127,6 +128,9 @@ def quiet_reasons(
     if count:
         says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"
         found.append(QuietReason(code="awaits_results", says=says, count=count))
+    if row.troubles and (used := problems.find_problem(db, Subject(row.kind, row.name), FALLBACK)) and used.over_at is None:
+        says = f"fallback in use since {times.at(used.since)}: {used.found.text}"
+        found.append(QuietReason(code=FALLBACK, says=says, count=used.count))
     if row.troubles or row.reported:
         known = problems.problems_of(db, Subject(row.kind, row.name)) if row.troubles else []
         known += problems.open_reports_of(db, row.name, row.kind) if row.reported else []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from math import ceil
 from zoneinfo import ZoneInfo
 
 from heartbeat.runners import agent_json
-from heartbeat.spec import Agent, Heartbeat, ModelRunner
+from heartbeat.spec import Agent, Called, Heartbeat, ModelRunner
 from scheduler.model import local_days
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import Call, Kind
@@ -154,13 +154,13 @@ class TurnBudget:
 class Reservation:
     """What an attempt has reserved, and on which days. The amount is an upper bound for prompts of at most `input_tokens`.
 
-    `turns` is the part of it for a model with tools.
+    `turns` is the part of it for the agent's model, and for the model of each fallback, at their prices.
     """
 
     days: tuple[BudgetDay, ...]
     amount: Amount
     input_tokens: int | None
-    turns: TurnBudget | None = None
+    turns: tuple[TurnBudget | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,27 +183,53 @@ class ModelCallLimit:
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """The maximum usage of one attempt: its model calls and, with `has_unknown_usage`, an agent that reports no usage.
+    """The maximum usage of one attempt: its model calls, and `programs`, agents that report no usage.
 
     `input_tokens` is the longest prompt. `usd_per_run` is what the config says that an agent of unknown usage costs. For models,
-    it and `tokens_per_run` limit all calls of the attempt together.
+    it and `tokens_per_run` limit all calls of the attempt together. `fallbacks` has the model calls with each fallback in place
+    of the agent, None for a program.
     """
 
     model_calls: tuple[ModelCallLimit, ...]
-    has_unknown_usage: bool
+    programs: int
     input_tokens: int
     usd_per_run: float | None = None
     tokens_per_run: int | None = None
+    fallbacks: tuple[tuple[ModelCallLimit, ...] | None, ...] = ()
+
+    @property
+    def has_unknown_usage(self) -> bool:
+        """Whether it may call an agent that reports no usage."""
+        return self.programs > 0
+
+    @property
+    def alternatives(self) -> tuple[AttemptUsage, ...]:
+        """The usage without a fallback, and with each model that is one. Programs are not in it."""
+        own = replace(self, programs=0, fallbacks=())
+        return (own, *(replace(own, model_calls=calls) for calls in self.fallbacks if calls is not None))
+
+    @property
+    def all_models(self) -> tuple[ModelCallLimit, ...]:
+        """All models that it may call."""
+        return tuple(dict.fromkeys(question for each in self.alternatives for question in each.model_calls))
 
     @property
     def priced(self) -> bool:
         """Whether all its models have a price."""
-        return all(question.priced for question in self.model_calls)
+        return all(question.priced for question in self.all_models)
 
     @property
     def max_usage(self) -> Amount:
-        """The most that it can use. Unknown usage counts as nothing. A model with tools is stopped at the limits of a run."""
-        own = usd_to_nanos(self.usd_per_run or 0.0) if self.has_unknown_usage else 0
+        """The most that it can use. Unknown usage counts as nothing. A model with tools is stopped at the limits of a run.
+
+        A fallback is only called if what the failed calls may have used leaves enough, so the most expensive model decides.
+        """
+        own = usd_to_nanos(self.usd_per_run or 0.0) * self.programs
+        amounts = [each._max_of_models for each in self.alternatives]
+        return Amount(own + max(each.nanos for each in amounts), max(each.tokens for each in amounts), 1)
+
+    @property
+    def _max_of_models(self) -> Amount:
         one_turn = self._of_turns(all_turns=False)
         most = self._of_turns(all_turns=True)
         nanos, tokens = most.nanos, most.tokens
@@ -211,18 +237,21 @@ class AttemptUsage:
             nanos = min(nanos, max(usd_to_nanos(self.usd_per_run), one_turn.nanos))
         if most != one_turn and self.tokens_per_run is not None:
             tokens = min(tokens, max(self.tokens_per_run, one_turn.tokens))
-        return Amount(own + nanos, tokens, 1)
+        return Amount(nanos, tokens)
 
     @property
-    def turn_budget(self) -> TurnBudget | None:
-        """What all requests to the agent's model may use; None if it is no model.
+    def turn_budgets(self) -> tuple[TurnBudget | None, ...]:
+        """What all requests to the agent's model may use, and to the model of each fallback; None for what is no model."""
+        most = self.max_usage
+        return tuple(self._turn_budget(calls, most) for calls in (self.model_calls, *self.fallbacks))
 
-        A model that decides first has its own part of the maximum.
-        """
-        *first, last = self.model_calls or (None,)
+    def _turn_budget(self, calls: tuple[ModelCallLimit, ...] | None, most: Amount) -> TurnBudget | None:
+        """A model that decides first, and programs, have their own part of the maximum."""
+        *first, last = calls or (None,)
         if last is None:
             return None
-        most, before = self.max_usage, replace(self, model_calls=tuple(first), usd_per_run=None)._of_turns(all_turns=True)
+        before = replace(self, model_calls=tuple(first), usd_per_run=None)._of_turns(all_turns=True)
+        before += Amount(usd_to_nanos(self.usd_per_run or 0.0) * self.programs)
         usd = (most.nanos - before.nanos) / NANO if self.priced else None
         return TurnBudget(usd, most.tokens - before.tokens, last.input_price or 0.0, last.output_price or 0.0)
 
@@ -238,6 +267,10 @@ class AttemptUsage:
 
     def input_tokens_within(self, usd: float) -> int | None:
         """The longest prompt for which its models cost at most this; None: any length."""
+        found = (each._input_tokens_within(usd) for each in self.alternatives)
+        return min((most for most in found if most is not None), default=None)
+
+    def _input_tokens_within(self, usd: float) -> int | None:
         price = sum(question.input_price or 0.0 for question in self.model_calls)
         answers = sum(question.output_tokens * (question.output_price or 0.0) for question in self.model_calls)
         return int((usd_to_nanos(usd) / PER_TOKEN - answers) / price) if price else None
@@ -245,6 +278,11 @@ class AttemptUsage:
     @property
     def input_tokens_within_run(self) -> int | None:
         """The longest prompt for which one turn of each model uses at most `tokens_per_run`; None: any length."""
+        found = (each._input_tokens_within_run for each in self.alternatives)
+        return min((most for most in found if most is not None), default=None)
+
+    @property
+    def _input_tokens_within_run(self) -> int | None:
         if self.tokens_per_run is None or not self.model_calls:
             return None
         return (self.tokens_per_run - sum(question.output_tokens for question in self.model_calls)) // len(self.model_calls)
@@ -299,12 +337,24 @@ def highest_input_price(price: Price) -> float:
 def attempt_usage(
     agent: Heartbeat | Agent, prices: Mapping[str, Price], usd_per_run: float | None, tokens_per_run: int | None
 ) -> AttemptUsage:
-    """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, and of the model that decides."""
-    is_program = not isinstance(agent.runner, ModelRunner)
-    calls = [(model or "", runner) for runner, model in agent.called if isinstance(runner, ModelRunner)]
+    """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, its fallbacks, and the decision.
+
+    A fallback may be called after a decision, whose cost then counts too.
+    """
+    own, *others = agent.alternatives
     tokens = agent.prompt_limit.own
-    questions = tuple(_model_call_limit(model, runner, prices.get(model), tokens) for model, runner in calls)
-    return AttemptUsage(questions, is_program, tokens, usd_per_run, tokens_per_run)
+    calls = _limits_of_models(own, prices, tokens)
+    decision = _limits_of_models(own[:-1], prices, tokens)
+    fallbacks = tuple(
+        (*decision, *_limits_of_models(each, prices, tokens)) if isinstance(each[-1][0], ModelRunner) else None for each in others
+    )
+    programs = sum(not isinstance(each[-1][0], ModelRunner) for each in agent.alternatives)
+    return AttemptUsage(calls, programs, tokens, usd_per_run, tokens_per_run, fallbacks)
+
+
+def _limits_of_models(called: Iterable[Called], prices: Mapping[str, Price], input_tokens: int) -> tuple[ModelCallLimit, ...]:
+    models = [(model or "", runner) for runner, model in called if isinstance(runner, ModelRunner)]
+    return tuple(_model_call_limit(model, runner, prices.get(model), input_tokens) for model, runner in models)
 
 
 def _model_call_limit(model: str, runner: ModelRunner, listed: Price | None, input_tokens: int) -> ModelCallLimit:
@@ -320,7 +370,7 @@ class Allowance:
     """What an entry may spend: its own budget, the budget shared by all entries, and the maximum usage of one attempt.
 
     `input_tokens` is the longest prompt, at one token per byte, for which `max_usage` holds; None if no model is called. `turns`
-    is the part of `max_usage` for a model with tools.
+    is the part of `max_usage` for the agent's model and for those of its fallbacks.
     """
 
     own: Budget | None
@@ -329,7 +379,7 @@ class Allowance:
     input_tokens: int | None
     usd_per_run: float | None = None
     tokens_per_run: int | None = None
-    turns: TurnBudget | None = None
+    turns: tuple[TurnBudget | None, ...] = ()
 
     def budgets(self, kind: Kind, name: str) -> Iterator[tuple[Scope, Budget]]:
         """Each budget that limits the entry, and whose spending it sums."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from heartbeat.spec import ModelRunner, Runner
+from heartbeat.runners import PROVIDER_FAILURES
+from heartbeat.spec import Called, ModelRunner
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure
 
 EVERY_MODEL = "*"
@@ -19,11 +20,6 @@ RATE_REASON = Failure.RATE.value  # the reason of a breaker that a long Retry-Af
 
 # HTTP statuses that concern the requested model only, not the key or the account.
 MODEL_STATUSES = frozenset({403, 404})
-
-# Classes of failures of a provider: another request to it would most likely fail in the same way.
-PROVIDER_FAILURES = frozenset({
-    Failure.RATE, Failure.OVERLOADED, Failure.SERVER, Failure.CONNECT, Failure.DNS, Failure.TLS, Failure.TIMEOUT,
-})  # fmt: skip
 
 
 class Circuit(NamedTuple):
@@ -114,7 +110,7 @@ def is_answered(call: Call) -> bool:
     return call.provider is not None and (call.failure is None or call.tokens is not None)
 
 
-def circuits_of(*called: tuple[Runner, str | None]) -> tuple[Circuit, ...]:
+def circuits_of(*called: Called) -> tuple[Circuit, ...]:
     """The circuits of these runners, which call models of providers in the config; each once."""
     return tuple(
         dict.fromkeys(Circuit(runner.provider.name, model or "") for runner, model in called if isinstance(runner, ModelRunner))

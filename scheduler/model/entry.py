@@ -78,12 +78,14 @@ class Facts:
     """What the engine knows when it claims an attempt, by its owner.
 
     `blocked` has the reasons why the agent must not be called, each with its details: paused, another process holds the lane, the
-    budget of the day is used up, a circuit breaker is open.
+    budget of the day is used up, a circuit breaker is open. `unavailable` says of the agent itself and of each of its fallbacks
+    why it cannot be called (None: it can).
     """
 
     blocked: Mapping[Skip, str | None] = field(default_factory=dict)
     reserved: Reservation | None = None  # what it may use of its budgets, None without one
     probes: tuple[Circuit, ...] = ()  # the open circuit breakers that it may probe
+    unavailable: tuple[str | None, ...] = ()
     wakes: tuple[Wake, ...] = ()
     past: Past = NO_PAST
     memory: Memory = NO_MEMORY
@@ -182,8 +184,13 @@ class Entry(ABC):
         """The models that it calls at providers of the config."""
 
     @property
+    def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
+        """The circuits that must work for it to run without a fallback, and with each of its fallbacks."""
+        return (self.circuits,)
+
+    @property
     def circuits(self) -> tuple[Circuit, ...]:
-        """The circuits that must work for it to run: each provider that it uses, and each model there."""
+        """The circuits that it uses: each provider, and each model there."""
         return required_circuits(self.models)
 
     @property

@@ -8,13 +8,14 @@ from enum import StrEnum
 
 from heartbeat.checks import Skip
 from heartbeat.result import ANSWERED, FAILURES, SUCCESSES, UNSENT_CALL, AttemptResult, Outcome, Reason
-from heartbeat.runners import Call, Failure
+from heartbeat.runners import LONGEST_RETRY_AFTER, Call, Failure
 from heartbeat.verdict import Suppression
 
 __all__ = [
     "ANSWERED",
     "EXCUSED_SKIPS",
     "FAILURES",
+    "LONGEST_RETRY_AFTER",
     "PLANNED_SKIPS",
     "REASONS",
     "SUCCESSES",
@@ -137,7 +138,6 @@ EXCUSED_SKIPS = PLANNED_SKIPS | {Skip.BUDGET, Skip.BREAKER_OPEN}
 LONGEST_USUAL_RETRY_DELAY = timedelta(seconds=30)  # before a retry for which no provider has asked for a pause
 RETRY_JITTER = 0.25  # the delay is up to this share shorter or longer
 LONGEST_RETRY_DELAY = LONGEST_USUAL_RETRY_DELAY * (1 + RETRY_JITTER)
-LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
 
 
 def storable_result(result: AttemptResult) -> AttemptResult:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.model.circuit import (
@@ -44,35 +45,60 @@ select name, part, '', '', 0, 0, 0, null, '[]' from problem where kind = 'provid
 """
 
 
-def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: int) -> tuple[str | None, tuple[Circuit, ...]]:
-    """The breaker that blocks this run, in words (None: it may run), and the circuits that the run is to probe.
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the breakers allow a run.
 
-    When a probe is due, the first run whose turn it is makes it. The other runs wait for its result.
+    `blocked` is the one that blocks it, in words (None: it may run), `probes` the circuits that it is to probe. `unavailable`
+    says of the agent itself and of each fallback which breaker blocks it; empty: no breaker is open.
     """
-    found = _open_breakers_of(tx, entry)
-    refusing = next((breaker for breaker in found if not _may_probe(tx, planned, breaker, entry)), None)
-    if refusing is not None:
-        return str(refusing), ()
-    for breaker in found:
-        _assign_probe(tx, breaker.circuit, run_id)
-    return None, tuple(breaker.circuit for breaker in found)
+
+    blocked: str | None = None
+    probes: tuple[Circuit, ...] = ()
+    unavailable: tuple[str | None, ...] = ()
+
+
+def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: int) -> Admission:
+    """Decide what this run may call.
+
+    When a probe is due, the first run whose turn it is makes it. The other runs use a fallback, or wait for its result. A
+    fallback is not probed if the run can call an alternative before it whose breakers are closed.
+    """
+    if not _open_breakers_of(tx, entry):
+        return Admission()
+    probes: list[Circuit] = []
+    unavailable: list[str | None] = []
+    has_working = False
+    for found in _open_breakers_by_alternative(tx, entry):
+        refusing = next((each for each in found if has_working or not _may_probe(tx, planned, each, entry)), None)
+        unavailable.append(None if refusing is None else str(refusing))
+        if refusing is None:
+            has_working = has_working or not found
+            probes += [each.circuit for each in found if each.circuit not in probes]
+    for circuit in probes:
+        _assign_probe(tx, circuit, run_id)
+    return Admission(unavailable[0] if None not in unavailable else None, tuple(probes), tuple(unavailable))
 
 
 def blocking_breaker(tx: Transaction, planned: PlannedEntries, entry: Entry) -> Breaker | None:
     """The breaker that would block a run of this entry now; None if none would. Unlike `admit_run` this changes nothing."""
-    return next((breaker for breaker in _open_breakers_of(tx, entry) if not _may_probe(tx, planned, breaker, entry)), None)
+    refusing = _refusing_breakers(tx, planned, entry)
+    return refusing[0][0] if all(refusing) else None
 
 
 def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bool:
-    """Whether each breaker that blocks this entry is being probed, or is about to be probed by another entry."""
-    refusing = [breaker for breaker in _open_breakers_of(tx, entry) if not _may_probe(tx, planned, breaker, entry)]
-    return all(breaker.probe_at <= tx.now or _is_probed(tx, breaker) for breaker in refusing)
+    """Whether each breaker that blocks this entry, or one of its fallbacks, is being probed, or is about to be probed by another
+    entry.
+    """
+    refusing = _refusing_breakers(tx, planned, entry)
+    return any(all(breaker.probe_at <= tx.now or _is_probed(tx, breaker) for breaker in each) for each in refusing)
 
 
 def next_probe_at(tx: Transaction, entry: Entry) -> datetime | None:
-    """When all open breakers of this entry may be probed; None if they may be probed now."""
-    times = (breaker.probe_at for breaker in _open_breakers_of(tx, entry))
-    return max((at for at in times if at > tx.now), default=None)
+    """When all open breakers of this entry, or of a fallback, may be probed; None if they may be probed now."""
+    found = _open_breakers_by_alternative(tx, entry)
+    times = [max((each.probe_at for each in breakers if each.probe_at > tx.now), default=None) for breakers in found]
+    return None if None in times else min(at for at in times if at is not None)
 
 
 def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
@@ -92,8 +118,8 @@ def failing_circuits(tx: Transaction) -> frozenset[Circuit]:
 
 
 def has_open_breaker(tx: Transaction, entry: Entry) -> bool:
-    """Whether the breaker of any provider or model that this entry uses is open."""
-    return bool(_open_breakers_of(tx, entry))
+    """Whether the breaker of a provider or model that this entry needs is open, and that of one of each fallback too."""
+    return all(_open_breakers_by_alternative(tx, entry))
 
 
 def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[Circuit, ...]:
@@ -229,6 +255,19 @@ def _open_breakers_of(tx: Transaction, entry: Entry) -> list[Breaker]:
     """The open breakers of an entry. While none is open, which is usual, the entry's circuits are not worked out."""
     found = _open_breakers_by_circuit(tx)
     return [found[circuit] for circuit in entry.circuits if circuit in found] if found else []
+
+
+def _open_breakers_by_alternative(tx: Transaction, entry: Entry) -> list[list[Breaker]]:
+    """The open breakers of what the entry calls without a fallback, and with each fallback."""
+    found = _open_breakers_by_circuit(tx)
+    alternatives = entry.alternatives if found else ((),)
+    return [[found[circuit] for circuit in circuits if circuit in found] for circuits in alternatives]
+
+
+def _refusing_breakers(tx: Transaction, planned: PlannedEntries, entry: Entry) -> list[list[Breaker]]:
+    """Those of them that block the entry."""
+    by_alternative = _open_breakers_by_alternative(tx, entry)
+    return [[each for each in found if not _may_probe(tx, planned, each, entry)] for found in by_alternative]
 
 
 def _open_breakers_by_circuit(tx: Transaction) -> dict[Circuit, Breaker]:

@@ -827,3 +827,10 @@ def m034_prompt_cache(db: Any) -> None:
     db.conn.execute("alter table run add column cache_ttl text")
     db.conn.execute("alter table run add column cache_saved_usd real")
     db.conn.execute("create index run_with_static_part on run (kind, name, id) where static_digest is not null")
+
+
+@migrations()
+def m035_fallbacks(db: Any) -> None:
+    """The fallback that a run has called last, and why; null: it has called none."""
+    db.conn.execute("alter table run add column fallback text")
+    db.conn.execute("alter table run add column fallback_why text")

@@ -240,7 +240,7 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
         "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
-        " request_id = ?, left_out = ?, findings = ?, repeats = ?"
+        " request_id = ?, left_out = ?, findings = ?, repeats = ?, fallback = ?, fallback_why = ?"
         " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at, worker",
         (
             to_millis(tx.now), json.dumps(dict(result.prompt.part_sizes)), *common, *checked,
@@ -248,7 +248,8 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
             result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
             json.dumps(result.prompt.left_out) if result.prompt.left_out else None,
             json.dumps(result.findings) if result.findings else None,
-            json.dumps(list(repeats)) if repeats else None, claim.run.id, claim.run.owner, claim.run.fence,
+            json.dumps(list(repeats)) if repeats else None, result.fallback, result.fallback_why,
+            claim.run.id, claim.run.owner, claim.run.fence,
         ),
     ).fetchone()  # fmt: skip
     if closed is None:

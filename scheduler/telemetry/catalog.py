@@ -61,6 +61,7 @@ HISTOGRAMS: Mapping[str, Buckets] = {
 COUNTERS: Mapping[str, Metric] = {
     "heartbeatd_runs_total": Metric("Runs, by their result.", "kind name trigger outcome", Ends.WITH_ENTRY),
     "heartbeatd_suppressions_total": Metric("Runs that sent no message, by reason.", "kind name reason", Ends.WITH_ENTRY),
+    "heartbeatd_fallbacks_total": Metric("Runs that a fallback has answered.", "kind name", Ends.WITH_ENTRY),
     "heartbeatd_truncated_total": Metric("Answers that were cut off at the token limit.", "kind name", Ends.WITH_ENTRY),
     "heartbeatd_skips_total": Metric("Planned runs that were skipped, by reason.", "kind name reason", Ends.WITH_ENTRY),
     "heartbeatd_precheck_failures_total": Metric(

@@ -118,6 +118,7 @@ def _log_run(closed: events.RunClosed) -> None:
         worker=closed.worker,
         problem=result.error,
         truncated=result.truncated or None,
+        fallback=result.fallback,
         precheck_problem=result.precheck_problem,
         left_out="; ".join(result.prompt.left_out) or None,
         findings=", ".join(f"{count} {effect}" for effect, count in effects.most_common()) or None,

@@ -23,7 +23,7 @@ from heartbeat.spec import Agent, Heartbeat
 from scheduler.model import events
 from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
-from scheduler.model.outcome import WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
+from scheduler.model.outcome import SUCCESSES, WOKEN, DeliveryState, Kind, Outcome, Skip, Trigger, WakeResult
 from scheduler.model.settings import Settings
 from scheduler.store import boots
 from scheduler.telemetry import gauges
@@ -244,6 +244,8 @@ class Metrics:
             return
         if result.precheck_problem and closed.trigger is not Trigger.RESULT:
             self._increase("heartbeatd_precheck_failures_total", closed.name)
+        if result.fallback and result.outcome in SUCCESSES:
+            self._increase("heartbeatd_fallbacks_total", *key)
         if result.truncated:
             self._increase("heartbeatd_truncated_total", *key)
         if result.outcome is Outcome.SKIPPED:
@@ -371,7 +373,10 @@ def _heartbeat_labels(beat: Heartbeat) -> PossibleLabels:
 
 def _job_labels(job: Job, agent: Agent | None) -> PossibleLabels:
     """The label values of a cron job; `agent` is the agent of its prompt, if it has one."""
-    return PossibleLabels(_trigger_of_job(job) if job.enabled else None, (agent.model or "",) if agent else ())
+    return PossibleLabels(
+        _trigger_of_job(job) if job.enabled else None,
+        tuple(dict.fromkeys(model or "" for _, model in agent.called)) if agent else (),
+    )
 
 
 def _trigger_of_job(job: Job) -> Trigger | None:

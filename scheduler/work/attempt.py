@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from cron.job import Job, job_process
 from heartbeat import attempt as agent_attempts
@@ -15,7 +16,7 @@ from heartbeat.prompt import PromptFacts, PromptWake
 from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
 from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
-from heartbeat.spec import Agent, Heartbeat, Postcheck
+from heartbeat.spec import Agent, Heartbeat, Postcheck, Runner
 from scheduler.model.entry import Claim, Entry, Facts
 from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import interleave_senders
@@ -31,7 +32,7 @@ async def attempt(claim: Claim, resources: Resources, elapsed: Elapsed) -> Attem
             return await agent_attempts.attempt(spec, _given(claim, spec), resources, elapsed)
         case JobEntry(spec=job, agent=Agent() as agent) as entry:
             check = job.postcheck if isinstance(job.postcheck, Postcheck) else None
-            task = Task(job.name, job.prompt or "", agent, job.timeout, lambda answer: classify_answer(entry, answer), check)
+            task = Task(job.name, job.prompt or "", agent, job.timeout, partial(classify_answer, entry), check)
             result = await agent_attempts.attempt(task, _given(claim, agent), resources, elapsed)
             return result if entry.reporter else _with_failure_message(job, result)
         case JobEntry(spec=job):
@@ -52,16 +53,16 @@ def preconditions(claim: Claim) -> Sequence[tuple[Skip, bool | None]]:
     return [*own, *known, *((reason, None) for reason in late_checks(entry.precheck))]
 
 
-def classify_answer(entry: Entry, answer: Answer) -> AttemptResult:
-    """The result of a run with this answer."""
-    if entry.reporter is not None:
-        return agent_attempts.classify_answer(entry.reporter, answer)
+def classify_answer(entry: Entry, answer: Answer, runner: Runner | None = None) -> AttemptResult:
+    """The result of a run with this answer. `runner`: that of a fallback, if it gave it."""
+    if (reporter := entry.reporter) is not None:
+        return agent_attempts.classify_answer(replace(reporter, runner=runner or reporter.runner), answer)
     assert isinstance(entry, JobEntry)
     text = answer.text if answer.report is None else str(answer.report)
     truncated, agent = answer.truncated, entry.agent
     result = AttemptResult(Outcome.OK, text=text, truncated=truncated)
     content = verdict.without_reasoning(text, strip_reasoning=entry.spec.strip_reasoning, truncated=truncated).strip()
-    if agent and (failed := result_without_text(agent.runner, answer, content)) is not None:
+    if agent and (failed := result_without_text(runner or agent.runner, answer, content)) is not None:
         return failed
     if answer.report is not None and answer.report.failed:
         return result.as_failure(Reason.REPORTED_FAILURE, answer.report.failed, transient=True)
@@ -91,7 +92,7 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
         input=claim.facts.input,
         previous=claim.facts.previous,
     )
-    most = reserved.turns if reserved else None
+    turns = reserved.turns if reserved else ()
     return Given(
         facts,
         # Somebody asked for the run, or a wake waits for it: its text must reach the agent. A job after another one was not
@@ -106,7 +107,10 @@ def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
             "attempt": run.attempt,
             "scheduled_at": run.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
-        turns=TurnLimits(limit, most.usd, most.tokens, most.input_price, most.output_price) if most else None,
+        turns=tuple(
+            TurnLimits(limit, most.usd, most.tokens, most.input_price, most.output_price) if most else None for most in turns
+        ),
+        unavailable=claim.facts.unavailable,
         has_budget=reserved is not None and bool(reserved.amount.nanos or reserved.amount.tokens),
         cache=claim.facts.cache,
     )

@@ -16,7 +16,7 @@ from heartbeat.checks import load_checklist
 from heartbeat.hours import first_closed, first_open
 from heartbeat.spec import Agent, Heartbeat, ModelRunner, Precheck
 from scheduler.model import entry_schedule
-from scheduler.model.circuit import Circuit, circuits_of
+from scheduler.model.circuit import Circuit, circuits_of, required_circuits
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Reason, Skip
@@ -44,8 +44,8 @@ class HeartbeatEntry(Entry):
     @property
     def retries_after_crash(self) -> bool:
         """Not if a tool of the interrupted run may have changed something: the run would change it again."""
-        runner = self.spec.runner
-        return not (isinstance(runner, ModelRunner) and runner.tools and runner.tools.may_change_things)
+        models = (runner for runner, _ in self.spec.called if isinstance(runner, ModelRunner))
+        return not any(runner.tools and runner.tools.may_change_things for runner in models)
 
     @property
     def precheck(self) -> Precheck | None:
@@ -62,6 +62,10 @@ class HeartbeatEntry(Entry):
     @property
     def models(self) -> tuple[Circuit, ...]:
         return circuits_of(*self.spec.called)
+
+    @property
+    def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
+        return tuple(required_circuits(circuits_of(*calls)) for calls in self.spec.alternatives)
 
     @property
     def lane(self) -> str:
@@ -138,6 +142,10 @@ class JobEntry(Entry):
     @property
     def models(self) -> tuple[Circuit, ...]:
         return circuits_of(*self.agent.called) if self.agent else ()
+
+    @property
+    def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
+        return tuple(required_circuits(circuits_of(*calls)) for calls in self.agent.alternatives) if self.agent else ((),)
 
     @property
     def lane(self) -> str | None:

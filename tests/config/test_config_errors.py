@@ -357,7 +357,7 @@ ELSEWHERE = [
     ('timezone: Europe/Berlin', 'interval: 30m', 'interval: unknown key here; it belongs under agents.NAME.heartbeat'),
     ('retries: 2', "channels: {a: 'tgram://1:x/2'}", 'agents.ops.heartbeat.channels: unknown key here; it belongs at the top of the file'),
     ('    workspace: agents/ops\n', '    runner: {kind: command, url: cat}\n', 'agents.ops.runner.url: unknown key here; url is for kind: http'),
-    ('workspace:', 'cwd:', 'agents.ops.cwd: unknown key; write workspace, runner, model, context, executor or heartbeat'),
+    ('workspace:', 'cwd:', 'agents.ops.cwd: unknown key; write workspace, runner, model, effort, fallbacks, context, executor or heartbeat'),
     ('interval: 30m', 'every: 30m', 'agents.ops.heartbeat.every: unknown key here; it belongs under deadman or cron.NAME'),
     ('active_hours:', 'activeHours:', 'agents.ops.heartbeat.activeHours: unknown key; did you mean active_hours?'),
     ('retries: 2', 'max_retries: 2', 'agents.ops.heartbeat.max_retries: unknown key; did you mean retries?'),

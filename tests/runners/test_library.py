@@ -388,3 +388,25 @@ def test_a_prompt_that_is_too_large_is_not_sent() -> None:
     agent = Agent("x")
     found = run(agent, checklist="- look\n" * 30_000)
     assert (ended(found), agent.asked) == ("skipped prompt_too_large", [])
+
+
+def test_a_fallback_gets_the_prompt_if_the_agent_fails() -> None:
+    prompts: list[str] = []
+
+    def ask(prompt: str) -> str:
+        prompts.append(prompt)
+        raise ConnectionError("the model is down")
+
+    def other(prompt: str) -> str:
+        prompts.append(prompt)
+        return "The disk is full"
+
+    def broken(prompt: str) -> str:
+        raise ConnectionError("this one too")
+
+    run = heartbeat.beat(heartbeat.Spec(ask=ask, fallbacks=[broken, other], checklist="- look"), now=NOW)
+    assert (run.outcome, run.text, run.fallback) == ("alert", "The disk is full", 2)
+    assert prompts[0] == prompts[1]
+    failed = heartbeat.beat(heartbeat.Spec(ask=ask, fallbacks=[broken], checklist="- look"), now=NOW)
+    assert (failed.outcome, failed.fallback) == ("failed", 1)
+    assert failed.error.count("ConnectionError") == 2

@@ -78,6 +78,7 @@ class AgentCall:
     stdin: str
     env: Mapping[str, object]
     monotonic: float = 0.0
+    argv: Sequence[str] = ()
 
 
 @dataclass
@@ -364,7 +365,7 @@ class World:
             timeout: timedelta | None = None,
         ) -> ProcessResult:  # fmt: skip
             nonlocal duration, elapsed
-            call = AgentCall(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.monotonic)
+            call = AgentCall(self.clock.now, claim.entry.name, stdin.decode(), env, self.clock.monotonic, argv)
             check, proof = claim.entry.precheck, claim.entry.spec.postcheck
             if proof is not None and argv[-1] == proof.command:
                 return _process_result(self.postchecks[call.name](call))
@@ -377,8 +378,11 @@ class World:
             self.calls.append(call)
             script = self.scripts.get(claim.entry.name)
             answer = script(call) if script else (QUIET if claim.entry.kind == "heartbeat" else "")
+            if isinstance(answer, Delayed) and timeout is not None and answer.delay >= timeout:
+                elapsed, duration = elapsed + timeout, duration + timeout
+                return ProcessResult(None, b"", b"", truncated=False, timed_out=True, problem=None, ended_by="timeout")
             if isinstance(answer, Delayed):
-                duration, answer = answer.delay, answer.answer
+                duration, answer = duration + answer.delay, answer.answer
             return _process_result(answer)
 
         try:

@@ -232,6 +232,24 @@ class PythonRunner(ConfigPart):
 Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
 
 
+class Fallback(ConfigPart):
+    """What is called if the agent's own provider fails. A text in place of the map is a model."""
+
+    text_key = "model"
+
+    model: OrUnset[types.Text] = optional_key("Model.", "required without `runner`")
+    provider: OrUnset[types.Text] = optional_key("Provider of `model`.", "the runner of the agent, with another model")
+    runner: OrUnset[types.Name] = optional_key("A runner of the section `runners`.", "the runner of the agent")
+    effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "chosen by the model")
+
+
+Fallbacks = Annotated[
+    tuple[Fallback, ...],
+    Field(max_length=5),
+    OneOrList("model, map, list, `none`", "none"),
+]
+
+
 class Decide(ConfigPart):
     """A model that decides whether there is something to do before the agent itself is called."""
 
@@ -476,6 +494,9 @@ class HeartbeatCall(ConfigPart, section="Model"):
     effort: OrUnset[EffortOrNone] = optional_key(
         "How much the model may think in heartbeat runs.", "the effort of the agent", own=True
     )
+    fallbacks: OrUnset[Fallbacks] = optional_key(
+        "What heartbeat runs call in this order if the provider fails.", "the fallbacks of the agent", file_only=True
+    )
     max_output_tokens: types.Tokens = key(2000, "Maximum length of a model's answer.", written="2k")
     max_input_tokens: types.Tokens = key(
         50_000,
@@ -560,6 +581,13 @@ class Agent(ConfigPart):
     effort: OrUnset[EffortOrNone] = optional_key(
         "How much the model may think before it answers. Not every model knows it.", "chosen by the model", section="Model"
     )
+    fallbacks: Fallbacks = key(
+        (),
+        "What is called in this order if the provider fails: models, maps with `provider` and `model`, or maps with `runner`.",
+        written="none",
+        section="Model",
+        file_only=True,
+    )
     context: types.WorkspaceFiles = key((), "Files for the prompt.", section="Checklist and context", file_only=True)
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
     heartbeat: Heartbeat = key(Heartbeat(), "The heartbeat of the agent.")
@@ -622,6 +650,9 @@ class JobAction(ConfigPart):
     agent: OrUnset[types.Text] = optional_key("Agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
     model: OrUnset[types.Text] = optional_key("Model for the prompt.", "the model of the agent", applies_to="prompt")
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "the effort of the agent", applies_to="prompt")
+    fallbacks: OrUnset[Fallbacks] = optional_key(
+        "What is called in this order if the provider fails.", "the fallbacks of the agent", file_only=True, applies_to="prompt"
+    )
     answer: AnswerForm = key(
         "text",
         "With `text`, each answer is sent as it is. With `structured`, the agent reports findings as in its heartbeat, and each"
@@ -892,6 +923,9 @@ class Config(ConfigPart):
     history: History = key(History(), "How long run records are kept.")
     agents: dict[types.Name, Agent] = key({}, "The agents.")
     cron: dict[types.Name, Job] = key({}, "The jobs.")
+    runners: dict[types.Name, Annotated[Runner, Field(discriminator="kind")]] = key(
+        {}, "Runners by name, for `fallbacks`.", file_only=True
+    )
     defaults: Defaults = key(
         Defaults(), "Default values. Maps are merged key by key. Other values, and `active_hours`, are replaced."
     )
@@ -930,7 +964,8 @@ def definition(model: str) -> Form:
 def models_of_form(form: Form) -> list[str]:
     """The models of the maps that a key may contain; none for a plain value."""
     named = form.get("additionalProperties", {})
-    parts = (form, form.get("items", {}), *form.get("anyOf", ()), *form.get("oneOf", ()), named, *named.get("anyOf", ()))
+    parts = (form, form.get("items", {}), *form.get("anyOf", ()), *form.get("oneOf", ()), named)
+    parts += (*named.get("anyOf", ()), *named.get("oneOf", ()))
     return [part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part]
 
 

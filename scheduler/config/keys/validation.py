@@ -26,7 +26,7 @@ from scheduler.config.keys.models import Form, definition, kinds_of_model, model
 
 Steps = tuple[str | int, ...]
 
-MOST_LISTED = 6  # keys of a map that a message lists
+MOST_LISTED = 8  # keys of a map that a message lists
 
 _A_MAP = "this must be a map of keys with values; write {map}"
 

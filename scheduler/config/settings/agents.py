@@ -32,8 +32,8 @@ LONGEST_GRACE = timedelta(minutes=10)
 ASYNC_RUNNERS = ("http", "python")
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
 COMPUTED_KEYS = (
-    "enabled", "interval", "stagger", "model", "effort", "precheck", "decide", "session_keep", "answer", "ask_again", "deliver",
-    "postcheck",
+    "enabled", "interval", "stagger", "model", "effort", "fallbacks", "precheck", "decide", "session_keep", "answer", "ask_again",
+    "deliver", "postcheck",
 )  # fmt: skip
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
@@ -49,6 +49,8 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     schedule = build_schedule(beat.schedule, zone, keys, calls_model=calls_model(agent)) if beat.schedule is not None else None
     runner = runners.build_runner(agent, node)
     _check_unused_keys(agent, keys)
+    model = runners.choose_model(agent, runner, node)
+    given, place = (agent.fallbacks, node) if beat.fallbacks is None else (beat.fallbacks, keys)
     built = Heartbeat(
         **carried_keys(beat, Heartbeat, COMPUTED_KEYS),
         **build_shared_fields(
@@ -68,7 +70,8 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         hours=build_hours(beat.active_hours, beat.timezone or node.context.zone, keys, "active_hours"),
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
-        model=runners.choose_model(agent, runner, node),
+        model=model,
+        fallbacks=runners.build_fallbacks(given, (runner, model), agent, place, used=is_enabled(agent)),
         effort=choose_effort(beat.effort, agent.effort),
         context=agent.context,
         queue=agent.executor.queue,

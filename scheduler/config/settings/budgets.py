@@ -47,7 +47,7 @@ class Budgets:
         attempt = budget.attempt_usage(agent, self._prices.by_model, usd, tokens)
         own = budget_of_days(part, zone) if part else None
         bounds = EntryLimits(own, self._shared, attempt, kind.label_of(name))
-        self.unlimited[kind] += bool(attempt.model_calls and part and not bounds.has_day_limit)
+        self.unlimited[kind] += bool(attempt.all_models and part and not bounds.has_day_limit)
         if not bounds.has_limit:  # as most entries: of a large config, the checks would take a tenth of the time
             return
         bounds = replace(bounds, attempt=limit_prompt(attempt))
@@ -119,8 +119,8 @@ class EntryLimits:
     def build_allowance(self) -> Allowance:
         attempt = self.attempt
         counted = any(True for _ in self._limits(*USD_LIMITS, "tokens_per_day")) or self._has_run_limit
-        room = attempt.input_tokens if counted and attempt.model_calls else None
-        turns = attempt.turn_budget if counted else None
+        room = attempt.input_tokens if counted and attempt.all_models else None
+        turns = attempt.turn_budgets if counted else ()
         return Allowance(self.own, self.shared, attempt.max_usage, room, attempt.usd_per_run, attempt.tokens_per_run, turns)
 
     def find_errors(self) -> Problems:
@@ -150,7 +150,7 @@ class EntryLimits:
 
     def _check_prices(self, usd_by: list[str]) -> Problems:
         name = usd_by[0] if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
-        for question in self.attempt.model_calls if name else ():
+        for question in self.attempt.all_models if name else ():
             if not question.priced:
                 problem = f"{name} cannot be enforced, because {json.dumps(question.model)} has no price"
                 yield f"{problem}; write {price_line(question.model)}", ""
@@ -184,16 +184,18 @@ class EntryLimits:
     @property
     def _attempt_text(self) -> str:
         """One attempt, with its entry and its models: the limit may be written for many entries."""
-        models = " and ".join(dict.fromkeys(json.dumps(question.model) for question in self.attempt.model_calls))
+        models = " and ".join(dict.fromkeys(json.dumps(question.model) for question in self.attempt.all_models))
         return f"one attempt of {self.label}{f' with {models}' if models else ''}"
 
     @property
     def _turns(self) -> int:
         """How often an attempt can call the agent's model, because it uses tools."""
-        return self.attempt.model_calls[-1].turns if self.attempt.model_calls else 0
+        last = (each.model_calls[-1].turns for each in self.attempt.alternatives if each.model_calls)
+        return max(last, default=0)
 
     def _explain_tokens(self) -> str:
-        calls = self.attempt.model_calls
+        most = self.attempt.max_usage.tokens
+        calls = next(each.model_calls for each in self.attempt.alternatives if each.max_usage.tokens == most)
         answers = " and ".join(f"{question.output_tokens:,}" for question in calls)
         turns = f", in each of up to {self._turns} turns with tools" if self._turns > 1 else ""
         return f" ({self.attempt.input_tokens:,} tokens in, {answers} out{turns})" if answers else ""

@@ -91,16 +91,16 @@ class ConfigNode:
     position: Position
     context: ConfigContext
     own: MarkedMap | None = None
-    inside: tuple[str, ...] = ()
+    inside: tuple[str | int, ...] = ()
 
-    def below(self, *inside: str) -> ConfigNode:
+    def below(self, *inside: str | int) -> ConfigNode:
         """The node of a part of this one."""
         return ConfigNode(self.steps, self.merged, self.position, self.context, self.own, (*self.inside, *inside))
 
     @property
     def own_keys(self) -> MarkedMap:
         """The keys that the entry sets itself here, and does not inherit."""
-        return map_at(self.own, *self.inside)
+        return map_at(self.own, *map(str, self.inside))
 
     def add_error(self, message: str, *inside: str | int, missing: str = "") -> None:
         """Add an error; `missing` is the key that is missing there, if the error is about one."""

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from cron.job import After, Job, follow_chain
 from cron.job_schedules import OneTimeSchedule, ScheduleError, is_reboot, parse_one_time
-from heartbeat.spec import Agent, Heartbeat, ModelRunner
+from heartbeat.spec import Agent, Fallback, Heartbeat, ModelRunner
 from scheduler.config.file.inheritance import JOB_SCHEDULE_KEYS
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
@@ -188,6 +188,7 @@ class PromptAgents:
         self._runners = runners
         self._prices = prices
         self._agents: dict[str, Agent] = {}
+        self._parts: dict[str, tuple[models.Agent, ConfigNode]] = {}
         self.by_job: dict[str, Agent] = {}
 
     def add_agent(self, agent: models.Agent, beat: Heartbeat, node: ConfigNode) -> None:
@@ -197,6 +198,7 @@ class PromptAgents:
         runner = self._runners.build_job_runner(agent, beat.runner, node)
         cheap = DEFAULT_MODEL if isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" else None
         model = agent.model or cheap
+        self._parts[beat.name] = agent, node
         self._agents[beat.name] = Agent(
             beat.name,
             beat.zone,
@@ -217,9 +219,10 @@ class PromptAgents:
         has_findings = job.answer == "structured"
         called_agent = replace(
             agent,
-            **carried_keys(job, Agent, ("model", "effort", "ok_match", "precheck", "ask_again")),
+            **carried_keys(job, Agent, ("model", "effort", "fallbacks", "ok_match", "precheck", "ask_again")),
             model=job.model or agent.model,
             effort=choose_effort(job.effort, agent.effort),
+            fallbacks=self._build_fallbacks(agent, job, node),
             ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
             ask_again=further_calls(job.ask_again, agent.runner) if has_findings else 0,
             clear_after=job.problems.clear_after,
@@ -229,6 +232,13 @@ class PromptAgents:
         self._check_model(called_agent, job, node)
         self.by_job[name] = called_agent
         return called_agent
+
+    def _build_fallbacks(self, agent: Agent, job: models.Job, node: ConfigNode) -> tuple[Fallback, ...]:
+        """The fallbacks of a job, or else those of its agent."""
+        part, place = self._parts[agent.name]
+        given, place = (part.fallbacks, place) if job.fallbacks is None else (job.fallbacks, node)
+        own = agent.runner, job.model or agent.model
+        return self._runners.build_fallbacks(given, own, part, place, used=job.enabled)
 
     def _check_model(self, agent: Agent, job: models.Job, node: ConfigNode) -> None:
         if not isinstance(agent.runner, ModelRunner):

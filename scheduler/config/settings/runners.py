@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
 from heartbeat.spec import (
+    Called,
     CommandRunner,
     Decide,
+    Fallback,
     Heartbeat,
     HttpRunner,
     McpServer,
@@ -20,9 +22,10 @@ from heartbeat.spec import (
     offered_name,
 )
 from heartbeatd.secret import Secret
-from scheduler.config.file.message_parts import as_yaml
+from scheduler.config.file.message_parts import as_yaml, undeclared_name
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
+from scheduler.config.settings.entry_parts import choose_effort
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.system import extras
 
@@ -30,8 +33,9 @@ DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set 
 NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
 NO_TIME = timedelta(0)
 MAX_TOOL_NAME = 64  # characters, for a model
-TOOLS = ("runner", "tools")
+TOOLS = ("tools",)
 SERVER_KEYS = ("url", "headers", "env")
+NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
 
 Shared = TypeVar("Shared")
@@ -51,13 +55,81 @@ class Runners:
         match agent.runner:
             case models.ModelRunner():
                 return self._build_model_runner(agent, agent.runner, node)
+            case part:
+                return self._build_program(part, node.below("runner"), used=used)
+
+    def _build_program(
+        self, part: models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode, *, used: bool
+    ) -> Runner:
+        """A runner that calls no model itself. `keys` are its own."""
+        match part:
             case models.CommandRunner(argv=argv):
-                env = node.build_variables(agent.runner.env, "runner", "env", used=used)
+                env = keys.build_variables(part.env, "env", used=used)
                 return self._reuse_equal((argv, tuple(env.items())), CommandRunner(argv, env))
             case models.HttpRunner():
-                return self._build_http_runner(agent.runner, node, used=used)
+                return self._build_http_runner(part, keys, used=used)
             case models.PythonRunner(call=call, in_process=inside):
                 return self._reuse_equal((call, inside), PythonRunner(call, inside))
+
+    def build_fallbacks(
+        self, parts: Sequence[models.Fallback], own: Called, agent: models.Agent, node: ConfigNode, *, used: bool
+    ) -> tuple[Fallback, ...]:
+        """The fallbacks of an agent, its heartbeat or a job, with the key `fallbacks` at `node`. `own` is what it calls first."""
+        found: list[Fallback] = []
+        called = [own]
+        for index, part in enumerate(parts):
+            at = node.below("fallbacks", index)
+            made = self._build_fallback(part, own[0], agent, at, used=used)
+            if made is None:
+                continue
+            if (made.runner, made.model) in called:
+                at.add_error(f"{made.name} is called before already; remove it, or write a different one")
+            if used and isinstance(made.runner, ModelRunner) and made.model:
+                self._prices.check_price(made.model, made.runner.provider, at)
+            called.append((made.runner, made.model))
+            found.append(made)
+        return tuple(found)
+
+    def _build_fallback(
+        self, part: models.Fallback, own: Runner, agent: models.Agent, at: ConfigNode, *, used: bool
+    ) -> Fallback | None:
+        """One fallback; None after an error."""
+        effort = choose_effort(part.effort)
+        if part.runner is not None:
+            if part.provider is not None:
+                at.add_error("a fallback has a runner or a provider, but not both; remove one of them", "provider")
+            runner = self._build_named_runner(part.runner, agent, at, used=used)
+        elif part.model is None:
+            at.add_error(NO_FALLBACK)
+            return None
+        elif part.provider is None:
+            runner = own
+        else:
+            provider = self._providers.find_provider(part.provider, at, "provider", used=used)
+            tools = own.tools if isinstance(own, ModelRunner) else None
+            runner = self._limited_runner(provider, agent, tools) if provider else None
+        if runner is None:
+            return None
+        model = part.model
+        if isinstance(runner, ModelRunner) and model is None:
+            model = DEFAULT_MODEL if runner.provider.kind == "anthropic" else None
+            if model is None:
+                at.add_error(f"is missing; write model: NAME, with a model of provider {runner.provider.name}", missing="model")
+        return Fallback("/".join(filter(None, (part.runner or part.provider, model))), runner, model, effort)
+
+    def _build_named_runner(self, name: str, agent: models.Agent, at: ConfigNode, *, used: bool) -> Runner | None:
+        """A runner of the section `runners`; None after an error."""
+        declared = at.context.config.runners
+        if name not in declared:
+            at.add_error(undeclared_name(name, "runner", declared), "runner")
+            return None
+        part, keys = declared[name], at.context.entry("runners", name)
+        if not isinstance(part, models.ModelRunner):
+            return self._build_program(part, keys, used=used)
+        inside = ("provider",) if part.provider else ()
+        provider = self._providers.find_provider(part.provider or part.kind, keys, *inside, used=used)
+        tools = _build_tools(part.tools, keys, used=used) if part.tools else None
+        return self._limited_runner(provider, agent, tools) if provider else None
 
     def build_job_runner(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> Runner:
         """The runner for jobs that call the agent: like its `runner`, but not with the provider of the heartbeat."""
@@ -127,7 +199,7 @@ class Runners:
             problem = f"the provider {own.name} is of kind {own.kind}"
             node.add_error(f"{problem}; write runner: {as_yaml(right)}", "runner")
             return NO_RUNNER
-        tools = _build_tools(part.tools, node, used=is_enabled(agent)) if part.tools else None
+        tools = _build_tools(part.tools, node.below("runner"), used=is_enabled(agent)) if part.tools else None
         return self._limited_runner(provider, agent, tools) if provider else NO_RUNNER
 
     def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
@@ -139,9 +211,9 @@ class Runners:
         return self._reuse_equal((provider.name, bound, *_hashable_tools(tools)), ModelRunner(provider, bound, tools))
 
     def _build_http_runner(self, part: models.HttpRunner, node: ConfigNode, *, used: bool) -> Runner:
-        url = node.resolve_address(part.url, "runner", "url", used=used)
-        headers = node.build_environment(part.headers, "runner", "headers", used=used)
-        _check_headers(headers, node, "runner", "headers")
+        url = node.resolve_address(part.url, "url", used=used)
+        headers = node.build_environment(part.headers, "headers", used=used)
+        _check_headers(headers, node, "headers")
         return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
 
     def _check_price(self, model: str, provider: Provider, agent: models.Agent, node: ConfigNode, *inside: str) -> None:

@@ -63,8 +63,9 @@ def add_job(draft: Draft, node: Node, shape: JobShape) -> Part | None:
     if named:
         job.put_name(named)
     job.apply(shape.rules, node)
-    if "prompt" not in job and "model" in job:
-        draft.remove(f"{job.path}.model", "only jobs with a prompt have this setting")
+    for key in ("model", "effort", "fallbacks"):
+        if "prompt" not in job and key in job:
+            draft.remove(f"{job.path}.{key}", "only jobs with a prompt have this setting")
     return job
 
 

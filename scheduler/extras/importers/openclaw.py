@@ -17,6 +17,7 @@ from scheduler.extras.importers.foreign_system import NO_COUNTERPART, OWN_LIMITS
 from scheduler.extras.importers.job_conversion import JobShape, add_job
 from scheduler.extras.importers.source_files import MISSING, Node
 
+MOST_FALLBACKS = 5
 HEARTBEAT = (
     Rule("every", "interval", value_converters.duration("m")),
     Rule("model", "model"),
@@ -44,6 +45,14 @@ def _effort(node: Node) -> object:
     return written
 
 
+def _models(node: Node) -> object:
+    """Models that are called in this order if the first one fails."""
+    names = [value_converters.text(each) for _, each in node.items()]
+    if not 0 < len(names) <= MOST_FALLBACKS:
+        raise value_converters.NotUsable(f"is no list of one to {MOST_FALLBACKS} models")
+    return names
+
+
 JOBS = JobShape(
     prompt=("payload.message",),
     event=("payload.text",),
@@ -52,6 +61,7 @@ JOBS = JobShape(
     rules=(
         Rule("payload.model", "model"),
         Rule("payload.thinking", "effort", _effort),
+        Rule("payload.fallbacks", "fallbacks", _models),
         Rule("payload.timeoutSeconds", "timeout", value_converters.positive_duration("s")),
     ),
     naive_zone="UTC",  # docs/automation/cron-jobs/schedules.md: a time without an offset is UTC
@@ -77,7 +87,7 @@ DROPS = (
     Drop("jobs.*.payload.toolsAllow", "the command line of OpenClaw cannot restrict the tools of a run", changes_meaning=True),
     Drop("jobs.*.pacing", "the agent sets the time of the next run itself", changes_meaning=True),
     Drop("description displayName delivery.bestEffort delivery.failureDestination failureAlert", NO_COUNTERPART, "jobs.*"),
-    Drop("fallbacks lightContext bestEffortDeliver", NO_COUNTERPART, "jobs.*.payload"),
+    Drop("lightContext bestEffortDeliver", NO_COUNTERPART, "jobs.*.payload"),
     Drop("payload.noOutputTimeoutSeconds payload.outputMaxBytes declarationKey", NO_COUNTERPART, "jobs.*"),
     Drop("jobs.*.wakeMode", "the answer of this job is delivered, and wakes no heartbeat"),
     Drop("jobs.*.delivery", "this job sends nothing itself"),

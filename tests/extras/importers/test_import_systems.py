@@ -104,6 +104,7 @@ def test_openclaw_jobs_of_each_kind() -> None:
         "stagger": "30s",
         "model": "opus",
         "effort": "low",
+        "fallbacks": ["haiku", "openrouter/qwen"],
         "timeout": "5m",
         "ok_match": "edges",
         "ack_max_chars": 300,
