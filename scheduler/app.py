@@ -168,6 +168,8 @@ class Daemon:
         self.engine.failed_writes = after.engine.failed_writes if after else None
         self._pinger = Pinger(self._executors.pings, self.engine.health, report)
         self._buttons: Poller | None = None
+        report_damage = lambda problem: inbox.submit(NoteDaemonProblem(daemon_problems.DAMAGE, problem))  # noqa: E731
+        self._daily_check = startup.DailyCheck(self.settings.database, report_damage, time.monotonic())
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
         if after is not None and loaded is after.reloader.loaded:
             self.reloader.reload_state = after.reloader.reload_state
@@ -412,6 +414,7 @@ class Daemon:
         again_at = self.engine.tick(read_clocks())
         ping_in = self._pinger.ping_if_due(time.monotonic(), self.engine.plan.settings.deadman if self._server else None)
         self._start_reload_thread()
+        self._daily_check.begin_if_due(time.monotonic())
         self._systemd.report_status(self._status_line())
         watchdog_in = self._systemd.ping_watchdog(time.monotonic())  # only here: if this thread hangs, the pings must stop
         waits = ((again_at - utc_now()).total_seconds(), MAX_SLEEP, ping_in, watchdog_in, self._poll_buttons())

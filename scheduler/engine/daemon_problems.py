@@ -16,6 +16,7 @@ from scheduler.store.outbox import NO_RUN, Origin
 
 CONFIG = "config"  # the file was rejected
 DATABASE = "database"  # it cannot be written, or soon can not
+DAMAGE = "damage"  # of the database
 WORKERS = "workers"  # no worker executes runs
 INTERNAL = "internal"  # an exception that should not happen
 
@@ -26,6 +27,7 @@ CALM = timedelta(hours=2)  # without internal errors: what was postponed for an 
 WHAT_FOLLOWS = {
     CONFIG: "The previous config stays active.",
     DATABASE: "Without room, no run starts and no message is sent.",
+    DAMAGE: "The daemon continues as long as it can. Save a copy of the file, and restore a backup.",
     WORKERS: "Runs wait until a worker takes them.",
     INTERNAL: "The log of the daemon has more. What was affected is tried again within an hour.",
 }

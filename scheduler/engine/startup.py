@@ -1,10 +1,14 @@
-"""Prepares the start of the daemon after a stop or crash: takes the lock, checks the database, ends orphans."""
+"""Prepares the start of the daemon after a stop or crash: takes the lock, checks the database, ends orphans.
+
+The database is also checked once a day while the daemon runs (`DailyCheck`).
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import shlex
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,7 +18,7 @@ from typing import Any
 
 from scheduler.model.settings import Settings
 from scheduler.store import boots, outbox, runs
-from scheduler.store.database import Store, check_file, check_links, open_read_only
+from scheduler.store.database import Store, StoreError, check_database, check_file, check_links, open_read_only
 from scheduler.store.disk_reserve import DiskReserve
 from scheduler.store.locations import open_for_writing
 from scheduler.system import orphans
@@ -30,6 +34,9 @@ from scheduler.system.state_lock import (
 
 LOCK_RETRY_SECONDS = 0.3  # seconds
 MAX_LOCK_RETRIES = 60  # while a command that writes holds the lock, for example with a large config on a slow machine
+
+FIRST_CHECK_AFTER = 3600.0  # seconds; a daemon that is restarted every day checks its database, too
+CHECK_EVERY = 24 * 3600.0  # seconds
 
 SurvivorsByRun = Mapping[str, bool] | None
 """By mark of a run: whether one of its processes could not be ended. None if processes cannot be inspected."""
@@ -80,6 +87,35 @@ def open_store(path: Path | str) -> Store:
         finally:
             connection.close()
     return Store.open(path, check=not clean, reserve=reserve)
+
+
+class DailyCheck:
+    """Reads all pages of a database file once a day, in a thread: damage is noticed before a restart or a restore.
+
+    `report` is called with the damage, or with None. A server checks its database itself.
+    """
+
+    def __init__(self, database: Path | str, report: Callable[[str | None], object], monotonic: float) -> None:
+        self._database = database
+        self._report = report
+        self._next_at = monotonic + FIRST_CHECK_AFTER
+
+    def begin_if_due(self, monotonic: float) -> threading.Thread | None:
+        """Begin a check, if one is due at this time of the monotonic clock. Returns its thread."""
+        if monotonic < self._next_at or isinstance(self._database, str):
+            return None
+        self._next_at = monotonic + CHECK_EVERY
+        thread = threading.Thread(target=self._check, args=(self._database,), name="check", daemon=True)
+        thread.start()
+        return thread
+
+    def _check(self, path: Path) -> None:
+        try:
+            check_database(path)
+        except StoreError as error:
+            self._report(str(error))
+        else:
+            self._report(None)
 
 
 def end_orphans(store: Store, *, runs_here: bool = True) -> SurvivorsByRun:

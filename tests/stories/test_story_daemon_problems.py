@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from test_story_internal_errors import break_stored_schedule, lose_a_commit, store_schedule
 from test_story_notices import message_lines
 from test_story_slots import agent, job
@@ -14,9 +15,10 @@ from world import MakeWorld, World
 
 from heartbeatd.verbs import Ack, CloseProblem
 from scheduler.cli.main import main
-from scheduler.engine.daemon_problems import CONFIG, DATABASE, INTERNAL, WORKERS
+from scheduler.engine.daemon_problems import CONFIG, DAMAGE, DATABASE, INTERNAL, WORKERS
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.requests import NoteDaemonProblem, NoteRejectedConfig
+from scheduler.engine.startup import DailyCheck
 from scheduler.insight.status_data import read_status
 from scheduler.model.daemon_health import QueueState, WorkerState
 from scheduler.model.message import DeliveryResult
@@ -236,3 +238,31 @@ def test_the_advice_names_the_queues_that_need_a_worker() -> None:
     one = QueueState(None, (drained, WorkerState("w2", ("default",))), needed=frozenset({"gpu", "default"}))
     assert one.why_runs_wait == "no worker serves the queue gpu; start `heartbeatd worker --queue gpu`"
     assert QueueState(None, needed=frozenset({"default"})).why_runs_wait == NO_WORKER
+
+
+@pytest.mark.sqlite_file
+def test_damage_of_the_database_is_found_within_a_day_and_is_one_message(make_world: MakeWorld) -> None:
+    world = make_world(agent() + CHANNELS)
+    check = DailyCheck(world.state, lambda problem: world.inbox.submit(NoteDaemonProblem(DAMAGE, problem)), 0.0)
+    sound = world.state.read_bytes()
+
+    def messages_after(hours: float) -> list[str]:
+        thread = check.begin_if_due(hours * 3600)
+        assert thread is not None
+        thread.join(PATIENCE)
+        before = len(world.delivered)
+        world.run(minutes=1)
+        return [text.partition(": ")[0].strip() for _, who, text in world.delivered[before:] if who == "heartbeatd"]
+
+    assert messages_after(1) == []
+    page = world.store.connection.execute("select rootpage from sqlite_master where name = 'rejected_wake'").fetchone()[0]
+    with world.state.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)  # no run reads this page
+    assert check.begin_if_due(24 * 3600) is None
+    assert messages_after(25) == ["CRITICAL daemon damage"]
+    assert messages_after(49) == []
+    with world.state.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(sound[(page - 1) * 4096 : page * 4096])
+    assert messages_after(73) == ["over     daemon damage"]
