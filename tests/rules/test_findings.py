@@ -222,6 +222,12 @@ def test_findings_that_exceed_the_size_of_an_answer_are_counted_and_the_most_ser
     assert len(found.findings) + found.dropped == 41
 
 
+def test_findings_above_the_number_and_above_the_size_are_counted_together() -> None:
+    found = parse_report([{"key": f"disk:{number}", "text": "é" * MAX_TEXT} for number in range(MAX_FINDINGS + 10)])
+    assert len(found.findings) < MAX_FINDINGS
+    assert len(found.findings) + found.dropped == MAX_FINDINGS + 10
+
+
 # --- JSON that was cut off --------------------------------------------------------------------------------------------
 
 

@@ -398,6 +398,17 @@ def test_a_run_that_waits_for_a_retry_when_the_breaker_opens_ends_failed_and_not
     assert world.records("a")[0]["outcome"] == "failed"
 
 
+def test_a_new_key_starts_no_run_for_the_wake_of_a_paused_agent(make_world: MakeWorld) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        world = make_world(fleet(server.url, "a", a="interval: none"), environ={"KEY": KEY})
+        world.wake("a", "look")
+        world.run(minutes=1)
+        world.pause((Kind.HEARTBEAT, "a"))
+        world.reload(world.yaml)
+        world.run(minutes=5)
+    assert [line.split(" ", 2)[2] for line in world.history()] == ["api failed auth"]
+
+
 def test_a_restart_with_a_new_key_calls_the_provider_at_once(make_world: MakeWorld) -> None:
     with Server([NO_KEY, OK]) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})

@@ -188,3 +188,16 @@ def test_a_problem_of_a_removed_agent_can_be_closed(make_world: MakeWorld) -> No
     world.reload(CONFIG.replace("  ops:", "  web:"))
     assert world.request(VerbRequest(CloseProblem(), world.problem("disk").id)).key == "disk"
     assert not world.problem("disk").is_open
+
+
+def test_a_problem_that_a_user_has_closed_is_over_after_as_many_answers_as_a_new_one(make_world: MakeWorld) -> None:
+    """It had been mentioned again after its end, so before it was closed it would have needed twice as many."""
+    replies = iter(["[disk] full", "HEARTBEAT_OK", "HEARTBEAT_OK", "[disk] full", "[disk] full"])
+    world = make_world(
+        CONFIG.replace("deliver: phone", "deliver: phone, problems: {clear_after: 2}"),
+        scripts={"ops": lambda _: next(replies, "HEARTBEAT_OK")},
+    )
+    world.run(minutes=50)
+    world.request(VerbRequest(CloseProblem(), world.problem("disk").id))
+    world.run(hours=1)
+    assert effects(world)[3:] == [["disk opened"], ["disk opened"], [], ["disk cleared"], []]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,20 @@ def test_two_channels_with_the_same_url_get_one_message(world: World, sent: list
     report_activity(world, "8")
     world.run(minutes=30)
     assert [url[-5] for url, _ in sent] == ["7", "8"]
+
+
+def test_the_same_chat_on_two_servers_gets_the_message_on_both(make_world: MakeWorld) -> None:
+    chats = "\n".join(
+        f'  {name}: {{url: "tgram://${{TOKEN}}/{chat}", base_url: "https://{name}.example.org"}}'
+        for name, chat in (("one", "{target}"), ("two", "7"))
+    )
+    agents = config("[last, two]").partition("agents:")[2]
+    world = make_world(
+        f"channels:\n{chats}\nagents:{agents}", environ={"TOKEN": TOKEN}, scripts={"ops": lambda call: "Disk full"}
+    )
+    report_activity(world, "7", channel="one")
+    world.run(minutes=1)
+    assert [each["channel"] for each in world.records()[0]["delivery"]["targets"]] == ["two", "one"]
 
 
 def test_a_last_target_on_a_removed_channel_gets_no_replacement(world: World) -> None:
@@ -424,6 +439,21 @@ def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World
         ("https://chat.example.org/to/8?x=1", "warning  ops failed: exit: exit code 1 (3 times in"),
         ("https://boss.example.org/", "warning  ops failed: exit: exit code 1 (15 times i"),
     ]
+
+
+def test_a_recipient_that_takes_nothing_for_an_hour_is_reported_while_another_one_on_its_channel_takes_messages(
+    world: World, sent: list[tuple[str, str]]
+) -> None:
+    takes, words = world.send, count()
+    world.scripts = {"ops": lambda call: f"The disk is full{next(words) * '!'}"}
+    world.send = lambda each: DeliveryResult("retry", "busy") if "to/7" in each.channel.url.reveal() else takes(each)
+    report_activity(world, "7")
+    world.reload(config(more='  boss: {kind: webhook, url: "https://boss.example.org/"}\n'))
+    world.run(minutes=1)
+    report_activity(world, "8")
+    world.run(hours=3)
+    reported = [text.splitlines()[0] for url, text in sent if "boss" in url]
+    assert [text.partition(": ")[0] for text in reported] == ["CRITICAL channel chat:7 undelivered"]
 
 
 def test_failure_notifications_of_a_job_without_an_agent_cannot_go_to_last(tmp_path: Path) -> None:

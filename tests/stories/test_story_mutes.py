@@ -134,6 +134,24 @@ def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeW
     assert [sorted(text.splitlines()) for text in sent(world)] == [["[disk] 92 %"], [over, "[mail] 4 letters"]]
 
 
+def test_a_recovery_within_a_mute_is_not_counted_as_a_suppressed_message(make_world: MakeWorld) -> None:
+    world = begin(make_world, 3, "HEARTBEAT_OK")
+    mute(world)
+    world.run(hours=2)
+    assert world.request(VerbRequest(Unmute(), OPS)).held == 0
+
+
+def test_a_mute_until_something_changes_lasts_while_a_text_that_is_never_a_duplicate_comes_again(make_world: MakeWorld) -> None:
+    world = make_world(
+        CONFIG.partition("cron:")[0].replace("retries: 0,", "retries: 0, dedup: {window: 0s},"),
+        scripts={"ops": answers("The disk is full.")},
+    )
+    world.run(minutes=90)
+    mute(world, until_changed=True)
+    world.run(hours=3)
+    assert sent(world) == ["The disk is full."] * 2
+
+
 def test_a_second_mute_counts_on_from_the_runs_of_the_first(make_world: MakeWorld) -> None:
     world = begin(make_world, "[disk] 92 %", "[mail] 4 letters", "[mail] 5 letters", "[cert] ends")
     mute(world, hours=10)

@@ -166,6 +166,17 @@ def test_a_changed_stagger_moves_the_start_and_not_the_slots(make_world: MakeWor
     assert world.calls[0].at == utc("2026-03-02 09:00") < utc("2026-03-02 10:00") < world.calls[1].at
 
 
+def test_a_changed_stagger_of_an_interval_moves_its_slots_by_the_difference(make_world: MakeWorld) -> None:
+    world = make_world(agent(stagger="50%"))
+    before = world.clock.now
+    world.run(minutes=35)
+    first = world.calls[0].at
+    world.reload(agent(stagger="25%"))
+    world.run(hours=1)
+    assert first > before
+    assert (world.calls[-1].at - (before + (first - before) / 2)) % timedelta(minutes=30) <= timedelta(seconds=1)
+
+
 def test_a_changed_stagger_does_not_lose_the_slot_it_delays(make_world: MakeWorld) -> None:
     world = make_world(job(schedule='"0 3 * * *"', stagger="4h"), start="2026-03-02 00:00")
     due = world.store.connection.execute("select due_at from entry").fetchone()[0] / 1000

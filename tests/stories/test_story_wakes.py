@@ -338,6 +338,15 @@ def test_wakes_that_expire_at_different_times_cause_one_notification_each(make_w
     ]
 
 
+def test_wakes_expire_without_a_notification_if_failures_of_their_agent_are_not_reported(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1h", problems="{after: none}"))
+    world.run(minutes=1)
+    world.pause((Kind.HEARTBEAT, "ops"))
+    world.wake("ops", "the disk is full")
+    world.run(hours=25)
+    assert world.delivered == []
+
+
 def test_a_wake_that_waits_for_a_slot_that_never_comes_causes_a_notification(make_world: MakeWorld) -> None:
     job = BACKUP.replace("ops}", "ops, wake_mode: next}").replace('schedule: "0 3 * * *"', 'at: "2026-03-03T03:00"')
     world = make_world(agent(interval="none") + job)

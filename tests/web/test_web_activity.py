@@ -30,6 +30,11 @@ def test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work(daemon: W
     says = "the activity of agent/ops is recorded"
     assert first.data == {"last": last, "queue": 3, "pending_approvals": 1, "says": says}
     assert daemon.post(PATH, {"queue": 0}, OPSMAN).data == {"last": last, "queue": 0, "pending_approvals": 1, "says": says}
+    approved = daemon.post(PATH, {"pending_approvals": 0}, OPSMAN).data
+    assert (approved["queue"], approved["pending_approvals"]) == (0, 0)
+    daemon.post(PATH, {"queue": 2, "pending_approvals": 1}, OPSMAN)
+    assert daemon.post(PATH, {"pending_approvals": 5}, OPSMAN).data["queue"] == 2
+    daemon.post(PATH, {"queue": 0, "pending_approvals": 1}, OPSMAN)
     daemon.post(PATH, {"channel": "chat", "target": "43"}, OPSMAN)
     agent = daemon.get("/api/v1/agents/ops", READER).data
     assert [(each["target"], each["title"]) for each in agent["targets"]] == [("43", ""), ("42", "Family ")]

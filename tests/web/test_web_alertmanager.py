@@ -102,6 +102,11 @@ def test_firing_alerts_come_first() -> None:
     assert text.index("New: firing") < text.index("Old: resolved")
 
 
+def test_a_group_with_a_firing_and_a_resolved_alert_starts_a_run() -> None:
+    groups = (notification(alert("Old", "resolved"), alert("New")), notification(alert("Old", "resolved")), notification(alert()))
+    assert [wake_by(each).urgent for each in groups] == [True, False, True]
+
+
 def test_one_left_out_alert_is_counted_in_the_singular() -> None:
     assert wake_by(notification(alert("New"), truncatedAlerts=1)).text.endswith("\n\nLeft out here: 1 more alert.")
 

@@ -486,6 +486,7 @@ def test_a_token_for_an_agent_is_not_valid_for_a_job_of_the_same_name(tmp_path: 
             assert (reply.status, reply.code) == (403, "forbidden")
         assert daemon.rows() == before
         assert daemon.get("/api/v1/cron", OPSMAN).data["cron"] == []
+        assert daemon.get("/api/v1/explain/ops", OPSMAN).data["kind"] == "heartbeat"
         assert daemon.post("/api/v1/agents/ops/pause", {}, OPSMAN).status == 200
 
 

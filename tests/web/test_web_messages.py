@@ -42,6 +42,23 @@ def test_the_outbox_lists_only_messages_that_the_token_may_read(daemon: WebDaemo
     assert daemon.get("/api/v1/outbox").status == 401
 
 
+def test_a_page_of_the_outbox_for_a_token_has_only_messages_that_it_may_read(daemon: WebDaemon) -> None:
+    answer = daemon.get("/api/v1/outbox?limit=1", OPSMAN).data
+    assert ([each["name"] for each in answer["outbox"]], answer["next"]) == (["ops"], None)
+
+
+def test_pages_of_the_outbox_have_the_messages_on_their_way_before_those_that_were_given_up(daemon: WebDaemon) -> None:
+    oldest, *others = sorted(each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"])
+    daemon.world.send = lambda delivery: DeliveryResult("retry", "503")
+    daemon.post(f"/api/v1/outbox/{oldest}/retry", {}, CHIEF)
+    daemon.do(daemon.world.settle)
+    found, page = [], daemon.get("/api/v1/outbox?limit=1", READER).data
+    for _ in (oldest, *others):
+        found += [(each["id"], each["state"]) for each in page["outbox"]]
+        page = daemon.get(f"/api/v1/outbox?limit=1&cursor={page['next']}", READER).data if page["next"] else page
+    assert found == [(oldest, "pending"), *((each, "dead") for each in reversed(others))]
+
+
 def message_for(daemon: WebDaemon, name: str) -> int:
     return next(each["id"] for each in daemon.get("/api/v1/outbox", READER).data["outbox"] if each["name"] == name)
 
