@@ -12,6 +12,7 @@ from test_story_reported_problems import effects
 from world import MakeWorld, World
 
 from heartbeatd.verbs import CloseProblem, Mute
+from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.model.events import ProblemChanged
@@ -201,3 +202,31 @@ def test_a_problem_that_a_user_has_closed_is_over_after_as_many_answers_as_a_new
     world.request(VerbRequest(CloseProblem(), world.problem("disk").id))
     world.run(hours=1)
     assert effects(world)[3:] == [["disk opened"], ["disk opened"], [], ["disk cleared"], []]
+
+
+def test_a_problem_that_is_as_bad_as_once_before_is_no_worse_for_its_recipient(make_world: MakeWorld) -> None:
+    """The reminder in between had a lower severity."""
+    replies = iter(["[disk!] full", *["[disk] full"] * 5])
+    world = make_world(CONFIG.replace("15m", "5h"), scripts={"ops": lambda _: next(replies, "[disk!] full")})
+    world.run(hours=31)
+    assert sent(world) == ["[disk] CRITICAL: full", "[disk] reminder: full"]
+
+
+def test_a_recipient_that_was_removed_from_deliver_gets_no_end(make_world: MakeWorld) -> None:
+    second = CONFIG.replace(
+        "agents:", '  desk: {kind: webhook, url: "http://127.0.0.1:9/y", allow_private: true}\nagents:'
+    ).replace("channels: {phone: {", "channels:\n  phone: {")
+    config = second.replace("allow_private: true}}", "allow_private: true}", 1)
+    got: list[tuple[str, str]] = []
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        got.append((delivery.channel.name, delivery.message.text.split()[0]))
+        return DeliveryResult("delivered")
+
+    replies = iter(["[disk] full", "[disk] full"])
+    script = {"ops": lambda _: next(replies, "[disk] resolved")}
+    world = make_world(config.replace("deliver: phone", "deliver: [phone, desk]"), send=send, scripts=script)
+    world.run(minutes=20)
+    world.reload(config)
+    world.run(minutes=15)
+    assert got == [("phone", "warning"), ("desk", "warning"), ("phone", "over")]

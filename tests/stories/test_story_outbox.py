@@ -354,6 +354,18 @@ def test_an_alert_is_sent_again_after_its_window_even_if_an_older_message_is_hel
     assert world.delivered[0][2] == "The disk is full."
 
 
+def test_a_channel_that_asks_for_a_wait_of_hours_gets_the_message_after_a_quarter_of_an_hour(make_world: MakeWorld) -> None:
+    tried: list[str] = []
+
+    def send(delivery: Delivery) -> DeliveryResult:
+        tried.append(f"{world.clock.now:%H:%M}")
+        return DeliveryResult("retry", "busy", timedelta(hours=5))
+
+    world = make_world(CONFIG, send=send, scripts=ALARM)
+    world.run(minutes=29)
+    assert tried == ["08:00", "08:15"]
+
+
 def test_message_parts_behind_a_held_part_expire(make_world: MakeWorld) -> None:
     def send(delivery: Delivery) -> DeliveryResult:
         return DeliveryResult("uncertain", "no answer") if delivery.message.part == 1 else DeliveryResult("delivered")

@@ -7,6 +7,8 @@ from datetime import timedelta
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, utc
 
+from scheduler.insight.status_data import read_status
+
 
 def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorld) -> None:
     world = make_world(OPS)
@@ -24,6 +26,27 @@ def test_a_pause_with_an_end_ends_by_itself(make_world: MakeWorld) -> None:
     world.pause(("heartbeat", "ops"), utc("2026-03-02 09:45"))
     world.run(hours=2)
     assert world.history()[1:] == ["03-02 08:30 interval skipped paused x3", "03-02 10:00 interval ok heartbeat_ok"]
+
+
+def test_a_second_pause_changes_the_end_of_the_first_and_not_its_beginning(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.run(minutes=5)
+    world.pause(("heartbeat", "ops"))
+    world.run(minutes=30)
+    world.pause(("heartbeat", "ops"), utc("2026-03-02 10:10"))
+    (entry,) = read_status(world.store.connection, world.clock.now).as_data()["entries"]
+    assert (entry["paused_at"], entry["paused_until"]) == ("2026-03-02T08:05:00Z", "2026-03-02T10:10:00Z")
+    world.run(hours=2)
+    assert world.history()[1:] == ["03-02 08:30 interval skipped paused x4", "03-02 10:30 interval ok heartbeat_ok"]
+
+
+def test_a_wake_in_the_moment_after_the_end_of_a_pause_starts_a_run(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none"))
+    world.pause(("heartbeat", "ops"), utc("2026-03-02 08:30"))
+    world.clock.advance(timedelta(minutes=31))  # the engine has not seen the end of the pause
+    world.wake("ops", "look")
+    world.run(minutes=5)
+    assert world.history() == ["03-02 08:31 api ok heartbeat_ok"]
 
 
 def test_pausing_everything_records_nothing_for_disabled_agents(make_world: MakeWorld) -> None:

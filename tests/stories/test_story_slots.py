@@ -391,6 +391,14 @@ def test_a_changed_interval_counts_from_the_last_run_and_affects_no_other_agent(
     assert world.history("other")[2:] == ["03-02 09:00 interval ok heartbeat_ok"]
 
 
+def test_a_changed_interval_of_a_job_counts_from_its_last_run(make_world: MakeWorld) -> None:
+    world = make_world(job(every="30m"))
+    world.run(minutes=40)
+    world.reload(job(every="20m"))
+    world.run(minutes=31)
+    assert world.history() == ["03-02 08:30 every ok", "03-02 08:50 every ok", "03-02 09:10 every ok"]
+
+
 def test_slots_missed_under_the_old_config_during_downtime_are_recorded(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=10)

@@ -131,6 +131,8 @@ def test_runs_are_returned_newest_first(still: WebDaemon) -> None:
     assert [run["id"] for run in runs] == sorted((run["id"] for run in runs), reverse=True)
     assert {run["name"] for run in runs} == {"ops", "web"}
     assert still.get(f"/api/v1/runs/{runs[0]['id']}", READER).data == runs[0]
+    pages = [still.get(f"/api/v1/runs?limit={limit}", READER).data for limit in (len(runs) - 1, len(runs))]
+    assert [page["next"] for page in pages] == [str(runs[-2]["id"]), None]
 
 
 @loop_over(
