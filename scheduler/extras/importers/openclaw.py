@@ -67,6 +67,7 @@ JOBS = JobShape(
     naive_zone="UTC",  # docs/automation/cron-jobs/schedules.md: a time without an offset is UTC
 )
 # The same page: jobs at the full hour are delayed by up to five minutes, unless they have staggerMs.
+FAILURES_TO_STOP = 10  # in a row, since August 2026
 TOP_OF_HOUR, TOP_STAGGER = r"(?:0 )?0 \*(?:/\d+)? .*", "5m"
 LOGINS = (("anthropic", "oauth"), ("anthropic", "token"))
 COMMAND = (
@@ -255,6 +256,8 @@ def _put_rest(node: Node, job: Part) -> None:
     is_free = not node.first("schedule.staggerMs", "schedule.everyMs")
     if is_free and re.fullmatch(TOP_OF_HOUR, str(job.get("schedule"))):
         job.add("stagger", TOP_STAGGER, "OpenClaw's default for times at the full hour")
+    if "at" not in job:
+        job.add("problems.pause_after", FAILURES_TO_STOP, "OpenClaw stops a recurring job after so many failures")
     if "prompt" in job:
         job.add("ok_match", "edges", "OpenClaw sends no HEARTBEAT_OK")
         shared = job.draft.part(f"agents.{job.get('agent')}").get("heartbeat.ack_max_chars")

@@ -109,6 +109,7 @@ def test_openclaw_jobs_of_each_kind() -> None:
         "ok_match": "edges",
         "ack_max_chars": 300,
         "deliver": "log",
+        "problems": {"pause_after": 10},
     }
     assert jobs["Reminder"] == {
         "enabled": True,
