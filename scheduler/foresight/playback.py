@@ -136,23 +136,15 @@ class Playback:
     def _adopt(self, known: Iterable[EntryRow]) -> None:
         with self._store.transaction() as db:
             tx = Transaction(db, self.clock.now, "before", self.settings.hash)
-            # The start enables them, and keeps their anchor as a reload does.
+            # The start enables them, as a reload does: they keep their anchor, or a changed interval counts from the last run.
             rows = [
                 EntryRow(
-                    0,
-                    row.kind,
-                    row.name,
-                    "disabled",
-                    row.schedule_text,
-                    row.first_seen_at,
-                    row.anchor,
-                    tx.now,
-                    slot=None,
-                    due_at=None,
+                    0, row.kind, row.name, "disabled", row.schedule_text, row.first_seen_at, row.anchor, tx.now,
+                    slot=None, due_at=None, last_slot=row.last_slot,
                 )
                 for row in known
                 if (row.kind, row.name) in self._plan.entries
-            ]
+            ]  # fmt: skip
             add_entries(tx, rows)
 
     def _boot(self) -> None:

@@ -15,7 +15,7 @@ from heartbeat.runners import Action, Answer, Decision, Failure, ProcessResult, 
 from heartbeat.verdict import OK_TOKEN, Suppression
 from heartbeat.words import format_count
 from scheduler.model.entry import Key
-from scheduler.model.outcome import FAILURES, Outcome, Skip, Trigger
+from scheduler.model.outcome import FAILURES, Outcome, Reason, Skip, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store.recorded_runs import RecordedRun
 
@@ -24,6 +24,7 @@ Form = Literal["text", "findings", "decision"]
 # A slot that was skipped for one of these reasons was looked at: its precheck was made.
 CHECKED = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED})
 MIN_WHOLE_DAYS = 2
+FAILED_WITH_ANSWER = frozenset({Reason.POSTCHECK, Reason.REPORTED_FAILURE})
 LIKE_WITHIN = timedelta(hours=12)  # of the same time of a recorded day
 
 
@@ -92,7 +93,7 @@ def recorded_answer(run: RecordedRun, form: Form, *, decides: str | None = None)
         is_skip = run.suppression == Suppression.DECIDED_SKIP
         return Answer(decision=Decision(Action.SKIP if is_skip else Action.RUN, ""), tokens=tokens, cost_usd=cost)
     tokens, cost = _usage({model: used for model, used in run.usage.items() if model != decides})
-    if run.outcome in FAILURES:
+    if run.outcome in FAILURES and run.reason not in FAILED_WITH_ANSWER:
         failure = Failure.TIMEOUT if run.outcome is Outcome.TIMEOUT else _failure(run.reason)
         return Answer(failure=failure, error=run.error or "", tokens=tokens, cost_usd=cost)
     if run.outcome is Outcome.ASYNC:
@@ -118,7 +119,8 @@ def _usage(used: Mapping[str, Mapping[str, Any]]) -> tuple[Tokens | None, float 
 def _report(run: RecordedRun, form: Form) -> Report | None:
     """The findings of the answer; None if it is a text without any."""
     said = [each for each in run.findings if "text" in each]
-    if not said and form != "findings":
+    failed = (run.error or "") if run.reason == Reason.REPORTED_FAILURE else ""
+    if not said and not failed and form != "findings":
         return None
     found: list[Finding] = []
     unconfirmed: list[Finding] = []
@@ -126,11 +128,12 @@ def _report(run: RecordedRun, form: Form) -> Report | None:
         finding = Finding(each["key"], each["text"], Severity(each["severity"]), each["resolved"])
         (unconfirmed if each["effect"] == Effect.UNCONFIRMED else found).append(finding)
     lines = {line for finding in (*found, *unconfirmed) for line in finding.line.splitlines()}
-    rest = "\n".join(line for line in (run.text or "").splitlines() if line not in lines and line != OK_TOKEN)
+    lines |= {f"failed: {failed}", OK_TOKEN}
+    rest = "\n".join(line for line in (run.text or "").splitlines() if line not in lines)
     # Text beside findings is only sent with them, unless it was asked for: then it is an alert without them.
     is_asked_for = run.outcome is Outcome.ALERT and all(finding.resolved for finding in found)
     text, loose = (rest, "") if is_asked_for else ("", rest)
-    return Report(tuple(found), text, loose, unconfirmed=tuple(unconfirmed))
+    return Report(tuple(found), text, loose, unconfirmed=tuple(unconfirmed), failed=failed)
 
 
 def recorded_precheck(run: RecordedRun) -> ProcessResult:

@@ -171,6 +171,8 @@ def _without_questions(claim: Claim) -> Claim:
 def _as_recorded(result: AttemptResult, source: RecordedRun) -> AttemptResult:
     """The result with what only the record knows. The record is that of the last attempt, so it is not tried again."""
     result = replace(result, transient=False)
+    if result.outcome in ANSWERED and source.reason == Reason.POSTCHECK:
+        return result.as_failure(Reason.POSTCHECK, source.error or "", transient=False)
     if result.outcome in FAILURES and source.outcome in FAILURES:
         return replace(result, outcome=source.outcome, reason=_reason(source.reason) or result.reason, error=source.error)
     if result.outcome in ANSWERED and source.suppression == Suppression.NO_FINDINGS:
@@ -222,7 +224,7 @@ def _course(past: Past, playback: Playback) -> list[tuple[datetime, Callable[[],
         if key in playback.entries:
             verb = RunJob() if wake.kind is Kind.CRON else Wake(text=wake.text)
             request = VerbRequest(verb, key, Sender(wake.sender, source=wake.source, token=wake.token))
-            found.append((wake.created_at, partial(playback.request, request)))
+            found.append((wake.at, partial(playback.request, request)))
     return found
 
 

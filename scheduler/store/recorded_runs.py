@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.model.outcome import Kind, Outcome, Trigger
-from scheduler.model.timestamps import to_millis
+from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import read_row
 
 
@@ -61,7 +61,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class RecordedWake:
-    """A wake of a person or a program, which came at `created_at`. Wakes of jobs are no such wakes."""
+    """A wake of a person or a program, or a reminder, which came at the time `at`. Wakes of jobs are no such wakes."""
 
     kind: Kind
     name: str
@@ -69,7 +69,7 @@ class RecordedWake:
     sender: str
     token: str
     text: str
-    created_at: datetime
+    at: datetime
 
 
 def read_runs(db: sqlite3.Connection, since: datetime) -> list[RecordedRun]:
@@ -87,9 +87,13 @@ def read_runs(db: sqlite3.Connection, since: datetime) -> list[RecordedRun]:
 
 
 def read_wakes(db: sqlite3.Connection, since: datetime) -> list[RecordedWake]:
-    """The wakes of people and programs from `since` on, the oldest first. Rejected ones are not recorded one by one."""
-    query = "select * from wake where source in ('manual', 'api', 'webhook') and created_at >= ? order by created_at, id"
-    return [read_row(RecordedWake, row) for row in db.execute(query, (to_millis(since),))]
+    """The wakes of people and programs, and the reminders that have come, from `since` on. Rejected ones are only counted."""
+    query = (
+        "select *, case source when 'reminder' then coalesce(due_at, updated_at) else created_at end as came_at from wake"
+        " where source in ('manual', 'api', 'webhook', 'reminder') and state <> 'planned' order by came_at, id"
+    )
+    found = (read_row(RecordedWake, row, at=from_millis(row["came_at"])) for row in db.execute(query))
+    return [wake for wake in found if wake.at >= since]
 
 
 def read_messages(db: sqlite3.Connection, since: datetime) -> dict[int, int]:

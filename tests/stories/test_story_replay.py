@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,56 @@ def test_wakes_failures_and_downtimes_are_played_again_as_they_were(make_world: 
     assert found.unknown == []
     assert found.after.as_data() == found.before.as_data()
     assert found.before.failed >= 3 and found.before.skipped >= 4
+
+
+def test_reminders_and_reported_failures_are_played_again_as_they_were(make_world: MakeWorld, tmp_path: Path) -> None:
+    """At 05:00 the agent fails and finds a problem, and at 09:00 it wants to be reminded at 09:25."""
+    reminder = {"findings": [], "remind": [{"text": "is it done?", "in": "25m"}]}
+    failure = {"findings": [{"key": "disk", "text": "nearly full", "severity": "info", "resolved": False}], "failed": "no access"}
+    answers = {(5, 0): failure, (9, 0): reminder}
+    world = a_day(make_world, ops=lambda call: json.dumps(answers.get((call.at.hour, call.at.minute), {"findings": []})))
+    assert any("09:25 reminder" in line for line in world.history("ops"))
+    assert any("failed reported_failure" in line for line in world.history("ops"))
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+
+
+def test_a_failed_postcheck_is_played_again_as_it_was(make_world: MakeWorld, tmp_path: Path) -> None:
+    checked = CONFIG.replace("command: backup,", "command: backup, postcheck: {file: missing.tar},")
+    world = a_day(make_world, checked)
+    assert any("failed postcheck" in line for line in world.history("backup"))
+    found = replayed(world, checked, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+
+
+CHAINED = """
+timezone: UTC
+channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
+history: {runs: 100000}
+cron:
+  backup: {schedule: "0 */3 * * *", command: backup, deliver: {to: hook, hours: "08:00-22:00"}}
+  verify: {after: backup, command: verify, deliver: {to: hook, hours: "08:00-22:00"}}
+  repair: {after: {job: backup, on: failure}, command: repair, deliver: {to: hook, hours: "08:00-22:00"}}
+"""
+
+
+def test_chains_of_jobs_and_messages_that_wait_for_the_morning_are_played_again_as_they_were(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    world = make_world(CHAINED, start=NIGHT)
+    world.scripts = {
+        "backup": lambda call: 1 if call.at.hour == 6 else "saved",
+        "verify": lambda _: "good",
+        "repair": lambda _: "",
+    }
+    world.run(hours=24)
+    assert {row["name"] for row in world.records() if row["outcome"] == "ok"} == {"backup", "verify", "repair"}
+    found = replayed(world, CHAINED, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.unknown == []
+    assert found.after.as_data() == found.before.as_data()
 
 
 def test_runs_outside_of_narrower_hours_are_listed_with_both_reasons(make_world: MakeWorld, tmp_path: Path) -> None:

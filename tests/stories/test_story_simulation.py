@@ -14,7 +14,7 @@ import pytest
 from month_simulation import texts_of
 from servers.messages import message, tool
 from simulation import size
-from world import AgentCall, World, utc
+from world import AgentCall, MakeWorld, World, utc
 
 from heartbeat.runners import HttpReply
 from heartbeat.spec import estimate_tokens
@@ -31,11 +31,12 @@ from scheduler.foresight.simulation import (
     PROBLEM_KEYS,
     Assumptions,
     draw,
+    play_seed,
     simulate,
 )
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
-from scheduler.store import recorded_runs
+from scheduler.store import entries, recorded_runs
 
 START, BERLIN = "2026-10-20 00:00", ZoneInfo("Europe/Berlin")  # the clocks of Berlin go back on 25 October
 CONFIG = """
@@ -218,6 +219,25 @@ agents:
     found = simulated(tmp_path, config, days=5, start="2026-03-10 00:00", recording=recording, shares=parse_shares("quiet:1"))
     assert found.recipients[0].by_hour[12] == 5  # it comes up at noon on each day
     assert sum(found.recipients[0].by_hour[:5]) == 0
+
+
+@pytest.mark.parametrize(("interval", "first_start"), [("7h", "12:07"), ("5h", "10:07")])
+def test_runs_begin_when_those_of_the_daemon_would_after_a_reload(
+    tmp_path: Path, make_world: MakeWorld, interval: str, first_start: str
+) -> None:
+    """The daemon has last run the agent at 05:07. A changed interval counts from there."""
+    config = """
+agents:
+  ops: {runner: {kind: command, argv: [agent]}, heartbeat: {checklist: "- look\\n", interval: 7h, stagger: 11m, deliver: log}}
+"""
+    world = make_world(config, start="2026-03-02 08:00")
+    world.run(hours=22)
+    assert [f"{call.at:%H:%M}" for call in world.calls] == ["08:07", "15:07", "22:07", "05:07"]
+    world.write_config(config.replace("7h", interval))
+    settings, now = load_config(world.config, {}).settings, world.clock.now
+    known = entries.all_entries(world.store.connection)
+    tally = play_seed(settings, Assumptions(), now, now + timedelta(hours=8), 1, tmp_path / "files", known)
+    assert f"{min(tally.starts):%H:%M}" == first_start
 
 
 def test_nothing_is_written_beside_the_config(tmp_path: Path) -> None:
