@@ -125,8 +125,7 @@ def _update_problems(
         cause = _record_failed_circuit(tick, claim, blamed, times_in_a_row(was))
         found[FAILED] = replace(found[FAILED], reason=_lasting_reason(was, result), cause_id=cause.id)
     if found and planning.is_to_be_paused(entry, entry_row, result):
-        # One message says both that it fails and that it is paused.
-        found[PAUSED] = _finding_of_pause(entry_row, found.pop(FAILED if FAILED in found else NO_ANSWER))
+        found[PAUSED] = _finding_of_pause(entry_row, found[FAILED if FAILED in found else NO_ANSWER])
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
         opens = times_in_a_row(known.get(key)) >= rule.after or (key == FALLBACK and _is_switched(tick.tx, claim))
@@ -138,6 +137,8 @@ def _update_problems(
     if cause is not None:
         _send_news_of_circuit(tick, claim, cause, targets)
     news = {key: news_of(problem, targets, rule.remind, tick.now) for key, problem in after.items()}
+    if PAUSED in found:  # one message says both that it fails and that it is paused
+        news |= {FAILED: [], NO_ANSWER: []}
     if not entry_row.is_muted(tick.now):
         details = (notices.job_output(claim, result), notices.place_of_run(claim))
         job_failures.send_or_hold_news(tick, claim, list(chain.from_iterable(news.values())), details, woken, covered)

@@ -736,9 +736,12 @@ def test_check_shows_the_effective_settings_of_problems(tmp_path: Path) -> None:
         "heartbeat.problems.remind": "24h",
         "heartbeat.problems.deliver": "[hook]",
         "heartbeat.problems.clear_after": "2",
+        "heartbeat.problems.pause_after": "none",
         "problems.after": "none",
         "problems.remind": "24h",
         "problems.deliver": "none",
+        "problems.clear_after": "2",
+        "problems.pause_after": "none",
     }
 
 

@@ -18,6 +18,7 @@ from world import QUIET, Delayed, MakeWorld, World
 from heartbeatd.verbs import Mute, ReportResult
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.explanation import explain_all, explain_now
+from scheduler.insight.status_data import read_status
 from scheduler.model.events import PauseChanged
 from scheduler.model.outcome import Kind
 
@@ -46,6 +47,14 @@ def test_a_day_of_an_agent_that_fails_until_somebody_repairs_it(make_world: Make
     assert overview.says == "paused after 10 failures since 10:30 until someone resumes it"
     assert (overview.status, overview.cause, overview.command) == ("silent", "paused", "heartbeatd resume agent/ops")
     assert explain_now(explained_entry(world)).says == overview.says
+    [status] = [
+        each for each in read_status(world.store.connection, world.clock.now).as_data()["entries"] if each["name"] == "ops"
+    ]
+    assert (status["failing"]["times"], status["failing"]["since"], status["paused_by"]) == (
+        10,
+        "2026-03-02T06:00:00Z",
+        "10 failures",
+    )
     world.scripts["ops"] = lambda call: QUIET
     assert world.resume(OPS) == ["agent/ops"]
     world.run_until("2026-03-03 06:00")
