@@ -1,4 +1,4 @@
-"""The rules of messages once more, as a reader of docs/messages.md understands them: what each recipient is sent about a problem.
+"""The rules of messages once more, as a reader of docs/messages.md and docs/findings.md understands them: what each recipient is sent about a problem.
 
 A test plays the same events here and in the daemon, and compares. Nothing is taken from the code of the daemon.
 """
