@@ -189,7 +189,7 @@ def test_two_installations_share_a_database_in_schemas_of_their_own(postgres: Po
 def test_rows_are_read_by_name_and_position_and_the_types_are_those_of_sqlite(store: Store) -> None:
     with store.transaction() as db:
         db.execute(ONE_BOOT)
-        db.execute("insert into spend values ('d', 'k', ?, 3, 4, 5, 6, 1.5, null, ?)", ("n\0x", True))
+        db.execute("insert into spend values ('d', 'k', ?, 3, 4, 5, 6, 1.5, null, ?, null)", ("n\0x", True))
     row = store.connection.execute(
         "select day, name, nanos, usd_per_day, tokens_per_day, runs_per_day, nanos = 3 as is_three, sum(tokens) over () as tokens,"
         " max(nanos, tokens) as larger, min(nanos, null) as nothing from spend"
