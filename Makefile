@@ -121,6 +121,7 @@ bench: .venv/ready
 	$(BIN)/python -m bench.commands
 	$(BIN)/python -m bench.dispatch
 	$(BIN)/python -m bench.month
+	$(BIN)/python -m bench.money --days 3
 	$(BIN)/python -m bench.kills 20
 	$(BIN)/python -m bench.jumps
 	$(BIN)/python -m bench.scrapes
