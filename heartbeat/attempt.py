@@ -372,12 +372,13 @@ class _Attempt:
         limits, runner = self.turns, self.agent.runner
         if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
             return False
-        usage = TurnUsage(limits, runner.max_output_tokens)
+        usage, plan = TurnUsage(limits, runner.max_output_tokens), self.given.cache
+        more = max(plan.write_ratio - 1, 0.0) if plan.ttl else 0.0  # what writing to the cache costs beyond the reserved price
         for call in calls:
             if call.tokens is None:
                 return False
-            usage.add(call.tokens)
-        return usage.fits(max_tokens(*self.texts(question)))
+            usage.add(replace(call.tokens, input=call.tokens.input + ceil(call.tokens.cache_write_1h * more)))
+        return usage.fits(max_tokens(*self.texts(question)) + ceil(max_tokens(question.static_text) * more))
 
     def with_maximum(self, calls: tuple[Call, ...], request: AgentRequest, prompt: Prompt) -> tuple[Call, ...]:
         """The calls, each with the most that it can have used, if a fallback may be called in the same reservation."""

@@ -356,7 +356,8 @@ def test_a_report_as_json_has_all_its_parts(state: Path, store: Store, capsys: p
     assert data.keys() == {
         "since",
         "until",
-        "totals", "saved",
+        "totals",
+        "saved",
         "previous",
         "entries",
         "models",

@@ -17,6 +17,7 @@ from heartbeatd.answers import Fact
 from scheduler.cli.report_text import format_report
 from scheduler.insight import explanation
 from scheduler.insight.report_data import build_report
+from scheduler.model.outcome import Kind
 
 KEY = "sk-ant-canary-0123456789"
 HOURS = 'active_hours: "08:00-10:00"'
@@ -169,8 +170,9 @@ def test_a_provider_that_keeps_nothing_is_soon_asked_no_more(make_world: MakeWor
 
 
 def test_the_price_of_writing_never_exceeds_the_reservation(make_world: MakeWorld) -> None:
-    """One byte counts as one token: 12,000 of 20,000 at twice the price do not fit into 20,000 at 1.25 times the price."""
+    """Even if each byte is a token: 18,000 of 19,000 at twice the price do not fit into 21,000 at 1.25 times the price."""
     with CachingModels(quiet) as server:
+        server.bytes_per_token = 1
         world = make(
             make_world, server,
             agent("tight", 18_000, more="max_input_tokens: 21k", budget="{usd_per_day: 5}"),
@@ -180,6 +182,9 @@ def test_the_price_of_writing_never_exceeds_the_reservation(make_world: MakeWorl
         world.run(hours=1)
     written = {name: bill.written_1h > 0 for name, bill in server.bills.items()}
     assert written == {"tight": False, "loose": True, "free": True}
+    for name in ("tight", "loose"):
+        most = world.plan().settings.allowances[Kind.HEARTBEAT, name].max_usage.usd
+        assert max(row["cost_usd"] for row in world.records(name)) <= most
 
 
 def test_a_restart_goes_on_with_the_kept_part(make_world: MakeWorld) -> None:

@@ -68,12 +68,13 @@ class CachingModels(Models):
         self.content = content
         self.now: Callable[[], datetime]
         self.forgets = False
+        self.bytes_per_token = 4
         self.bills: dict[str, Bill] = {}
         self.marks: list[list[str]] = []
         self._kept: dict[str, _Kept] = {}
 
     def _answer(self, request: Request) -> Act:
-        blocks = list(_blocks(request.json))
+        blocks = list(_blocks(request.json, self.bytes_per_token))
         marks = [block.ttl for block in blocks if block.ttl]
         if len(marks) > MOST_MARKS or marks != sorted(marks):  # "1h" sorts before "5m"
             return error_answer(400, "invalid_request_error", f"cache_control: {marks}")
@@ -117,7 +118,7 @@ class CachingModels(Models):
         }
 
 
-def _blocks(body: dict[str, Any]) -> Iterator[Block]:
+def _blocks(body: dict[str, Any], bytes_per_token: int) -> Iterator[Block]:
     digest, tokens = sha256(body["model"].encode()), 0
     listed = [(tool, "") for tool in body.get("tools", ())]
     choice = json.dumps(body.get("tool_choice"))
@@ -128,7 +129,7 @@ def _blocks(body: dict[str, Any]) -> Iterator[Block]:
     for part, place in listed:
         text = json.dumps({key: value for key, value in part.items() if key != "cache_control"})
         digest.update(f"{place} {text}".encode())
-        tokens += -(-len(text) // 4)
+        tokens += -(-len(part.get("text") or text) // bytes_per_token)
         yield Block(
             digest.hexdigest(), tokens, part.get("cache_control", {}).get("ttl", "5m") if "cache_control" in part else None
         )
