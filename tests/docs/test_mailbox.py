@@ -8,7 +8,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from checkout import HOME
+from config_file import write
+
+from scheduler.cli.main import main
 
 PAGE = (HOME / "docs/checklists.md").read_text("utf-8")
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -52,6 +56,17 @@ def read_mailbox(folder: Path, mailbox: type[Mailbox]) -> list[str]:
         lines: list[str] = names["unread"]("imap.example.org", str(file))
         server.shutdown()
     return lines
+
+
+def test_the_config_is_short_and_costs_at_most_50_cents_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (config,) = (block for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "new_mail.py" in block)
+    for name in ("TG_TOKEN", "TG_CHAT", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "4711")
+    assert len(config.splitlines()) == 12
+    assert main(["-c", str(write(tmp_path, config)), "plan", "--worst"]) == 0
+    assert capsys.readouterr().out.endswith("all: at most 0.5000 USD a day\n")
 
 
 def test_each_unread_mail_is_a_line(tmp_path: Path) -> None:
