@@ -639,6 +639,21 @@ class WakeStatus(EntryName):
     until: Time | None
 
 
+class SaidMessage(EntryPart):
+    """A message that was delivered. One that joins messages of a time has no run."""
+
+    id: int
+    run: int | None
+    at: Time
+    channel: str
+    recipient: str
+    text: str
+
+
+class Said(EntryPart):
+    said: list[SaidMessage]
+
+
 class QueuedMessage(EntryBody):
     """A message that is neither delivered nor dropped. `doubted`: it may have arrived. One about the daemon itself has no run."""
 

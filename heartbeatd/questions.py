@@ -116,6 +116,13 @@ class ListMessages(Question[answers.MessageList]):
     cursor: str | None = Field(default=None, description="`next` of the page before")
 
 
+class ListSaid(Question[answers.Said]):
+    """What an agent said lately: the messages that were delivered, the newest first. A gateway can put them into a chat."""
+
+    to: str | None = Field(default=None, description="a channel, or CHANNEL:RECIPIENT")
+    limit: PageSize = 20
+
+
 class ListProblems(Question[answers.ProblemList]):
     """Everything that is wrong: open problems, or with `state=all` also those that are over. Agents report some of them, and the
     daemon observes the others.
@@ -158,6 +165,7 @@ class QuestionMethods:
     get_status = of_all(GetStatus, "/api/v1/status")
     list_agents = of_all(ListAgents, "/api/v1/agents")
     get_agent = of_name(GetAgent, "/api/v1/agents/{name}")
+    list_said = of_name(ListSaid, "/api/v1/agents/{name}/said")
     list_jobs = of_all(ListJobs, "/api/v1/cron")
     list_runs = of_all(ListRuns, "/api/v1/runs")
     get_run = of_number(GetRun, "/api/v1/runs/{id}")

@@ -87,7 +87,9 @@ def _read_answer(answer: PostAnswer, secrets: list[str]) -> DeliveryResult:
     data = answer.parse_json()
     if 200 <= answer.status < 300:
         if data.get("ok") is True:
-            return DeliveryResult("delivered")
+            result = data.get("result")
+            number = result.get("message_id") if isinstance(result, dict) else None
+            return DeliveryResult("delivered", receipt=str(number) if type(number) is int else "")
         if data.get("ok") is not False:
             return DeliveryResult(
                 "uncertain", f"{answer.host} answered {answer.status} without saying whether it accepted the message"

@@ -88,7 +88,7 @@ def settle_delivery(tx: Transaction, done: Done[Delivery, DeliveryResult]) -> No
     message, channel = done.task.message, done.task.channel
     sent = done.result or _result_of_exception(done.exception)
     if sent.state == "delivered":
-        outbox.record_delivery(tx, message)
+        outbox.record_delivery(tx, message, sent.receipt)
     elif sent.state == "dead":
         outbox.mark_message_dead(tx, message, sent.error)
     elif sent.state == "uncertain":
@@ -170,6 +170,6 @@ class ButtonListener(Protocol):
 
 
 def button_listener(channels: Mapping[str, Channel]) -> ButtonListener | None:
-    """The extra for buttons below messages; None if none of these channels has buttons. Raises MissingExtra."""
-    has_buttons = any(channel.buttons for channel in channels.values())
+    """The extra for buttons and answers; None if none of these channels has any. Raises MissingExtra."""
+    has_buttons = any(channel.buttons or channel.people for channel in channels.values())
     return cast("ButtonListener", extras.load("listeners", "buttons")) if has_buttons else None

@@ -109,5 +109,5 @@ def _is_news(tick: Tick, message: HeldMessage, line: str, number: int) -> bool:
     problem = problems.get_problem(tick.tx.db, number)
     if problem is None or f" {problem.subject} {problem.label}: " not in line:
         return True  # the line only looks like one about a problem
-    is_last = any(last.message_id == message.last_id for last in problem.notices.values())
+    is_last = any(last.message_id == message.first_sent_id for last in problem.notices.values())
     return is_last and not problem.is_acknowledged and problem.ended_by is not EndedBy.USER

@@ -215,7 +215,10 @@ class ProblemChanged:
 
 @dataclass(frozen=True, slots=True)
 class ButtonPressed:
-    """A button of a message was pressed. `result` is `applied`, or why it had no effect. `name` is the entry, if it is known."""
+    """A button of a message was pressed, or a person has replied to it.
+
+    `result` is `applied`, or why it had no effect. `name` is the entry, if it is known.
+    """
 
     channel: str
     button: str

@@ -39,9 +39,10 @@ class DeliveryResult:
 
     `delivered`: the receiver has accepted it. `retry`: it was not accepted, but may be later, not before `retry_after` (not
     capped) if the receiver has given a time. `uncertain`: it may have arrived. `dead`: it will never be accepted. `error` is one
-    line without secrets, empty if delivered.
+    line without secrets, empty if delivered. `receipt` is the number of the message in its chat, empty if it has none.
     """
 
     state: DeliveryOutcome
     error: str = ""
     retry_after: timedelta | None = None
+    receipt: str = ""

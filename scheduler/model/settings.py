@@ -110,6 +110,7 @@ class Channel:
     signing_secret: Secret | None = None
     signature_header: str = ""
     buttons: bool = False
+    people: tuple[str, ...] = ()  # who may answer messages: user names in lower case, or numbers
     public_url: str = ""
 
     def prefix_for(self, kind: str, name: str, title: str) -> str:

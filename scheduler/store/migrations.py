@@ -834,3 +834,10 @@ def m035_fallbacks(db: Any) -> None:
     """The fallback that a run has called last, and why; null: it has called none."""
     db.conn.execute("alter table run add column fallback text")
     db.conn.execute("alter table run add column fallback_why text")
+
+
+@migrations()
+def m036_receipts(db: Any) -> None:
+    """The number of a delivered message in its chat, which an answer to it names."""
+    db.conn.execute("alter table outbox add column receipt text")
+    db.conn.execute("create index outbox_receipt on outbox (receipt) where receipt is not null")

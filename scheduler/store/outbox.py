@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ChannelBacklog, ChannelDelivery, MessageWithText, QueuedMessage
+from heartbeatd.answers import ChannelBacklog, ChannelDelivery, MessageWithText, QueuedMessage, SaidMessage
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.message import Message
@@ -213,7 +214,14 @@ class HeldMessage:
     def last_id(self) -> int:
         return self.ids[-1]
 
+    @property
+    def first_sent_id(self) -> int:
+        """The ID of the last part of the message that it repeats because a person has asked for it; else its own."""
+        repeats = REPEATS.match(self.notice or "")
+        return int(repeats[1]) if repeats else self.last_id
 
+
+REPEATS = re.compile(r"again (\d+) ")  # the notice of a message that repeats another one
 FOR_HOURS = "[]"  # in `awaits`: a message waits for the hours of its recipient, and for no agent
 SENT_BY_USER = "a user has sent it"
 
@@ -363,8 +371,13 @@ def has_untried_message(db: sqlite3.Connection) -> bool:
     return db.execute(query).fetchone() is not None
 
 
-def record_delivery(tx: Transaction, message: OutboxMessage) -> None:
-    """Record that the channel has accepted the message. The window in which its text counts as sent begins now."""
+def record_delivery(tx: Transaction, message: OutboxMessage, receipt: str = "") -> None:
+    """Record that the channel has accepted the message. The window in which its text counts as sent begins now.
+
+    `receipt` is the number of the message in its chat, so that an answer to it can be recognised.
+    """
+    if receipt:
+        tx.db.execute("update outbox set receipt = ? where id = ?", (receipt, message.id))
     _end_message(tx, message, DeliveryState.DELIVERED, None)
     restart_dedup_window(tx, message.channel, message.run_id, message.notice)
 
@@ -436,6 +449,30 @@ def find_message(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage
     """A message and its state; None if there is none."""
     row = db.execute("select * from outbox where id = ?", (message_id,)).fetchone()
     return (_message_from_row(row), DeliveryState(row["state"])) if row else None
+
+
+def messages_with_receipt(db: sqlite3.Connection, receipt: str) -> list[OutboxMessage]:
+    """The messages that have this number in their chats, the newest first."""
+    return [_message_from_row(row) for row in db.execute("select * from outbox where receipt = ? order by id desc", (receipt,))]
+
+
+def whole_message(db: sqlite3.Connection, part: OutboxMessage) -> HeldMessage:
+    """A message with all its parts, of which one is given."""
+    query = "select * from outbox where run_id = ? and channel = ? and whom = ? and notice is not distinct from ? order by part"
+    return _join_held(db.execute(query, (part.run_id, part.channel, part.recipient, part.notice)).fetchall())
+
+
+SAID = """
+select *, run_id as run, finished_at as at, whom as recipient from outbox where kind = 'heartbeat' and name = ?
+  and state = 'delivered' and merged_into is null and (cast(? as text) is null or channel = ? or channel || ':' || whom = ?)
+order by finished_at desc, id desc limit ?
+"""
+
+
+def said_by(db: sqlite3.Connection, agent: str, to: str | None, limit: int) -> list[SaidMessage]:
+    """What was delivered for an agent lately, the newest first: to a channel, to `CHANNEL:RECIPIENT`, or to all."""
+    rows = db.execute(SAID, (agent, to, to, to, limit))
+    return [read_row(SaidMessage, row, run=row["run_id"] or None) for row in rows]
 
 
 def was_delivered_since(db: sqlite3.Connection, target: Target, since: datetime) -> bool:

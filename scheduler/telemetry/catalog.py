@@ -92,7 +92,9 @@ COUNTERS: Mapping[str, Metric] = {
         "Answers from another model than the requested one.", "kind name", Ends.WITH_ENTRY
     ),
     "heartbeatd_deliveries_total": Metric("Messages, by the result of the delivery.", "channel result", Ends.WITH_CHANNEL),
-    "heartbeatd_button_presses_total": Metric("Presses of buttons of messages, by result.", "channel result", Ends.WITH_CHANNEL),
+    "heartbeatd_button_presses_total": Metric(
+        "Presses of buttons of messages, and replies to messages, by result.", "channel result", Ends.WITH_CHANNEL
+    ),
     "heartbeatd_orphans_recovered_total": Metric("Runs that were interrupted by the end of an earlier daemon process.", "kind"),
     "heartbeatd_stale_results_total": Metric("Results that arrived after their run had been closed."),
     "heartbeatd_skips_taken_back_total": Metric(

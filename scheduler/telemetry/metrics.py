@@ -47,7 +47,7 @@ CALL_DURATION = "heartbeatd_provider_request_duration_seconds"
 TIMELINESS = ("on_time", "late")
 UNDELIVERED = (WakeResult.REJECTED, WakeResult.EXPIRED)
 WAKE_SOURCES = sorted(WOKEN)
-PRESS_RESULTS = ("applied", "failed", "forged", "expired", "wrong_chat", "replayed")
+PRESS_RESULTS = ("applied", "failed", "forged", "expired", "wrong_chat", "replayed", "not_allowed")
 DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 # Shown by a gauge, counted as something else (a call, the end of a run), or shown in the log and by commands.
 NOT_COUNTED = (
@@ -343,7 +343,7 @@ def _first_series(
             yield "heartbeatd_deliveries_total", (name, result)
         for result in TIMELINESS:
             yield "heartbeatd_messages_on_time_total", (name, result)
-        for result in PRESS_RESULTS if channel.buttons else ():
+        for result in PRESS_RESULTS if channel.buttons or channel.people else ():
             yield "heartbeatd_button_presses_total", (name, result)
 
 

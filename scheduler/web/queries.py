@@ -25,6 +25,7 @@ from heartbeatd.questions import (
     ListMessages,
     ListProblems,
     ListRuns,
+    ListSaid,
     WhoAmI,
 )
 from scheduler.insight import explanation as explaining
@@ -121,6 +122,12 @@ def get_run(request: ApiRequest, _: GetRun) -> answers.RunWithWakes:
     if found is None:
         raise not_found(f"run {request.number}")
     return found
+
+
+@handles(ListSaid)
+def list_said(request: ApiRequest, question: ListSaid) -> answers.Said:
+    with open_reader(request.app_state) as db:
+        return answers.Said(said=outbox.said_by(db, request.key[1], question.to, question.limit))
 
 
 @handles(ListMessages)

@@ -24,6 +24,7 @@ FEATURES = (
     ("base_url", "has_base_url", "use base_url"),
     ("secret", "is_signed", "can be signed"),
     ("buttons", "has_buttons", "has buttons"),
+    ("people", "has_buttons", "passes answers on"),
 )
 
 # Recipients as services write them; one of them must be valid in the URL.
@@ -94,6 +95,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
         signing_secret=secret,
         signature_header=part.signature_header,
         buttons=part.buttons and kind.has_buttons,
+        people=tuple(name.removeprefix("@").casefold() for name in part.people) if kind.has_buttons else (),
     )
 
 
@@ -113,8 +115,8 @@ def _check_other_keys(
         node.add_error(problem, "secret")
     elif kind.is_signed:
         node.warn_of_plain_secret(part.secret, "secret")
-    if part.buttons and kind.has_buttons and (missing := extras.describe_missing("listeners", "buttons")):
-        node.add_error(missing, "buttons")
+    if (part.buttons or part.people) and kind.has_buttons and (missing := extras.describe_missing("listeners", "buttons")):
+        node.add_error(missing, "buttons" if part.buttons else "people")
     if part.allow_private and kind.own_connections and not kind.runs_program:
         problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
         node.add_error(f"{problem}; remove allow_private", "allow_private")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
 
 from scheduler.extras.chat import telegram_buttons
 from scheduler.extras.chat.buttons import PressButton
-from scheduler.extras.chat.telegram_buttons import Bot, Press, Presses
+from scheduler.extras.chat.replies import ReplyToMessage
+from scheduler.extras.chat.telegram_buttons import Bot, Press, Presses, Reply
 from scheduler.model.settings import Channel
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
@@ -26,19 +27,25 @@ SHORTEST_POLL = 1.0  # seconds from a request without presses to the next one, f
 
 @dataclass(frozen=True, slots=True)
 class BotCall:
-    """A request to a bot: for presses from an offset, or the answer to a press."""
+    """A request to a bot: for presses and replies from an offset, or the answer to one of them."""
 
     bot: Bot
     offset: int = 0
-    press: Press | None = None
+    with_replies: bool = False
+    press: Press | Reply | None = None
     text: str = ""
 
 
 @dataclass(slots=True)
 class _BotState:
-    """A bot that is polled. `channel` is one that has it. `problem` says why the last poll failed."""
+    """A bot that is polled. `channel` is one that has it. `problem` says why the last poll failed.
+
+    `pending` are the answers of the engine to what the last poll found. The next one confirms that it has arrived, so it waits.
+    """
 
     channel: str
+    with_replies: bool = False
+    pending: list[Future[Any]] = field(default_factory=list)
     offset: int = 0
     is_polled: bool = False
     next_at: float = 0.0
@@ -53,7 +60,7 @@ class ButtonPoller:
     A bot has one open request, because Telegram ends the earlier of two.
     """
 
-    def __init__(self, calls: Executor[BotCall, Presses], submit: Callable[[PressButton], Future[Any]]) -> None:
+    def __init__(self, calls: Executor[BotCall, Presses], submit: Callable[[PressButton | ReplyToMessage], Future[Any]]) -> None:
         self._executor = calls
         self._submit = submit
         self._numbers = count(1)
@@ -71,37 +78,43 @@ class ButtonPoller:
                 error = f"{type(done.exception).__name__} while asking for presses"
                 self._settle_poll(done.task.bot, state, done.result or Presses(offset=done.task.offset, error=error), monotonic)
         for bot, state in self._bots.items():
-            if not state.is_polled and state.next_at <= monotonic:
+            if not state.is_polled and state.next_at <= monotonic and all(each.done() for each in state.pending):
                 state.is_polled, state.asked_at = True, monotonic
-                self._executor.submit(next(self._numbers), BotCall(bot, state.offset))
+                self._executor.submit(next(self._numbers), BotCall(bot, state.offset, state.with_replies))
         waits = [state.next_at - monotonic for state in self._bots.values() if not state.is_polled]
         return max(min(waits), 0.0) if waits else None
 
     def _adopt_channels(self, channels: Mapping[str, Channel]) -> None:
         """Poll the bots of these channels from now on. The offset of a bot that stays is kept."""
         self._channels = channels
-        bots = {bot: name for name, each in channels.items() if each.buttons and (bot := telegram_buttons.bot_of(each))}
+        used = [each for each in channels.values() if each.buttons or each.people]
+        bots = {bot: each.name for each in used if (bot := telegram_buttons.bot_of(each))}
         self._bots = {bot: self._bots.get(bot) or _BotState(name) for bot, name in bots.items()}
+        for bot, state in self._bots.items():
+            state.with_replies = any(each.people for each in used if telegram_buttons.bot_of(each) == bot)
 
     def _settle_poll(self, bot: Bot, state: _BotState, found: Presses, monotonic: float) -> None:
         state.is_polled, state.offset = False, found.offset
         if bool(found.error) != bool(state.problem):
             log_event(logging.WARNING, "buttons", channel=state.channel, problem=found.error or None)
         state.problem = found.error
-        earliest = monotonic if found.presses else state.asked_at + SHORTEST_POLL
+        earliest = monotonic if found.presses or found.replies else state.asked_at + SHORTEST_POLL
         state.next_at = monotonic + state.pause if found.error else max(monotonic, earliest)
         state.pause = min(2 * state.pause, LONGEST_PAUSE) if found.error else FIRST_PAUSE
-        for press in found.presses:
-            answer = self._submit(PressButton(state.channel, press))
-            answer.add_done_callback(partial(self._answer, bot, press))
+        asked: list[tuple[Press | Reply, Future[Any]]] = []
+        asked += [(each, self._submit(PressButton(state.channel, each))) for each in found.presses]
+        asked += [(each, self._submit(ReplyToMessage(state.channel, each))) for each in found.replies]
+        state.pending = [answer for _, answer in asked]
+        for each, answer in asked:
+            answer.add_done_callback(partial(self._answer, bot, each))
 
-    def _answer(self, bot: Bot, press: Press, answer: Future[Any]) -> None:
-        if not answer.cancelled() and answer.exception() is None:
+    def _answer(self, bot: Bot, press: Press | Reply, answer: Future[Any]) -> None:
+        if not answer.cancelled() and answer.exception() is None and answer.result().text:
             self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=answer.result().text))
 
 
 def make_poller(
-    http: HttpClient, loop: WorkerLoop, notify: Callable[[], None], submit: Callable[[PressButton], Future[Any]]
+    http: HttpClient, loop: WorkerLoop, notify: Callable[[], None], submit: Callable[[PressButton | ReplyToMessage], Future[Any]]
 ) -> ButtonPoller:
     """The poller of a daemon. Its requests are sent in the thread of `loop`, and `notify` is called after each answer."""
 
@@ -114,6 +127,8 @@ def make_poller(
 
 async def call_bot(call: BotCall, http: HttpClient) -> Presses:
     """Send a request to a bot. Errors of the network are in the result."""
+    if isinstance(call.press, Reply):
+        return await telegram_buttons.answer_reply(call.bot, call.press, call.text, http)
     if call.press is not None:
         return await telegram_buttons.answer_press(call.bot, call.press, call.text, http)
-    return await telegram_buttons.get_presses(call.bot, call.offset, http)
+    return await telegram_buttons.get_presses(call.bot, call.offset, http, with_replies=call.with_replies)

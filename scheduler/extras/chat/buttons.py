@@ -23,7 +23,7 @@ from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick_items import Tick
-from scheduler.extras.chat.telegram_buttons import Press
+from scheduler.extras.chat.telegram_buttons import Press, Reply
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import Button
 from scheduler.model.outcome import Kind, Trigger
@@ -107,6 +107,16 @@ def _code(url: Secret, message: OutboxMessage, action: str, expires: int) -> str
     return base64.urlsafe_b64encode(hmac.new(key, signed, hashlib.sha256).digest()[:CODE_BYTES]).decode().rstrip("=")
 
 
+def is_from_its_chat(press: Press | Reply, channel: Channel, message: OutboxMessage) -> bool:
+    """Whether a press or a reply comes from the chat that its message was sent to. A channel's chat may be known by its @name."""
+    place = registry.channel_for_recipient(channel, message.recipient)
+    try:
+        chat = telegram.parse_chat_url(place.url.reveal()).chat if place.url else ""
+    except ValueError:
+        return False
+    return bool(chat) and (chat == press.chat or chat.casefold() == f"@{press.chat_name}".casefold())
+
+
 @dataclass(frozen=True, slots=True)
 class PressAnswer:
     """The text for the person who has pressed a button."""
@@ -154,21 +164,12 @@ class PressButton:
             return None, "forged"
         if not hmac.compare_digest(_code(channel.url, message, action, until).encode(), code.encode(errors="replace")):
             return None, "forged"
-        if not self._is_from_its_chat(channel, message):
+        if not is_from_its_chat(self.press, channel, message):
             return message, "wrong_chat"
         if from_millis(until * 1000) < tick.now:
             return message, "expired"
         query = "select 1 from used_button where outbox_id = ? and action = ?"
         return message, "replayed" if tick.tx.db.execute(query, (message.id, action)).fetchone() else None
-
-    def _is_from_its_chat(self, channel: Channel, message: OutboxMessage) -> bool:
-        """Whether the button was pressed in the chat that its message was sent to. A channel's chat may be known by its @name."""
-        place = registry.channel_for_recipient(channel, message.recipient)
-        try:
-            chat = telegram.parse_chat_url(place.url.reveal()).chat if place.url else ""
-        except ValueError:
-            return False
-        return bool(chat) and (chat == self.press.chat or chat.casefold() == f"@{self.press.chat_name}".casefold())
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
         person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100], source=Trigger.API)

@@ -49,10 +49,27 @@ class Press:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """A message of a person that answers the message with the number `to` in the chat. `number` is its own.
+
+    `people` are the names by which `people` of a channel may allow the person: the user name in lower case, and the number.
+    """
+
+    number: int
+    to: str
+    chat: str
+    chat_name: str
+    user: str
+    people: frozenset[str]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Presses:
-    """The presses since the last poll, and the offset of the next poll. `error` says why there is no answer."""
+    """The presses and replies since the last poll, and the offset of the next poll. `error` says why there is no answer."""
 
     presses: tuple[Press, ...] = ()
+    replies: tuple[Reply, ...] = ()
     offset: int = 0
     error: str = ""
 
@@ -69,12 +86,14 @@ def bot_of(channel: Channel) -> Bot | None:
     return Bot(server, Secret(token), channel.allow_private)
 
 
-async def get_presses(bot: Bot, offset: int, http: HttpClient) -> Presses:
-    """Wait for presses, at most 50 s. Those that fit into the part of the answer that is read are returned; a single one fits.
+async def get_presses(bot: Bot, offset: int, http: HttpClient, *, with_replies: bool = False) -> Presses:
+    """Wait for presses, and for replies if they are wanted, at most 50 s.
 
-    Anybody in a chat can send forged presses. Read one at a time, hundreds of them would delay a genuine press by a minute.
+    Those that fit into the part of the answer that is read are returned; a single one fits. Anybody in a chat can send forged
+    presses. Read one at a time, hundreds of them would delay a genuine press by a minute.
     """
-    content = {"offset": offset, "limit": MAX_UPDATES, "timeout": POLL_SECONDS, "allowed_updates": ["callback_query"]}
+    kinds = ["callback_query", *(["message"] if with_replies else [])]
+    content = {"offset": offset, "limit": MAX_UPDATES, "timeout": POLL_SECONDS, "allowed_updates": kinds}
     options = HttpOptions(http, bot.allow_private, POLL_SECONDS + ANSWER_SECONDS)
     answer = await post_json(bot.url("getUpdates"), content, options)
     if isinstance(answer, DeliveryResult):
@@ -89,7 +108,8 @@ async def get_presses(bot: Bot, offset: int, http: HttpClient) -> Presses:
     if updates and not numbers:
         return Presses(offset=offset, error=f"{answer.host} sent updates without a number")
     presses = tuple(press for update in found if (press := _read_press(update.get("callback_query"))))
-    return Presses(presses, max((number + 1 for number in numbers), default=offset))
+    replies = tuple(reply for update in found if (reply := _read_reply(update.get("message")))) if with_replies else ()
+    return Presses(presses, replies, max((number + 1 for number in numbers), default=offset))
 
 
 def _parse_beginning(body: bytes) -> Mapping[str, Any]:
@@ -112,6 +132,28 @@ async def answer_press(bot: Bot, press: Press, text: str, http: HttpClient) -> P
     content = {"callback_query_id": press.id, "text": text[:LONGEST_ANSWER]}
     await post_json(bot.url("answerCallbackQuery"), content, HttpOptions(http, bot.allow_private, ANSWER_SECONDS))
     return Presses()
+
+
+async def answer_reply(bot: Bot, reply: Reply, text: str, http: HttpClient) -> Presses:
+    """Answer the person who has replied. Nothing depends on whether it arrives."""
+    content = {"chat_id": reply.chat, "text": text[:LONGEST_ANSWER], "reply_parameters": {"message_id": reply.number}}
+    await post_json(bot.url("sendMessage"), content, HttpOptions(http, bot.allow_private, ANSWER_SECONDS))
+    return Presses()
+
+
+def _read_reply(message: Any) -> Reply | None:
+    """The reply in a message of a person; None if it is none, or has no text."""
+    if not isinstance(message, dict):
+        return None
+    to, chat, user = _map(message.get("reply_to_message")), _map(message.get("chat")), _map(message.get("from"))
+    number, text, name = message.get("message_id"), message.get("text"), user.get("username")
+    if type(number) is not int or type(to.get("message_id")) is not int or not isinstance(text, str) or not text.strip():
+        return None
+    people = frozenset(str(each).casefold() for each in (name, user.get("id")) if each)
+    shown = str(name or user.get("first_name") or user.get("id"))
+    return Reply(
+        number, str(to["message_id"]), str(chat.get("id", "")), str(chat.get("username", "")), shown, people, text.strip()
+    )
 
 
 def _read_press(query: Any) -> Press | None:

@@ -47,10 +47,19 @@ class Telegram(Imitation):
         query = {"id": str(number), "from": {"id": 5, "username": user}, "message": about, "data": data}
         self.updates.append({"update_id": number, "callback_query": query})
 
+    def reply(self, text: str, message: int = -1, chat: str = CHAT, user: str = "anna", user_id: int = 5) -> None:
+        """A person replies to a message."""
+        number = 700 + len(self.updates)
+        to = {"message_id": range(1, len(self.messages) + 1)[message]}
+        sender, about = {"id": user_id, "username": user, "is_bot": False}, {"id": int(chat), "type": "group"}
+        content = {"message_id": 9000 + number, "from": sender, "chat": about, "text": text, "reply_to_message": to}
+        self.updates.append({"update_id": number, "message": content})
+
     def _answer(self, request: Request) -> Act:
         method = request.path.removeprefix(f"/bot{TOKEN}/")
         if method == "getUpdates":
-            wanted = [update for update in self.updates if update["update_id"] >= request.json["offset"]]
+            new = [update for update in self.updates if update["update_id"] >= request.json["offset"]]
+            wanted = [update for update in new if {*update} & {*request.json["allowed_updates"]}]
             return after(0.0 if wanted else self.poll_seconds, reply({"ok": True, "result": wanted[: request.json["limit"]]}))
         if method == "answerCallbackQuery":
             self.answers.append(request.json["text"])

@@ -1,0 +1,193 @@
+"""A person replies to messages in Telegram: it wakes the agent, or closes, snoozes and reminds without a model."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from config_file import complaints
+from servers import telegram
+from servers.telegram import Telegram
+from test_story_buttons import Chat
+from world import MakeWorld, send_by_transport, utc
+
+from scheduler.extras.chat.replies import parse_when
+from scheduler.store.outbox import list_messages, said_by
+
+CONFIG = """\
+host: web1
+channels:
+  phone: {{url: "${{TG}}", base_url: "{url}", allow_private: true, prefix: none, people: ["@Anna", "77"]}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat: {{interval: 1d, stagger: 0s, checklist: "- look\\n", deliver: phone, retries: 0, ask_again: 0}}
+cron:
+  backup: {{schedule: "0 9 * * *", command: backup, deliver: phone, wake_heartbeat: ops, wake_on: failure}}
+  alone: {{schedule: "0 10 * * *", command: alone, deliver: phone}}
+"""
+
+
+@pytest.fixture
+def chat(make_world: MakeWorld, phone: Telegram) -> Chat:
+    """The agent has reported a full disk at 08:00."""
+    world = make_world(CONFIG.format(url=phone.url), environ={"TG": telegram.URL}, send=send_by_transport)
+    world.scripts["ops"] = lambda call: "[disk] 92 %" if len(world.calls) == 1 else "HEARTBEAT_OK"
+    world.scripts |= {"backup": lambda _: "copied 12 files", "alone": lambda _: "alone"}
+    world.run(minutes=5)
+    assert phone.texts == ["warning  ops disk: 92 % (since 2026-03-02 08:00 UTC)   p1"]
+    return Chat(world, phone)
+
+
+def say(chat: Chat, text: str, message: int = 0, **more: object) -> str:
+    """Reply to a message, and return what the bot answers."""
+    before = len(chat.phone.messages)
+    chat.phone.reply(text, message, str(more.pop("where", telegram.CHAT)), **more)  # type: ignore[arg-type]
+    chat.poll()
+    return "; ".join(chat.phone.texts[before:])
+
+
+def test_a_day_of_replies(chat: Chat) -> None:
+    """Anna asks the agent, puts a message off until the evening, and closes the problem then. The model runs once for her."""
+    world = chat.world
+    assert say(chat, "Which files are so large?").startswith("wake 1 for agent/ops is queued")
+    world.run(minutes=5)
+    woken = world.calls[-1].stdin
+    assert "By manual anna on phone" in woken
+    assert "Answer of anna: Which files are so large?" in woken
+    assert "It answers this message of 2026-03-02 08:00:00:\nwarning  ops disk: 92 %" in woken
+    assert say(chat, "18:00") == "this message is sent again at 2026-03-02 18:00:00"
+    world.run_until("2026-03-02 17:59")
+    begun, sent = len(world.calls), len(chat.phone.messages)
+    world.run_until("2026-03-02 18:01")
+    assert chat.phone.texts[sent:] == ["warning  ops disk: 92 % (since 2026-03-02 08:00 UTC)   p1"]
+    say(chat, "Done!", -1)
+    assert world.problem("disk").over_at == world.clock.now
+    assert len(world.calls) == begun
+    assert say(chat, "done", 0) == "this message is about no open problem"
+
+
+def test_a_problem_that_is_over_is_not_sent_again(chat: Chat) -> None:
+    say(chat, "tomorrow 9")
+    say(chat, "done")
+    sent = len(chat.phone.messages)
+    chat.world.scripts["ops"] = lambda _: "HEARTBEAT_OK"
+    chat.world.run_until("2026-03-03 08:59")
+    before = [text for text in chat.phone.texts[sent:] if "disk" in text]
+    chat.world.run_until("2026-03-03 09:10")
+    assert [text for text in chat.phone.texts[sent:] if "disk" in text] == before == []
+
+
+def test_two_replies_before_the_agent_runs_are_both_in_its_prompt(chat: Chat) -> None:
+    chat.phone.reply("first question", 0)
+    chat.phone.reply("second question", 0)
+    chat.poll()
+    chat.world.run(minutes=10)
+    prompts = "".join(call.stdin for call in chat.world.calls[1:])
+    assert ("first question" in prompts, "second question" in prompts) == (True, True)
+
+
+def test_a_reply_to_the_message_of_a_job_wakes_the_agent_that_belongs_to_it(chat: Chat) -> None:
+    chat.world.run_until("2026-03-02 10:01")
+    assert chat.phone.texts[1:] == ["copied 12 files", "alone"]
+    assert say(chat, "Only 12?", 1).startswith("wake 1 for agent/ops")
+    assert say(chat, "Only this?", 2).startswith("no agent belongs to this message")
+    assert say(chat, "later", 2) == "this message is sent again at 2026-03-02 11:01:03"
+    assert [each.error for each in list_messages(chat.world.store.connection)] == [
+        "held until 2026-03-02 11:01:03, as anna has asked"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("who", "answers"),
+    [
+        ({"user": "ANNA"}, "wake 1"),
+        ({"user": "carl", "user_id": 77}, "wake 1"),
+        ({"user": "carl", "user_id": 78}, "Only the people of this channel"),
+        ({"user": "77"}, "wake 1"),
+        ({"where": "-1002"}, ""),
+    ],
+)
+def test_only_people_of_the_channel_may_reply(chat: Chat, who: dict[str, object], answers: str) -> None:
+    said = say(chat, "What is that?", **who)
+    assert said.startswith(answers) if answers else (said, chat.results) == ("", [])
+
+
+def test_a_reply_that_arrives_twice_counts_once(chat: Chat) -> None:
+    """As after a crash before the next request has confirmed it."""
+    say(chat, "What is that?")
+    chat.poller._bots[next(iter(chat.poller._bots))].offset = 0
+    chat.poll()
+    chat.world.run(minutes=10)
+    assert len(chat.world.calls) == 2
+
+
+def test_a_reply_is_not_confirmed_before_it_is_recorded(chat: Chat) -> None:
+    """The next request to Telegram confirms it. If the daemon is killed before its commit, Telegram sends it again."""
+    chat.phone.reply("What is that?", 0)
+    channels, clock = chat.world.engine.plan.settings.channels, chat.world.clock
+    for _ in range(4):  # no tick of the engine
+        clock.advance(timedelta(seconds=2))
+        chat.poller.poll(clock.monotonic, channels)
+    asked = [request.json["offset"] for request in chat.phone.requests if request.path.endswith("getUpdates")]
+    assert asked == [0]
+    chat.poll()
+    chat.poll()
+    asked = [request.json["offset"] for request in chat.phone.requests if request.path.endswith("getUpdates")]
+    assert asked[-1] == 701
+
+
+def test_a_reply_to_a_message_of_another_program_has_no_answer(chat: Chat) -> None:
+    chat.phone.messages.append({"text": "not ours"})
+    assert say(chat, "What is that?", -1) == ""
+
+
+NOW = utc("2026-03-27 15:00")  # a Friday, 16:00 in Riga is 17:00; the clocks go forward on the 29th
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("later", "2026-03-27 16:00"),
+        ("Later 2h.", "2026-03-27 17:00"),
+        ("in 30m", "2026-03-27 15:30"),
+        ("1h30m", "2026-03-27 16:30"),
+        ("tomorrow", "2026-03-28 07:00"),
+        ("tomorrow 9", "2026-03-28 07:00"),
+        ("tomorrow at 18:30", "2026-03-28 16:30"),
+        ("sunday 9", "2026-03-29 06:00"),
+        ("fri 8", "2026-04-03 05:00"),
+        ("18:00", "2026-03-27 16:00"),
+        ("at 8:00", "2026-03-28 06:00"),
+        ("9", None),
+        ("tomorrow we will mend it", None),
+        ("tomorrow 25", None),
+        ("later today", None),
+        ("what is that?", None),
+        ("...", None),
+        ("99999999h", None),
+    ],
+)
+def test_when(text: str, when: str | None) -> None:
+    found: datetime | None = parse_when(text, NOW, ZoneInfo("Europe/Riga"))
+    assert found == (utc(when) if when else None)
+
+
+def test_what_an_agent_said_to_a_conversation(chat: Chat) -> None:
+    chat.world.scripts["ops"] = lambda _: "The mail is slow."
+    chat.world.wake("ops", "look")
+    chat.world.run(minutes=5)
+    db = chat.world.store.connection
+    assert [each.text[:12] for each in said_by(db, "ops", "phone", 10)] == ["The mail is ", "warning  ops"]
+    assert [each.text[:12] for each in said_by(db, "ops", None, 1)] == ["The mail is "]
+    assert said_by(db, "ops", "mail", 10) == []
+    assert said_by(db, "web", "phone", 10) == []
+
+
+def test_only_telegram_passes_replies_on(tmp_path: Path, phone: Telegram) -> None:
+    yaml = CONFIG.format(url=phone.url).replace(f'base_url: "{phone.url}", ', "").replace("${TG}", "discord://42/abc")
+    assert any(
+        "channels.phone.people: only telegram passes answers on; remove people" in line for line in complaints(tmp_path, yaml)
+    )
