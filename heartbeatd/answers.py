@@ -1288,12 +1288,16 @@ class PreviousPeriod(ResponseBody):
 
 
 class Report(ResponseBody):
-    """The runs, skips, costs and deliveries of a period. The most expensive and the most frequent come first."""
+    """The runs, skips, costs and deliveries of a period. The most expensive and the most frequent come first.
+
+    `monthly` are the budgets that limit the month of `until`.
+    """
 
     since: Shared[Time]
     until: Shared[Time]
     totals: ReportTotals
     saved: SavedCosts
+    monthly: Shared[list[BudgetStatus]]
     previous: Shared[PreviousPeriod]
     entries: Shared[list[EntryTotals]]
     models: list[ModelTotals]

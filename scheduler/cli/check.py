@@ -61,9 +61,14 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
     return _print_valid(path, loaded, form) if name is None else _show_effective(path, name, loaded.settings, form)
 
 
+def _listed_models(settings: Settings) -> list[str]:
+    """The models with a price from the list of the library."""
+    return sorted(model for model, price in settings.prices.items() if price.listed)
+
+
 def _listed_prices(settings: Settings, now: datetime) -> str | None:
     """Which prices come from the list of the library, and how old that is; None if none does."""
-    models = sorted(model for model, price in settings.prices.items() if price.listed)
+    models = _listed_models(settings)
     if not models:
         return None
     found = listed_prices.describe_list(now.date())
@@ -112,7 +117,10 @@ def _show_effective(path: Path, name: str, settings: Settings, form: str) -> int
 
 def _print_valid(path: Path, loaded: LoadedConfig, form: str) -> int:
     if form == "json":
-        found = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
+        found: dict[str, object] = {"ok": True, "errors": [], "warnings": [each.as_json() for each in loaded.warnings]}
+        if models := _listed_models(loaded.settings):
+            used = listed_prices.describe_list(utc_now().date())
+            found["listed_prices"] = {"models": models, "version": used.version, "newest": used.newest.isoformat()}
         click.echo(json.dumps(found | ({"overrides": loaded.overrides} if loaded.overrides else {})))
         return 0
     print_warnings(loaded.warnings)

@@ -13,7 +13,7 @@ import click
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd, list_names
 from heartbeatd import answers
-from heartbeatd.answers import Downtime, EntryName, Report, ReportTotals, SavedCosts
+from heartbeatd.answers import BudgetStatus, Downtime, EntryName, Report, ReportTotals, SavedCosts
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import (
@@ -33,6 +33,7 @@ from scheduler.cli.output import (
 )
 from scheduler.insight.reason_texts import ending_text
 from scheduler.insight.report_data import build_report, sum_costs
+from scheduler.model.budget import MONTH_LIMIT
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
 from scheduler.system.files import write_output_file
@@ -109,6 +110,7 @@ def _summary_sentences(report: Report) -> Iterator[str]:
     yield from _run_sentences(report.totals)
     yield from cost_sentences(report.totals)
     yield from saving_sentences(report.saved)
+    yield from monthly_sentences(report.monthly)
     yield from _trend_sentences(report)
     yield from _top_entry_sentences(report)
     counts = ((state, sum(getattr(each, state) for each in report.deliveries)) for state in ("pending", "held", "dead"))
@@ -150,6 +152,15 @@ def saving_sentences(saved: SavedCosts) -> Iterator[str]:
         parts.append(f"the cache saved {format_usd(saved.cache_usd)}")
     if parts and saved.cost_usd_without is not None:
         yield f"Without checks and the cache it would have cost {format_usd(saved.cost_usd_without)}: {', and '.join(parts)}."
+
+
+def monthly_sentences(budgets: Sequence[BudgetStatus]) -> Iterator[str]:
+    """How much of the budgets of this month is used, those that are used the most first."""
+    limits = sorted(((each, each.limits[MONTH_LIMIT]) for each in budgets), key=lambda pair: -pair[1].used / pair[1].of)
+    names = [Kind(each.kind).label_of(each.name) if each.kind and each.name else "all" for each, _ in limits]
+    texts = [f"{name} {format_usd(limit.used)} of {format_usd(limit.of)}" for name, (_, limit) in zip(names, limits, strict=True)]
+    if texts:
+        yield f"Used this month: {list_names(texts, MAX_NAMED)}."
 
 
 def _trend_sentences(report: Report) -> Iterator[str]:

@@ -11,7 +11,9 @@ from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from heartbeatd import answers
+from scheduler.insight import status_data
 from scheduler.model import local_days
+from scheduler.model.budget import MONTH_LIMIT
 from scheduler.model.outcome import WOKEN, Kind, Skip, Suppression, Trigger
 from scheduler.model.problem import Effect
 from scheduler.store import boots, cost_history, run_history
@@ -86,6 +88,11 @@ def build_report(
         until=until,
         totals=_sum(answers.ReportTotals, tallies),
         saved=_saved_costs(tallies),
+        monthly=[
+            each
+            for each in status_data.budgets_in_force(db, until)
+            if MONTH_LIMIT in each.limits and (agents is None or (each.kind == Kind.HEARTBEAT.value and each.name in agents))
+        ],
         previous=_previous_period(db, since - (until - since), since, before, agents),
         entries=_entry_totals(tallies, before),
         models=_model_totals(dict(ran), usage),

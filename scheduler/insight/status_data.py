@@ -85,7 +85,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         reload=reload_history.reload_status(db),
         overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
         spend=_spend_today(db, now, zone),
-        budgets=list(_budgets_in_force(db, now)),
+        budgets=list(budgets_in_force(db, now)),
         budget=_budget_usage(spend.budgets_in_use(db, now).get(ALL_ENTRIES)),
         entries=listed,
         queue=_count_queue(db, listed, now),
@@ -218,7 +218,7 @@ def _spend_today(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> Spend
     )
 
 
-def _budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetStatus]:
+def budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetStatus]:
     """Each budget of the config: its usage today, when it starts again, what it counts, and the entries with the largest shares.
 
     The budget of all entries comes first, and has None as kind and name.

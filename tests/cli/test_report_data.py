@@ -358,6 +358,7 @@ def test_a_report_as_json_has_all_its_parts(state: Path, store: Store, capsys: p
         "until",
         "totals",
         "saved",
+        "monthly",
         "previous",
         "entries",
         "models",

@@ -11,7 +11,9 @@ from test_story_explain import explained_entry
 from world import AgentCall, MakeWorld, World, utc
 
 from scheduler.cli.main import main
+from scheduler.cli.report_text import format_report
 from scheduler.insight import explanation
+from scheduler.insight.report_data import build_report
 from scheduler.insight.status_data import read_status
 from scheduler.telemetry import gauges
 from scheduler.telemetry.catalog import Reading
@@ -188,6 +190,10 @@ def test_status_and_plan_show_the_month(make_world: MakeWorld, capsys: pytest.Ca
         (None, {"used": pytest.approx(0.15), "of": 2.0}), ("ops", {"used": pytest.approx(0.15), "of": 0.3})
     ]  # fmt: skip
     assert {each["month_ends_at"] for each in budgets} == {"2026-04-01T00:00:00Z"}
+    report = build_report(world.store.connection, world.clock.now - timedelta(days=7), world.clock.now, running=True)
+    assert "Used this month: agent/ops $0.15 of $0.30, all $0.15 of $2.00." in format_report(report, "entry").replace("\n", " ")
+    of_agent = build_report(world.store.connection, report.since, report.until, running=True, agents=["mail"])
+    assert of_agent.monthly == []
     world.kill()
     assert main(["plan", "--worst", "-c", str(world.folder / "config.yaml")]) == 0
     assert "a day, 0.3000 USD a month" in capsys.readouterr().out
