@@ -17,7 +17,7 @@ from heartbeat.evidence import OpenProblem
 from heartbeat.findings import Finding, merge_by_key
 from heartbeat.hours import EVERY_DAY, Hours, parse_span, window
 from heartbeat.prompt import Memory, Past, PromptFacts, PromptWake
-from heartbeat.result import AttemptResult, Outcome
+from heartbeat.result import AttemptResult, Outcome, Reason
 from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, Resources
 from heartbeat.runners.agent_json import parse_answer
 from heartbeat.runners.errors import CallError, redacted_line
@@ -91,7 +91,7 @@ class Beat:
 
     at: datetime
     outcome: Literal["ok", "alert", "failed", "skipped"]
-    reason: Skip | Failure | None = None
+    reason: Skip | Failure | Reason | None = None
     suppression: Suppression | None = None
     text: str = ""
     answer: str = ""
@@ -219,7 +219,7 @@ def _settle(spec: Heartbeat, before: Beat, now: datetime, result: AttemptResult)
     run = replace(run, asked_at=now, failures=0, answer=result.text or "", truncated=result.truncated)
     run = replace(run, fallback=int(result.fallback or 0))
     if result.outcome not in (Outcome.OK, Outcome.ALERT):
-        failed = replace(run, outcome="failed", reason=cast("Failure", result.reason), error=result.error or "")
+        failed = replace(run, outcome="failed", reason=result.reason, error=result.error or "")
         return replace(failed, failures=before.failures + 1)
     if selection := result.prompt.selection:
         kept = {item: at for item, at in before.checked if item in selection.recurring_items}
