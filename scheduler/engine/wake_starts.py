@@ -193,7 +193,8 @@ def retry_time(tick: Tick, entry_row: EntryRow, claim: Claim, result: AttemptRes
     expire before.
     """
     entry = claim.entry
-    if entry_row.paused or result.reason is Reason.CANCELLED:
+    is_paused = entry_row.paused or planning.is_to_be_paused(entry, entry_row, result)
+    if is_paused or result.reason is Reason.CANCELLED:
         return None
     if not entry.is_open_at(tick.now):
         return start_when_open(tick, entry, entry_row)

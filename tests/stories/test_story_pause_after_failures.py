@@ -15,7 +15,7 @@ from test_story_explain import explained_entry, records_of
 from test_story_slots import agent, job
 from world import QUIET, Delayed, MakeWorld, World
 
-from heartbeatd.verbs import Mute, ReportResult
+from heartbeatd.verbs import Mute, ReportResult, Wake
 from scheduler.engine.effects import VerbRequest
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.insight.status_data import read_status
@@ -198,3 +198,15 @@ def test_a_job_with_an_interval_backs_off(make_world: MakeWorld) -> None:
 def test_a_job_without_an_interval_cannot_back_off(tmp_path: Path) -> None:
     [complaint] = complaints(tmp_path, job(schedule='"0 3 * * *"', backoff_on_failure="true"))
     assert complaint.endswith("there is no interval to double; remove backoff_on_failure, or write every: 1h")
+
+
+def test_the_wake_of_the_last_failing_run_waits_for_the_resume(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", retries="0", problems="{pause_after: 1}"), scripts={"ops": lambda call: 1})
+    world.request(VerbRequest(Wake(text="look at the disk"), OPS))
+    world.run(hours=2)
+    assert [row["outcome"] for row in world.records("ops")] == ["failed"]
+    world.scripts["ops"] = lambda call: QUIET
+    world.resume(OPS)
+    world.run(minutes=1)
+    assert "look at the disk" in world.calls[-1].stdin
+    assert len(world.calls) == 2
