@@ -157,6 +157,7 @@ def parse_usage(usage: object, *, is_whole: bool = False) -> Tokens | None:
     if len(known) < len(counts):
         return None
     cached = min(known.pop("included"), known["input"])
+    known["cache_write_1h"] = min(known["cache_write_1h"], known["cache_write"])  # a part of it
     tokens = Tokens(**known)
     return replace(tokens, input=tokens.input - cached, cache_read=tokens.cache_read + cached)
 

@@ -43,7 +43,7 @@ from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Cloc
 from scheduler.insight.records import ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
-from scheduler.model import entry_schedule
+from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
 from scheduler.model.problem import DAEMON, PROVIDER, Problem
@@ -178,7 +178,10 @@ def _cache_fact(explained: ExplainedEntry) -> Fact:
     used = cost_history.cache_use(explained.db, explained.key, explained.now - RECENT_CACHE)
     if not used.prompts:
         return _fact("cache", "none", "")
-    kept = KEPT_TEXTS.get(used.ttl or "", "not kept by the provider, because the next call usually comes too late to use it")
+    kept = KEPT_TEXTS.get(used.ttl or "")
+    if kept is None:
+        looks, asked = (runs.last_cache_looks(explained.db, explained.key, asked=each) for each in (False, True))
+        kept = f"not kept by the provider, {prompt_cache.why_not_kept(looks, asked, explained.now)}"
     saved = f"; the cache saved {format_usd(used.saved_usd)} in 7 days" if used.saved_usd > 0 else ""
     return _fact("cache", used.ttl or "none", f"the beginning of the prompt is {kept}{saved}")
 

@@ -51,12 +51,27 @@ def plan_cache(
     """
     price = price or USUAL
     turns = round(sum(look.calls for look in looks) / len(looks)) if looks else 1
-    is_refused = len(asked) > MISSES and now - asked[0].at < REST and not any(map(_was_found, asked, asked[1:]))
-    ttl = None if is_refused else _warm_ttl(looks, now) or _best_ttl(looks, expected, price)
+    ttl = None if _is_refused(asked, now) else _warm_ttl(looks, now) or _best_ttl(looks, expected, price)
     if ttl is None:
         return CachePlan(turns=turns)
     reserved = max(price.input, price.cache_read, price.cache_write)
     return CachePlan(ttl, _write_price(price, ttl) / reserved if reserved else 1.0, turns)
+
+
+def why_not_kept(looks: Sequence[CacheLook], asked: Sequence[CacheLook], now: datetime) -> str:
+    """Why the part of the last prompt was not kept. `looks` and `asked` are as in `plan_cache`; there is at least one look."""
+    if _is_refused(asked, now):
+        return f"because the provider did not have it {MISSES} times in a row; it is asked again after a day"
+    if len(looks) > 1 and looks[0].digest != looks[1].digest:
+        return "because it changes from run to run"
+    if len(looks) > 1 and looks[0].at - looks[1].at > LIFETIMES["1h"]:
+        return "because the next call comes too late to use it"
+    return "because too few calls use it in time, or its price for writing does not fit into the reservation of a budget"
+
+
+def _is_refused(asked: Sequence[CacheLook], now: datetime) -> bool:
+    """Whether the provider did not have the part when it should have, as often as counts, and lately."""
+    return len(asked) > MISSES and now - asked[0].at < REST and not any(map(_was_found, asked, asked[1:]))
 
 
 def _was_found(later: CacheLook, earlier: CacheLook) -> bool:

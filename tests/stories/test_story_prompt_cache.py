@@ -13,7 +13,6 @@ from test_story_explain import explained_entry
 from world import MakeWorld, World
 
 from heartbeat.words import format_usd
-from heartbeatd.answers import Fact
 from scheduler.cli.report_text import format_report
 from scheduler.insight import explanation
 from scheduler.insight.report_data import build_report
@@ -86,10 +85,7 @@ def test_in_a_week_the_full_agent_costs_at_most_half_and_the_small_one_the_same(
     text = format_report(report, "entry").replace("\n", " ")
     paid = full.usd(1.0, 5.0) + small.usd(1.0, 5.0)
     assert f"Without checks and the cache it would have cost ${paid + saved:.2f}: the cache saved ${saved:.2f}." in text
-    facts = {
-        row["name"]: next((fact.says for fact in explained_facts(world, row["name"]) if fact.label == "cache"), "")
-        for row in ({"name": "full"}, {"name": "small"})
-    }
+    facts = {name: cache_fact(world, name) for name in ("full", "small")}
     assert (
         facts["full"]
         == f"the beginning of the prompt is kept by the provider for an hour; the cache saved {format_usd(saved)} in 7 days"
@@ -97,8 +93,10 @@ def test_in_a_week_the_full_agent_costs_at_most_half_and_the_small_one_the_same(
     assert facts["small"] == ""
 
 
-def explained_facts(world: World, name: str) -> list[Fact]:
-    return explanation.explain_now(explained_entry(world, name)).facts
+def cache_fact(world: World, name: str) -> str:
+    """What `explain` says about the cache; empty if it says nothing."""
+    facts = explanation.explain_now(explained_entry(world, name)).facts
+    return next((fact.says for fact in facts if fact.label == "cache"), "")
 
 
 def test_the_report_counts_what_checks_saved_at_the_mean_cost_of_the_agent(make_world: MakeWorld) -> None:
@@ -157,6 +155,9 @@ def test_a_context_that_changes_in_each_run_is_not_kept_for_long(make_world: Mak
         world.run(hours=8)
     assert ratio(server.bills["ops"]) <= 1.12
     assert server.marks[-1] == []
+    assert (
+        cache_fact(world, "ops") == "the beginning of the prompt is not kept by the provider, because it changes from run to run"
+    )
 
 
 def test_a_provider_that_keeps_nothing_is_soon_asked_no_more(make_world: MakeWorld) -> None:
@@ -166,6 +167,7 @@ def test_a_provider_that_keeps_nothing_is_soon_asked_no_more(make_world: MakeWor
         world.run(hours=8)
     assert server.marks[0] == ["1h"]
     assert server.marks[-1] == []
+    assert "did not have it 2 times in a row; it is asked again after a day" in cache_fact(world, "ops")
     assert ratio(server.bills["ops"]) <= 1.12
 
 
