@@ -15,6 +15,7 @@ from servers.scripted import Server
 from test_story_explain import explained_entry, fact_of, records_of
 from world import DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
 
+from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import Cancel, ReportResult
 from scheduler.config.settings.load import load_config
 from scheduler.engine.effects import VerbRequest
@@ -98,6 +99,15 @@ def test_a_run_by_hand_gets_the_last_output_of_the_first_job(make_world: MakeWor
         "second",
         "second",
     ]
+
+
+def test_a_run_by_hand_of_a_job_after_any_result_gets_the_output_of_a_failure_too(make_world: MakeWorld) -> None:
+    world = make_world(pair(second="after: {job: backup, on: any}").replace("after: backup, ", ""))
+    world.scripts["backup"] = lambda call: ProcessResult(1, b"no space", b"", False, False, None, None)
+    world.run(minutes=61)
+    world.run_job("verify")
+    world.run(minutes=1)
+    assert [call.env["HEARTBEATD_INPUT"] for call in world.calls if call.name == "verify"] == ["no space"] * 2
 
 
 def test_retries_of_the_first_job_start_the_second_once(make_world: MakeWorld) -> None:
@@ -267,6 +277,7 @@ def test_a_model_is_not_called_more_often_through_a_chain(tmp_path: Path) -> Non
         ({"a": "after: bakcup", "backup": "every: 1h"}, "cron.a.after: 'bakcup' is not a declared job; did you mean backup"),
         ({"a": "after: b, every: 1h", "b": "every: 1h"}, "every and after exclude each other; keep one of them"),
         ({"a": "after: b, stagger: 5m", "b": "every: 1h"}, "the job starts when the other one has ended, and cannot be delayed"),
+        ({"a": "after: b, misfire: {policy: skip}", "b": "every: 1h"}, "cron.a.misfire: a job after another one has no times"),
         ({"a": "after: {job: b, on: sucess}", "b": "every: 1h"}, "cron.a.after.on"),
     ],
 )

@@ -131,6 +131,8 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
     own = node.own_keys
     if "stagger" in own and job.stagger:
         _check_stagger(job, node)
+    if "misfire" in own and job.after is not None:
+        node.add_error("a job after another one has no times of its own that it could miss; remove misfire", "misfire")
     if "backoff_on_failure" in own and job.backoff_on_failure and job.every is None:
         problem = "there is no interval to double"
         node.add_error(f"{problem}; remove backoff_on_failure, or write every: 1h", "backoff_on_failure")
