@@ -95,6 +95,7 @@ class Job(_Timing, _Action):
     problems_after: int = 0  # failures in a row before a message about them; 0: never
     problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
+    problems_hours: tuple[Any, ...] = ()  # `DeliverHours` too, for messages about failures
     clear_after: int = 2  # answers in a row that do not mention a problem, and end it
     pause_after: int = 0  # failures in a row that pause it; 0: never
     wake_heartbeat: tuple[str, ...] = ()

@@ -319,6 +319,7 @@ class _Messages:
     problems_after: int = 0  # failures in a row before a message about them; 0: never
     problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
+    problems_hours: tuple[DeliverHours, ...] = ()  # likewise, for messages about failures
     pause_after: int = 0  # failures in a row that pause it; 0: never
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from heartbeat.hours import first_open
+from heartbeat.spec import DeliverHours
 from heartbeat.words import format_count
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Entry
@@ -19,6 +20,8 @@ from scheduler.store.outbox import NO_RUN, HeldMessage, Origin
 
 # The first line of what a message says about a problem ends with its number (notices.problem_text).
 NUMBER_OF_PROBLEM = re.compile(r"   p(\d+)$")
+
+HELD = "held until "  # begins the name of the notice with what was held
 
 
 def hold_and_release(tick: Tick) -> None:
@@ -40,21 +43,30 @@ def _opens_at(tick: Tick, message: HeldMessage) -> datetime | None:
     """When the hours of its recipient begin, which is now if they have begun. None: it is sent at any time.
 
     A message about a provider or the daemon goes to the recipients of many entries. It is held if all that have this recipient
-    have hours, until the first of them begin.
+    have hours, until the first of them begin. What was held before is sent.
     """
-    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if message.kind in tuple(Kind) else None
-    chosen = [entry] if entry else [each for each in tick.plan.entries.values() if _delivers_to(each, message.target)]
-    by_entry = [[hours for hours in each.spec.deliver_hours if _is_for(hours.channel, message.target)] for each in chosen]
-    if not chosen or not all(by_entry):
+    if message.notice is not None and message.notice.startswith(HELD):
         return None
-    found = [hours for own in by_entry for hours in own]
+    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if message.kind in tuple(Kind) else None
+    chosen: list[Sequence[DeliverHours]]
+    if entry is not None:
+        chosen = [entry.spec.deliver_hours if message.notice is None else entry.spec.problems_hours]
+    else:
+        chosen = [hours for each in tick.plan.entries.values() for hours in _hours_of_recipient(each, message.target)]
+    declared = [[hours for hours in some if _is_for(hours.channel, message.target)] for some in chosen]
+    if not declared or not all(declared):
+        return None
+    found = [hours for some in declared for hours in some]
     if any(each.critical_always for each in found) and problems.is_about_critical(tick.tx.db, message.last_id):
         return None
     return min((at for each in found if (at := first_open(each.hours, tick.now)) is not None), default=None)
 
 
-def _delivers_to(entry: Entry, target: Target) -> bool:
-    return any(_is_for(name, target) for name in (*entry.deliver, *entry.problem_rule.deliver))
+def _hours_of_recipient(entry: Entry, target: Target) -> Iterator[Sequence[DeliverHours]]:
+    """The hours in `deliver` and in `problems.deliver`, of each of them that names this recipient."""
+    for names, hours in ((entry.deliver, entry.spec.deliver_hours), (entry.problem_rule.deliver, entry.spec.problems_hours)):
+        if any(_is_for(name, target) for name in names):
+            yield hours
 
 
 def _is_for(name: str, target: Target) -> bool:
@@ -86,7 +98,7 @@ def _send_together(tick: Tick, target: Target, kept: Sequence[HeldMessage], text
     ]
     first = f"{format_count(len(kept), 'message')} since {kept[0].created_at.astimezone(zone):%H:%M}:"
     about = Origin(NO_RUN, *subject, Trigger.MANUAL, tick.now)
-    notice = f"held until {tick.now:%Y-%m-%d %H:%M:%S}{f' to {target.recipient}' if target.recipient else ''}"
+    notice = f"{HELD}{tick.now:%Y-%m-%d %H:%M:%S}{f' to {target.recipient}' if target.recipient else ''}"
     text = "\n\n".join((first, *parts))
     queued = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, notice, text, (target,), title)[target]
     outbox.merge_held(tick.tx, kept, queued)

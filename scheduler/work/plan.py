@@ -212,7 +212,10 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
     """
     jobs = (JobEntry(job, settings.job_agents.get(name)) for name, job in settings.jobs.items())
     entries: list[Entry] = [*map(HeartbeatEntry, settings.heartbeats.values()), *jobs]
-    by_key, has_hours = {(entry.kind, entry.name): entry for entry in entries}, any(each.spec.deliver_hours for each in entries)
+    by_key, has_hours = (
+        {(entry.kind, entry.name): entry for entry in entries},
+        any(each.spec.deliver_hours or each.spec.problems_hours for each in entries),
+    )
     return Plan(settings, by_key, _wakers(entries), _followers(entries), stored_config, has_hours)
 
 

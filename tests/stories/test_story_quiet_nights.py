@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from test_story_explain import explained_entry
-from world import MakeWorld, World
+from world import QUIET, MakeWorld, World
 
 from heartbeatd.verbs import Ack, CloseProblem, Retry
 from scheduler.engine.effects import VerbRequest
@@ -125,6 +125,38 @@ def test_each_recipient_has_its_own_hours(make_world: MakeWorld) -> None:
         "02 21:00 mail", "02 22:00 phone", "03 01:00 mail", "03 01:00 phone", "03 02:00 mail", "03 03:00 mail", "03 21:00 mail",
         "03 22:00 phone",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("deliver", "problems", "times"),
+    [
+        ("phone", '{to: phone, hours: "09:00-22:00"}', {"answer": "01:00", "failure": "09:00"}),
+        ('{to: phone, hours: "07:00-22:00"}', "phone", {"answer": "07:00", "failure": "02:00"}),
+        ('{to: phone, hours: "07:00-22:00"}', '{to: phone, hours: "09:00-22:00"}', {"answer": "07:00", "failure": "09:00"}),
+    ],
+)
+def test_messages_about_failures_have_hours_of_their_own(
+    make_world: MakeWorld, deliver: str, problems: str, times: dict[str, str]
+) -> None:
+    rule = f"{{after: 1, deliver: {problems}}}"
+    world = make_world(config(deliver).replace("problems: {after: 1}", f"problems: {rule}"), start="2026-03-02 22:00")
+    world.scripts["ops"] = lambda call: {1: "Somebody has logged in.", 2: 1}.get(call.at.hour, 1 if call.at.hour < 10 else QUIET)
+    world.run_until("2026-03-03 09:30")
+    arrived = {
+        "failure" if "failed" in text else "answer": f"{at:%H:%M}"
+        for at, _, text in world.delivered
+        if "ops" in text or "logged" in text
+    }
+    assert arrived == times
+
+
+def test_the_messages_of_a_night_are_not_held_again(make_world: MakeWorld) -> None:
+    """They come as one message, which is no message about failures."""
+    rule = '{after: 1, deliver: {to: phone, hours: "09:00-22:00"}}'
+    world = make_world(config().replace("problems: {after: 1}", f"problems: {rule}"), start="2026-03-02 22:00")
+    at_night(world, h01="one", h03="two")
+    world.run_until("2026-03-03 07:30")
+    assert [text.splitlines()[0] for text in sent(world)] == ["03 07:00 2 messages since 01:00:"]
 
 
 def test_a_held_message_survives_a_restart_and_is_sent_once(make_world: MakeWorld) -> None:

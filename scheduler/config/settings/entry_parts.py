@@ -52,6 +52,7 @@ def build_shared_fields(
     `speaks`: the entry has an agent, so `last` may be a recipient.
     """
     grace = part.misfire.grace
+    deliver_hours = tuple(_build_deliver_hours(part.deliver or (), zone, node))
     return {
         "name": name,
         "zone": zone,
@@ -59,9 +60,11 @@ def build_shared_fields(
         "grace": grace if grace is not None else min(period / 2, longest_grace) if period else longest_grace,
         "calendars": _build_days(part, zone, node),
         "deliver": deliver,
-        "deliver_hours": (
-            *_build_deliver_hours(part.deliver or (), zone, node),
-            *_build_deliver_hours(part.problems.deliver or (), zone, node.below("problems")),
+        "deliver_hours": deliver_hours,
+        "problems_hours": (
+            tuple(_build_deliver_hours(part.problems.deliver, zone, node.below("problems")))
+            if part.problems.deliver
+            else deliver_hours
         ),
         "problems_after": part.problems.after,
         "problems_remind": part.problems.remind,
