@@ -236,7 +236,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     """
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
-    if entry_row.is_paused_by_failures:
+    if entry_row.troubles:  # a person may have paused it for another time since
         entry_row = problem_notices.end_problem(tick, entry_row, PAUSED)
     resumed = entry_row._replace(paused_until=None, paused_at=None, paused_by=None, failures_for_backoff=0, failures_for_pause=0)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):

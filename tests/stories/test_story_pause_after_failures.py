@@ -177,6 +177,15 @@ def test_a_paused_agent_that_is_disabled_and_enabled_begins_anew(make_world: Mak
     assert len(world.calls) == 3
 
 
+def test_the_problem_ends_with_the_pause_that_a_person_has_set_instead(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m", retries="0", problems="{pause_after: 2}"), scripts={"ops": lambda call: 1})
+    world.run(hours=1)
+    world.pause(OPS, world.clock.now + timedelta(hours=2))
+    world.scripts["ops"] = lambda call: QUIET
+    world.run(hours=4)
+    assert first_lines(world)[1:] == ["03-02 11:00 over     ops paused: after 2h30m   p2"]
+
+
 def test_a_resumed_agent_begins_with_its_own_interval(make_world: MakeWorld) -> None:
     text = agent(interval="1h", retries="0", backoff_on_failure="true", problems="{pause_after: 3}")
     world = make_world(text, scripts={"ops": lambda call: 1})
