@@ -73,6 +73,8 @@ from scheduler.store import agent_memory, breakers, entries, outbox, problems, r
 from scheduler.store.transaction import Transaction
 
 NO_WAIT = timedelta()
+FAILURES_WITH_ANSWER = (Reason.POSTCHECK, Reason.REPORTED_FAILURE)
+"""Why a run with an answer failed. What the agent has found and asks for counts all the same."""
 
 MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
 MAX_LEFT_OUT = 400  # lines that the agent has left out on purpose, and about which it is not asked again
@@ -213,7 +215,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     4. The entry row gets what the run has seen, and its outcome: failures in a row, the last success.
     """
     entry = claim.entry
-    has_answered = result.reason in (Reason.POSTCHECK, Reason.REPORTED_FAILURE) and entry.reporter is not None
+    has_answered = result.reason in FAILURES_WITH_ANSWER and entry.reporter is not None
     if result.outcome in FAILURES and not has_answered and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
     may_send = bool(result.message or result.report or (before.reported and entry.reporter))
@@ -428,7 +430,9 @@ def _set_reminders(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     A time without a zone is one in the zone of the agent.
     """
     agent = claim.entry.name if claim.entry.kind is Kind.HEARTBEAT else claim.entry.lane
-    if agent is None or (Kind.HEARTBEAT, agent) not in tick.plan.entries or result.outcome not in ANSWERED:
+    if agent is None or (Kind.HEARTBEAT, agent) not in tick.plan.entries:
+        return
+    if result.outcome not in ANSWERED and result.reason not in FAILURES_WITH_ANSWER:
         return
     for wish in result.reminders:
         sender = claim.entry.kind.label_of(claim.entry.name)

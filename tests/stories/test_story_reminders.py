@@ -149,6 +149,17 @@ def test_a_failed_run_sets_no_reminder(make_world: MakeWorld) -> None:
     assert reminders(world) == []
 
 
+@pytest.mark.parametrize("failed", ["postcheck", "reported_failure"])
+def test_an_agent_that_could_not_do_its_work_may_still_be_reminded(make_world: MakeWorld, failed: str) -> None:
+    proof = "{file: report.md}" if failed == "postcheck" else "none"
+    world = make_world(agent(interval="1d", retries="0", postcheck=proof))
+    reason = {"failed": "the mailbox does not answer"} if failed == "reported_failure" else {}
+    world.scripts["ops"] = lambda _: json.dumps({"findings": [], "remind": [{"text": "try again", "in": "30m"}], **reason})
+    world.run(minutes=5)
+    assert [each["reason"] for each in world.records("ops")] == [failed]
+    assert [each.text for each in reminders(world)] == ["try again"]
+
+
 def test_a_cancelled_reminder_starts_no_run(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
     world.run(minutes=1)
