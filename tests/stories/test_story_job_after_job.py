@@ -275,6 +275,7 @@ def test_a_model_is_not_called_more_often_through_a_chain(tmp_path: Path) -> Non
         ),
         ({"a": "after: a"}, "cron.a.after: a -> a is a circle"),
         ({"a": "after: bakcup", "backup": "every: 1h"}, "cron.a.after: 'bakcup' is not a declared job; did you mean backup"),
+        ({"a": "after: ops", "b": "every: 1h"}, "'ops' is not a declared job; write b, or declare it under cron:"),
         ({"a": "after: b, every: 1h", "b": "every: 1h"}, "every and after exclude each other; keep one of them"),
         ({"a": "after: b, stagger: 5m", "b": "every: 1h"}, "the job starts when the other one has ended, and cannot be delayed"),
         ({"a": "after: b, misfire: {policy: skip}", "b": "every: 1h"}, "cron.a.misfire: a job after another one has no times"),

@@ -59,7 +59,7 @@ def undeclared_name(name: str, noun: str, offered: Collection[str]) -> str:
     names = tuple(islice(offered, MOST_LISTED))
     more = (f"another of the {len(offered)} declared",) if len(offered) > MOST_LISTED else ()
     listed = f"write {join_with_or((*names, *more))}, or " if names else ""
-    return f"{problem}; {listed}declare it under {noun}s:"
+    return f"{problem}; {listed}declare it under {'cron' if noun == 'job' else noun + 's'}:"
 
 
 def join_with_or(words: Sequence[str]) -> str:

@@ -168,7 +168,8 @@ def check_chains(jobs: Mapping[str, Job], agents: Mapping[str, Agent], context: 
         if job.after is None:
             continue
         node = context.entry("cron", name)
-        node.check_declared((job.after.job,), jobs, "job", "after", "job")
+        others = [each for each in jobs if each != name]
+        node.check_declared((job.after.job,), jobs, "job", "after", "job", offered=others)
         chain, is_circle = follow_chain(jobs, name)
         if is_circle and chain[-1] == name and not reported & {*chain}:
             reported.update(chain)
