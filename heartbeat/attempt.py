@@ -428,6 +428,7 @@ class _TaskAttempt(_Attempt):
             effort=agent.effort,
             fallback=self.fallback,
             ends_itself=self.has_further,
+            now=facts.now.astimezone(agent.zone),
         )
         size = await self.why_too_large(request, prompt)
         if size is not None:
@@ -549,6 +550,7 @@ class _HeartbeatAttempt(_Attempt):
             effort=spec.effort,
             fallback=self.fallback,
             ends_itself=self.has_further,
+            now=facts.now.astimezone(spec.zone),
         )
 
 
@@ -697,7 +699,8 @@ def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta
     """
     if answer.turns is not None:
         return answer.turns or (replace(UNSENT_CALL, failure=answer.failure),)
-    return (answer.as_call(runner.provider.name if isinstance(runner, ModelRunner) else None, model, took),)
+    call = answer.as_call(runner.provider.name if isinstance(runner, ModelRunner) else None, model, took)
+    return (replace(call, account=runner.account) if isinstance(runner, CommandRunner) else call,)
 
 
 def _read_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str | FileProblem], ...]:

@@ -68,11 +68,16 @@ def max_tokens(*texts: str) -> int:
 class CommandRunner:
     """Calls the agent by running a program: the prompt on standard input, the answer on standard output.
 
-    `env` values may be opaque secrets. Only the started process sees them in plain text.
+    `env` values may be opaque secrets. Only the started process sees them in plain text. All programs with the same `account`
+    have the same usage limit. `max_runs` is how many runs may begin in a time, to stay below it. `limit_pattern` is an expression
+    for the text of an error that says that the limit is reached.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, object]
+    account: str | None = None
+    limit_pattern: str | None = None
+    max_runs: tuple[int, timedelta] | None = None
 
 
 @dataclass(frozen=True, slots=True)

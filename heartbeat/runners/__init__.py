@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
@@ -35,6 +35,7 @@ class Failure(StrEnum):
     BAD_ANSWER = "bad_answer"
     TOOL_USE = "tool_use"
     EXIT = "exit"
+    LIMITED = "limited"
 
 
 # Classes of failures of a provider: another request to it would most likely fail in the same way.
@@ -43,11 +44,12 @@ PROVIDER_FAILURES = frozenset({
 })  # fmt: skip
 
 # After one of these failures, a fallback is called. A program fails with `exit`.
-FALLBACK_FAILURES = PROVIDER_FAILURES | {Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.EXIT}
+FALLBACK_FAILURES = PROVIDER_FAILURES | {Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.EXIT, Failure.LIMITED}
 
 # A provider that answers with one of these failures has not processed the request, and does not charge for it.
 UNCHARGED_FAILURES = frozenset({
     Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Failure.BAD_REQUEST, Failure.TOO_LARGE, Failure.RATE, Failure.OVERLOADED,
+    Failure.LIMITED,
 })  # fmt: skip
 
 
@@ -108,7 +110,7 @@ class AgentRequest:
     without traces. `limits` are those of a model with tools, None for other runners. `effort` is None if the config sets none.
     `static` is the beginning of the prompt that is the same in each run, and `cache` says whether a provider keeps it.
     `fallback` is the name of the fallback that is called, None for the agent itself. `ends_itself`: a program must be ended after
-    `timeout`, because another call may follow. Otherwise the attempt ends then.
+    `timeout`, because another call may follow. Otherwise the attempt ends then. `now` is the time in the zone of the agent.
     """
 
     agent: str
@@ -126,6 +128,7 @@ class AgentRequest:
     cache: CachePlan = NO_CACHE
     fallback: str | None = None
     ends_itself: bool = False
+    now: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,8 @@ class Call:
     `tokens` and `cost_usd` are None if they were not reported. `tools_ignored` counts the tools that a model wanted to use.
     `not_sent`: the request did not leave the machine. `status` is the HTTP status of an error. `took` is the time from the
     request to the complete answer, None if it was not measured. `most` is the most that a turn with tools, or a call before that
-    of a fallback, can have used. `error` is the text of the failure.
+    of a fallback, can have used. `error` is the text of the failure. `account` is that
+    of a program.
     """
 
     provider: str | None
@@ -222,6 +226,7 @@ class Call:
     took: timedelta | None = None
     most: Tokens | None = None
     error: str = ""
+    account: str | None = None
 
     @property
     def is_free(self) -> bool:

@@ -29,6 +29,7 @@ from heartbeat.runners.agent_json import (
 )
 from heartbeat.runners.errors import error_of_process, find_message, redacted_line, too_large_error
 from heartbeat.runners.redaction import Redactor, redactor_for_env
+from heartbeat.runners.usage_limits import limited_until
 from heartbeat.spec import CommandRunner
 
 MAX_OUTPUT = 1024 * 1024  # bytes of output that are kept, from its end; a report may be larger than its answer
@@ -54,13 +55,27 @@ async def call_agent(run: AgentRequest, runner: CommandRunner, start: StartProce
     report = parse_report(text, redactor)
     error = error_of_process(ended, run.timeout, redactor, with_output=report is None)
     if error is None:
-        return report or _plain_answer(ended, text, redactor)
+        return _with_limit(run, runner, report) if report else _plain_answer(ended, text, redactor)
     # Programs that report an error also exit with an error code. The report has the error in the program's own words.
     failed = error.answer
     if report is None or failed.failure is not Failure.EXIT:
-        return failed
+        return _with_limit(run, runner, failed)
     words = f"{failed.error}: {report.error}" if report.failure else failed.error
-    return replace(report, text="", failure=failed.failure, error=words, transient=failed.transient)
+    return _with_limit(run, runner, replace(report, text="", failure=failed.failure, error=words, transient=failed.transient))
+
+
+def _with_limit(run: AgentRequest, runner: CommandRunner, answer: Answer) -> Answer:
+    """The answer. If it failed because a usage limit is reached, it says so, and until when.
+
+    Only what a program prints as its own error counts: an answer that mentions a limit is an answer.
+    """
+    if answer.failure is not Failure.EXIT or answer.not_sent or run.now is None:
+        return answer
+    until = limited_until(answer.error, run.now, runner.limit_pattern)
+    if until is None:
+        return answer
+    error = f"until {until.astimezone(run.now.tzinfo):%Y-%m-%d %H:%M}: {answer.error}"
+    return replace(answer, failure=Failure.LIMITED, error=error, transient=False, retry_after=until - run.now)
 
 
 def _agent_variables(run: AgentRequest) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from math import ceil
 
+from heartbeat.words import format_duration
 from scheduler.engine.tick_items import Tick
 from scheduler.model.budget import (
     ALL_ENTRIES,
@@ -30,7 +31,7 @@ from scheduler.model.budget import (
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.outcome import AttemptResult, Call, Kind, Outcome, Skip
 from scheduler.model.settings import Settings
-from scheduler.store import spend
+from scheduler.store import runs, spend
 from scheduler.store.transaction import Transaction
 
 MAX_SHARES = 3  # entries that an exceeded budget names
@@ -68,9 +69,25 @@ class Shortage:
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets."""
     allowance = _allowance_of(tick.plan.settings, entry)
-    if allowance is None:
-        return None
+    of_account = account_shortage(tick, entry) if first and len(entry.alternatives) == 1 else None
+    if allowance is None or of_account is not None:
+        return of_account
     return _first_shortage(tick.tx, _budget_days(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
+
+
+def account_shortage(tick: Tick, entry: Entry, run_id: int = 0) -> Shortage | None:
+    """The limit of its account that a new run, which may have this id already, would exceed; None if there is room for it."""
+    program = entry.program
+    if program is None or program.max_runs is None:
+        return None
+    most, within = program.max_runs
+    sharing = [each.key for each in tick.plan.entries.values() if each.program and each.program.account == program.account]
+    began = runs.starts_since(tick.tx.db, sharing, tick.now - within, run_id)
+    if len(began) < most:
+        return None
+    ends = began[most - 1] + within
+    text = f"account {program.account}: {most} of {most} runs in {format_duration(within)} have begun"
+    return Shortage(f"{text}; until {ends.astimezone(entry.zone):%Y-%m-%d %H:%M} {entry.zone.key}", ends)
 
 
 def adopt_budgets(tx: Transaction, settings: Settings) -> None:

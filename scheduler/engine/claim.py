@@ -163,6 +163,12 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
     admitted = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id)
     if admitted.unavailable:
         claim = replace(claim, facts=replace(claim.facts, probes=admitted.probes, unavailable=admitted.unavailable))
+    shortage = budget_reservations.account_shortage(tick, entry, run.id) if is_first else None
+    if shortage is not None:
+        others = (admitted.unavailable or (None,) * len(entry.alternatives))[1:]
+        if None not in others:
+            return claim.blocked_by(Skip.BUDGET, shortage.description)
+        claim = replace(claim, facts=replace(claim.facts, unavailable=(shortage.description, *others)))
     return claim.blocked_by(Skip.BREAKER_OPEN, admitted.blocked) if admitted.blocked else claim
 
 

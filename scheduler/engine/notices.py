@@ -117,6 +117,7 @@ PROVIDER_VERBS: Mapping[str, tuple[str, str]] = {
     Failure.AUTH: ("refuses the key", "does not allow the use of {model}"),
     Failure.PAYMENT: ("refuses calls until the account is paid", ""),
     Failure.NOT_FOUND: ("", "does not know {model}"),
+    Failure.LIMITED: ("has reached its usage limit", ""),
     Failure.RATE: ("refuses calls because of its rate limit", ""),
     Failure.OVERLOADED: ("is overloaded", ""),
     Failure.SERVER: ("answers with server errors", ""),
@@ -136,6 +137,10 @@ REMEDIES: Mapping[str, tuple[str, str]] = {
     ),
     Failure.PAYMENT: ("check the account at the provider (credit, billing), then run `heartbeatd reload`.", ""),
     Failure.NOT_FOUND: ("", "correct `model:` or the provider's `base_url` in the config, and save it."),
+    Failure.LIMITED: (
+        "nothing. Runs begin again by themselves. To spread them, use longer intervals, or `fallbacks` for this time.",
+        "",
+    ),
     Failure.RATE: ("use longer intervals or fewer agents, or ask the provider for a higher limit.", ""),
     Failure.CONNECT: ("check the network, `network.proxy` and providers.{provider}.base_url.", ""),
     Failure.DNS: ("check the name server and providers.{provider}.base_url.", ""),
@@ -152,13 +157,16 @@ def _provider_says(problem: Problem) -> str:
     return ": ".join(part for part in ((said or "fails").format(model=named), _shorten(problem.found.text)) if part)
 
 
+PROBED = "No calls are made except a probe every {minutes} minutes."
+
+
 def provider_details(problem: Problem, affected: Sequence[tuple[str, str]], *, is_open: bool) -> Iterator[str]:
     """Which agents and jobs (by kind and name) a provider stops, and what to do. `is_open`: its circuit breaker is open."""
     minutes = PROBE_EVERY // timedelta(minutes=1)
     stops = f"Stops {_list_entries(affected)}." if affected else ""
-    probed = f"No calls are made except a probe every {minutes} minutes." if is_open else ""
-    yield f"{stops} {probed}".strip()
     circuit = problem.subject.circuit
+    probed = "No program with this account starts before." if circuit.is_account else PROBED.format(minutes=minutes)
+    yield f"{stops} {probed if is_open else ''}".strip()
     whole, model = REMEDIES.get(problem.found.reason, (DEFAULT_REMEDY, DEFAULT_REMEDY))
     said = whole if circuit.is_whole_provider else model
     yield f"What to do: {(said or DEFAULT_REMEDY).format(provider=circuit.provider)}"

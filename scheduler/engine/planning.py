@@ -376,9 +376,11 @@ def retry_waiting_run(tx: Transaction, entry_row: EntryRow, reason: Skip) -> Non
         save_with_next_due(tx, entry_row, entry_row)
 
 
-def next_look_at_waiting_run(tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime) -> datetime:
-    """When to check again whether a waiting run may start: in 30 s, or earlier if its time is over."""
-    ends = (tx.now + WAITING_RUN_RECHECK, next_due_after(entry_row, slot), entry.closes_at(tx.now))
+def next_look_at_waiting_run(
+    tx: Transaction, entry: Entry, entry_row: EntryRow, slot: datetime, wait: timedelta | None = None
+) -> datetime:
+    """When to check again whether a waiting run may start: in 30 s, or after `wait`, or earlier if its time is over."""
+    ends = (tx.now + (wait or WAITING_RUN_RECHECK), next_due_after(entry_row, slot), entry.closes_at(tx.now))
     return min(end for end in ends if end is not None)
 
 

@@ -59,6 +59,7 @@ SAME_CHECK = (
 
 REFUSED = "refused"
 UNREACHABLE = "unreachable"
+LIMITED = Failure.LIMITED.value
 UNAVAILABLE = "unavailable"  # the error of all failures that alternate
 
 REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND})
@@ -314,10 +315,11 @@ def _record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, coun
     """
     circuit, reason = blamed.circuit, blamed.reason
     was = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
-    key = REFUSED if reason in REFUSALS else UNREACHABLE
+    key = LIMITED if reason == LIMITED else REFUSED if reason in REFUSALS else UNREACHABLE
     is_critical = reason == Failure.PAYMENT or (reason == Failure.AUTH and circuit.is_whole_provider)
     fault = reason if reason in PERMANENT_FAILURES else UNAVAILABLE
-    found = Finding(key, Severity.CRITICAL if is_critical else Severity.WARNING, blamed.error, reason, fault)
+    usual = Severity.INFO if key == LIMITED else Severity.WARNING  # it ends by itself
+    found = Finding(key, Severity.CRITICAL if is_critical else usual, blamed.error, reason, fault)
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
     opens = breakers.find_breaker(tick.tx, circuit) is not None or count >= claim.entry.problem_rule.after

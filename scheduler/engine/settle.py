@@ -118,8 +118,10 @@ def _wait_to_start(tick: Tick, entry_row: EntryRow, claim: Claim, why: Skip, det
     """Let a refused run wait for its lane or for a probe. If its time is over, it is closed as skipped for that reason."""
     entry = claim.entry
     before = runs.find_open_run(tick.tx.db, entry.kind, entry.name)
-    is_free = why is Skip.BREAKER_OPEN and breakers.blocking_breaker(tick.tx, tick.plan.entries, entry) is None
-    again_at = tick.now if is_free else planning.next_look_at_waiting_run(tick.tx, entry, entry_row, claim.run.slot)
+    is_closed = why is Skip.BREAKER_OPEN and breakers.blocking_breaker(tick.tx, tick.plan.entries, entry) is None
+    is_free = is_closed and not breakers.account_stagger(entry)
+    wait = breakers.account_stagger(entry) if why is Skip.BREAKER_OPEN else None
+    again_at = tick.now if is_free else planning.next_look_at_waiting_run(tick.tx, entry, entry_row, claim.run.slot, wait)
     if before is None or not runs.defer_run(tick.tx, claim, why, again_at, detail):
         tick.tx.report(StaleResultDropped(claim.run.id, entry.kind, entry.name))
         return
@@ -545,7 +547,9 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
         _report_call(tick.tx, claim, call)
     # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
     is_current = tick.plan.entries.get(claim.entry.key) == claim.entry
-    relevant = [call for call in result.calls if call.provider and is_current and not _was_cancelled_by_us(call)]
+    relevant = [
+        call for call in result.calls if (call.provider or call.account) and is_current and not _was_cancelled_by_us(call)
+    ]
     closed = [
         circuit
         for call in relevant

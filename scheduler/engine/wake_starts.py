@@ -47,7 +47,15 @@ OPENING_PATIENCE = timedelta(minutes=10)  # a wake waits so long for a slot afte
 LONG_OBSTACLES = (Skip.BUDGET, Skip.BREAKER_OPEN)
 
 # The reasons of runs that a provider refused, before or after their first attempt.
-PROVIDER_REASONS = (Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND, Reason.RATE_LIMITED, Skip.BREAKER_OPEN, Reason.NO_TIME_LEFT)
+PROVIDER_REASONS = (
+    Failure.AUTH,
+    Failure.PAYMENT,
+    Failure.NOT_FOUND,
+    Failure.LIMITED,
+    Reason.RATE_LIMITED,
+    Skip.BREAKER_OPEN,
+    Reason.NO_TIME_LEFT,
+)
 
 # The reasons that may no longer apply after a change of config.
 CONFIG_REASONS = (Skip.ACTIVE_HOURS, Skip.CALENDAR, Skip.BUDGET)
@@ -233,14 +241,16 @@ def retry_blocked_runs_and_wakes(tick: Tick, *, other_config: bool = False) -> N
     `other_config`: the config has changed, so wakes that wait for active hours or a budget are reconsidered too.
     """
     for kind, name, run in runs.all_open_runs(tick.tx.db):
-        if run.reason == Skip.BREAKER_OPEN:
+        entry = tick.plan.entries.get((kind, name))
+        if run.reason == Skip.BREAKER_OPEN and (entry is None or not breakers.account_stagger(entry)):
             planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BREAKER_OPEN)
     for entry_row in wakes.entries_with_delayed_wakes(
         tick.tx, (*PROVIDER_REASONS, *CONFIG_REASONS) if other_config else PROVIDER_REASONS
     ):
         entry = tick.plan.entries.get((entry_row.kind, entry_row.name))
         if entry is not None and not entry_row.paused and entry.is_open_at(tick.now):
-            wakes.start_delayed_wakes_by(tick.tx, entry_row, refused_until(tick, entry) or tick.now, tick.limits.wake_gap)
+            now = tick.now + breakers.account_stagger(entry)
+            wakes.start_delayed_wakes_by(tick.tx, entry_row, refused_until(tick, entry) or now, tick.limits.wake_gap)
 
 
 def hold_for_other_jobs(tick: Tick, agent: str) -> datetime | None:

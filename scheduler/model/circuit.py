@@ -11,12 +11,16 @@ from datetime import datetime
 from typing import NamedTuple
 
 from heartbeat.runners import PROVIDER_FAILURES
-from heartbeat.spec import Called, ModelRunner
+from heartbeat.spec import Called, CommandRunner, ModelRunner
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure
 
 EVERY_MODEL = "*"
 
 RATE_REASON = Failure.RATE.value  # the reason of a breaker that a long Retry-After opened
+
+LIMIT_REASON = Failure.LIMITED.value  # the reason of a breaker that a usage limit opened
+
+ACCOUNT = "account "  # begins the name of a circuit that stands for an account
 
 # HTTP statuses that concern the requested model only, not the key or the account.
 MODEL_STATUSES = frozenset({403, 404})
@@ -36,7 +40,14 @@ class Circuit(NamedTuple):
         """Whether this is the provider as a whole, with all its models."""
         return self.model == EVERY_MODEL
 
+    @property
+    def is_account(self) -> bool:
+        """Whether this is an account with a usage limit, and no provider."""
+        return self.provider.startswith(ACCOUNT)
+
     def __str__(self) -> str:
+        if self.is_account:
+            return self.provider
         if self.is_whole_provider:
             return f"provider {self.provider}"
         return f"provider {self.provider}, model {self.model}" if self.model else f"provider {self.provider}, its only model"
@@ -68,6 +79,11 @@ class Breaker:
         return key in self.turns and (other not in self.turns or self.turns.index(other) < self.turns.index(key))
 
 
+def account_circuit(account: str) -> Circuit:
+    """The circuit of an account, whose usage limit all programs with it share."""
+    return Circuit(f"{ACCOUNT}{account}")
+
+
 def required_circuits(called: Iterable[Circuit]) -> tuple[Circuit, ...]:
     """The circuits that must work for these models to be called: the providers first, then the models, each once."""
     called = tuple(called)
@@ -76,6 +92,8 @@ def required_circuits(called: Iterable[Circuit]) -> tuple[Circuit, ...]:
 
 def circuit_of_call(call: Call) -> Circuit | None:
     """The model that a call requested; None if the call went to no provider of the config."""
+    if call.account is not None:
+        return account_circuit(call.account)
     return None if call.provider is None else Circuit(call.provider, call.model or "")
 
 
@@ -88,6 +106,8 @@ def circuit_opened_by(call: Call) -> tuple[Circuit, str] | None:
     called = circuit_of_call(call)
     if called is None or call.failure is None:
         return None
+    if call.account is not None:
+        return (called, LIMIT_REASON) if call.failure is Failure.LIMITED else None
     if call.status in MODEL_STATUSES:
         return called, str(call.failure)
     if call.failure in (Failure.AUTH, Failure.PAYMENT):
@@ -107,7 +127,15 @@ def circuit_blamed_for(call: Call) -> tuple[Circuit, str] | None:
 
 def is_answered(call: Call) -> bool:
     """Whether a model answered a call, usefully or not: then its key, account and model are accepted."""
+    if call.account is not None:
+        return call.failure is None
     return call.provider is not None and (call.failure is None or call.tokens is not None)
+
+
+def accounts_of(*called: Called) -> tuple[Circuit, ...]:
+    """The circuits of the accounts that these programs use; each once."""
+    programs = (runner for runner, _ in called if isinstance(runner, CommandRunner))
+    return tuple(dict.fromkeys(account_circuit(runner.account) for runner in programs if runner.account))
 
 
 def circuits_of(*called: Called) -> tuple[Circuit, ...]:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from cron.job import After, Job
 from heartbeat.prompt import NO_MEMORY, NO_PAST, EarlierOutput, Memory, Past
 from heartbeat.runners import NO_CACHE, CachePlan
-from heartbeat.spec import Agent, Heartbeat, Precheck
+from heartbeat.spec import Agent, CommandRunner, Heartbeat, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
 from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, required_circuits
@@ -186,12 +186,17 @@ class Entry(ABC):
     @property
     def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
         """The circuits that must work for it to run without a fallback, and with each of its fallbacks."""
-        return (self.circuits,)
+        return (required_circuits(self.models),)
 
     @property
     def circuits(self) -> tuple[Circuit, ...]:
-        """The circuits that it uses: each provider, and each model there."""
-        return required_circuits(self.models)
+        """The circuits that it uses: each provider, and each model there, and the accounts of its programs."""
+        return tuple(dict.fromkeys(circuit for circuits in self.alternatives for circuit in circuits))
+
+    @property
+    def program(self) -> CommandRunner | None:
+        """The program that it calls if no fallback is needed; None if it calls none."""
+        return None
 
     @property
     def key(self) -> Key:

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from heartbeat.slots import stagger_for
 from scheduler.model.circuit import (
+    LIMIT_REASON,
     RATE_REASON,
     Breaker,
     Circuit,
@@ -30,6 +32,7 @@ from scheduler.store.rows import read_row
 from scheduler.store.transaction import Transaction
 
 PROBE_EVERY = timedelta(minutes=30)
+ACCOUNT_STAGGER = timedelta(minutes=2)
 PASSED_ON_FOR = timedelta(hours=1)  # how long a probe waits for the entry whose turn it is
 PlannedEntries = Mapping[Key, Entry]
 """The entries of the active plan, by kind and name."""
@@ -97,7 +100,7 @@ def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bo
 def next_probe_at(tx: Transaction, entry: Entry) -> datetime | None:
     """When all open breakers of this entry, or of a fallback, may be probed; None if they may be probed now."""
     found = _open_breakers_by_alternative(tx, entry)
-    times = [max((each.probe_at for each in breakers if each.probe_at > tx.now), default=None) for breakers in found]
+    times = [max((at for each in breakers if (at := _probe_time(each, entry)) > tx.now), default=None) for breakers in found]
     return None if None in times else min(at for at in times if at is not None)
 
 
@@ -130,7 +133,7 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
     shut_off, called = circuit_opened_by(call), circuit_of_call(call)
     if shut_off is not None:
         circuit, reason = shut_off
-        _open_breaker(tx, claim, circuit, reason, error)
+        _open_breaker(tx, claim, circuit, reason, error, call.retry_after if reason == LIMIT_REASON else None)
         # A provider that forbids one model has accepted the key.
         return () if circuit.is_whole_provider else _close_breaker(tx, Circuit(circuit.provider), only=Failure.AUTH)
     if called is None or not is_answered(call):
@@ -164,9 +167,9 @@ def allow_probes_now(tx: Transaction) -> None:
     A breaker that a long Retry-After opened keeps its time, unless its probe was interrupted by a crash.
     """
     tx.db.execute(
-        "update breaker set probe_at = :now, half_open_at = :now, turns = '[]' where reason <> :rate"
+        "update breaker set probe_at = :now, half_open_at = :now, turns = '[]' where reason not in (:rate, :limit)"
         " or (tried_by is not null and not exists (select 1 from run where id = tried_by and state = 'running'))",
-        {"now": to_millis(tx.now), "rate": RATE_REASON},
+        {"now": to_millis(tx.now), "rate": RATE_REASON, "limit": LIMIT_REASON},
     )
     tx.open_breakers = None
 
@@ -183,9 +186,11 @@ def list_open_breakers(db: sqlite3.Connection) -> list[Breaker]:
     return [_breaker_from_row(row) for row in db.execute("select * from breaker order by provider, model")]
 
 
-def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, error: str) -> None:
+def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, error: str, wait: timedelta | None) -> None:
+    """Open a breaker, or keep it open. The next probe may begin after `wait`, if that is known."""
     was = _open_breakers_by_circuit(tx).get(circuit)
-    probe_at = to_millis(tx.now + (LONGEST_RETRY_AFTER if reason == RATE_REASON else PROBE_EVERY))
+    usual = LONGEST_RETRY_AFTER if reason == RATE_REASON else PROBE_EVERY
+    probe_at = to_millis(tx.now + (usual if wait is None else wait))
     turns = json.dumps(_append_turn(was.turns if was else (), claim.entry.key))
     tx.db.execute(
         "insert into breaker (provider, model, reason, error, opened_at, probe_at, half_open_at, turns)"
@@ -220,7 +225,21 @@ def _assign_probe(tx: Transaction, circuit: Circuit, run_id: int) -> None:
 
 
 def _may_probe(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry: Entry) -> bool:
-    return breaker.probe_at <= tx.now and not _is_passed_on(tx, planned, breaker, entry)
+    return _probe_time(breaker, entry) <= tx.now and not _is_passed_on(tx, planned, breaker, entry)
+
+
+def _probe_time(breaker: Breaker, entry: Entry) -> datetime:
+    """When this entry may probe."""
+    return breaker.probe_at + (account_stagger(entry) if breaker.circuit.is_account else timedelta())
+
+
+def account_stagger(entry: Entry) -> timedelta:
+    """How long an entry that uses an account waits after the end of its limit, so that not all begin in the same second.
+
+    Zero without an account.
+    """
+    uses_account = any(circuit.is_account for circuit in entry.circuits)
+    return stagger_for(entry.name, ACCOUNT_STAGGER) if uses_account else timedelta()
 
 
 def _is_passed_on(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry: Entry) -> bool:

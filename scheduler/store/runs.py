@@ -440,6 +440,18 @@ def nth_last_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: 
     return from_millis(row["started_at"]) if row else None
 
 
+def starts_since(db: sqlite3.Connection, keys: Iterable[tuple[Kind, str]], since: datetime, without: int) -> list[datetime]:
+    """When the runs of these entries began since then, the latest first. Neither skips count, nor runs of fallbacks, nor the run
+    `without`.
+    """
+    query = (
+        "select started_at from run where kind = ? and name = ? and started_at > ? and id <> ? and fallback is null"
+        " and outcome is distinct from 'skipped'"
+    )
+    found = (db.execute(query, (*key, to_millis(since), without)).fetchall() for key in keys)
+    return sorted((from_millis(row["started_at"]) for rows in found for row in rows), reverse=True)
+
+
 def last_refused_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:
     """When the last run in a time was refused that a program's wake had started; None if there was none."""
     query = f"select max(finished_at) from run where {BY_PROGRAMS} and started_at > ? and started_at <= ? and outcome = 'skipped'"  # noqa: S608

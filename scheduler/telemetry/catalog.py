@@ -172,6 +172,9 @@ READ: Mapping[str, Metric] = {
     ),
     "heartbeatd_breaker_open": Metric("1 while the circuit breaker of the whole provider is open.", "provider"),
     "heartbeatd_breaker_model_open": Metric("1 while the circuit breaker of this model is open.", "provider model"),
+    "heartbeatd_account_limited_until_timestamp_seconds": Metric(
+        "Until when the usage limit of an account is reached; absent while it is not.", "account"
+    ),
     "heartbeatd_budget_used_ratio": Metric(
         "The share of the budget of today, or of this month, that is used.", "scope kind name budget"
     ),

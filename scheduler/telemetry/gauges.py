@@ -13,7 +13,7 @@ from cron.job import Job
 from heartbeat.spec import Heartbeat
 from scheduler.model import entry_schedule
 from scheduler.model.budget import ALL_ENTRIES, LIMITS, NO_USAGE, Amount, Budget, Scope, Spent
-from scheduler.model.circuit import Circuit, required_circuits
+from scheduler.model.circuit import ACCOUNT, Circuit, required_circuits
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.problem import CHANNEL, PROVIDER, Subject
@@ -127,7 +127,12 @@ def read_problems(
 
 def read_breakers(reading: Reading, db: sqlite3.Connection, circuits: Collection[Circuit]) -> None:
     """Whether the circuit breaker is open for each of these models, and for their providers as a whole."""
-    open_ones = {breaker.circuit for breaker in breakers.list_open_breakers(db)}
+    found = breakers.list_open_breakers(db)
+    open_ones = {breaker.circuit for breaker in found}
+    for breaker in found:
+        if breaker.circuit.is_account:
+            account = breaker.circuit.provider.removeprefix(ACCOUNT)
+            reading.show("heartbeatd_account_limited_until_timestamp_seconds", breaker.probe_at.timestamp(), account)
     for circuit in required_circuits(circuits):
         if circuit.is_whole_provider:
             reading.show("heartbeatd_breaker_open", int(circuit in open_ones), circuit.provider)

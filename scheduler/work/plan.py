@@ -14,9 +14,9 @@ from heartbeat.calendars import HoursAndDays
 from heartbeat.checklist import parse_checklist
 from heartbeat.checks import load_checklist
 from heartbeat.hours import first_closed, first_open
-from heartbeat.spec import Agent, Heartbeat, ModelRunner, Precheck
+from heartbeat.spec import Agent, Called, CommandRunner, Heartbeat, ModelRunner, Precheck
 from scheduler.model import entry_schedule
-from scheduler.model.circuit import Circuit, circuits_of, required_circuits
+from scheduler.model.circuit import Circuit, accounts_of, circuits_of, required_circuits
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Reason, Skip
@@ -65,7 +65,11 @@ class HeartbeatEntry(Entry):
 
     @property
     def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
-        return tuple(required_circuits(circuits_of(*calls)) for calls in self.spec.alternatives)
+        return tuple(_needed_circuits(calls) for calls in self.spec.alternatives)
+
+    @property
+    def program(self) -> CommandRunner | None:
+        return self.spec.runner if isinstance(self.spec.runner, CommandRunner) else None
 
     @property
     def lane(self) -> str:
@@ -145,7 +149,11 @@ class JobEntry(Entry):
 
     @property
     def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
-        return tuple(required_circuits(circuits_of(*calls)) for calls in self.agent.alternatives) if self.agent else ((),)
+        return tuple(_needed_circuits(calls) for calls in self.agent.alternatives) if self.agent else ((),)
+
+    @property
+    def program(self) -> CommandRunner | None:
+        return self.agent.runner if self.agent and isinstance(self.agent.runner, CommandRunner) else None
 
     @property
     def lane(self) -> str | None:
@@ -189,6 +197,10 @@ class JobEntry(Entry):
             Wake(name, source="cron", sender=self.spec.name, text=text, outcome=result.outcome, urgent=urgent)
             for name in self.spec.wake_heartbeat
         )
+
+
+def _needed_circuits(called: tuple[Called, ...]) -> tuple[Circuit, ...]:
+    return (*required_circuits(circuits_of(*called)), *accounts_of(*called))
 
 
 @dataclass(frozen=True, slots=True)

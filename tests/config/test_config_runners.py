@@ -80,7 +80,7 @@ def test_a_gateway_is_called_by_url_with_headers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "runner"),
     [
-        ("{kind: command, argv: [claude, -p]}", CommandRunner(("claude", "-p"), {})),
+        ("{kind: command, argv: [claude, -p]}", CommandRunner(("claude", "-p"), {}, "claude")),
         ('{kind: python, call: "pkg.mod:Class.method"}', PythonRunner("pkg.mod:Class.method", in_process=False)),
         ('{kind: python, call: "mod:fn", in_process: true}', PythonRunner("mod:fn", in_process=True)),
     ],

@@ -184,6 +184,7 @@ def test_binary_output_is_not_an_answer_and_its_size_is_reported(output: bytes) 
 def test_the_failure_classes_are_those_of_the_metrics() -> None:
     assert " ".join(Failure) == (
         "auth payment not_found bad_request too_large rate overloaded server connect dns tls timeout bad_answer tool_use exit"
+        " limited"
     )
 
 

@@ -196,6 +196,17 @@ class ModelRunner(ConfigPart):
     tools: Annotated[Tools | None, MapOr("none")] = key(None, "Tools for the model.")
 
 
+class Account(ConfigPart):
+    """An account with a usage limit. It may be written as its name."""
+
+    text_key = "name"
+
+    name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
+    max_runs: OrUnset[types.Rate] = optional_key(
+        "Most runs that begin with this account in a time, such as `40 per 5h`, to stay below its limit.", "no limit"
+    )
+
+
 class CommandRunner(ConfigPart):
     """Runs a program: the prompt on stdin, the answer on stdout."""
 
@@ -204,6 +215,14 @@ class CommandRunner(ConfigPart):
     )
     argv: types.Argv = required_key("Program and arguments, without a shell.", ["program", "argument"])
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
+    account: Annotated[Account, OrShort({"type": "string"}, "name, map")] = key(
+        Account(),
+        "Account with a usage limit. If it is reached, no program with this account starts until it is over.",
+        unset="the name of the program",
+    )
+    limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
+        "Text of an error that says that the usage limit is reached.", "those of Claude Code, Codex and Gemini CLI"
+    )
 
 
 class HttpRunner(ConfigPart):

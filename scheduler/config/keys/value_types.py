@@ -180,6 +180,16 @@ def not_among(parse: Callable[[object], str], reserved: Collection[str], problem
     return parse_other
 
 
+def parse_pattern(value: object) -> str:
+    """A regular expression."""
+    written = parse_nonempty_text(value)
+    try:
+        re.compile(written)
+    except re.error as error:
+        raise ValueError(f"{quote_value(written)} is not a regular expression: {error}") from None
+    return written
+
+
 # A name that is safe in metrics, file names and commands.
 parse_name = text_like(
     r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}", "is not a name; use 1 to 63 characters from A-Z a-z 0-9 . _ -, not starting with . or -"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 from heartbeat.spec import (
@@ -34,6 +35,7 @@ NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
 NO_TIME = timedelta(0)
 MAX_TOOL_NAME = 64  # characters, for a model
 TOOLS = ("tools",)
+SHELLS = ("sh", "bash", "dash", "zsh")
 SERVER_KEYS = ("url", "headers", "env")
 NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
@@ -63,9 +65,10 @@ class Runners:
     ) -> Runner:
         """A runner that calls no model itself. `keys` are its own."""
         match part:
-            case models.CommandRunner(argv=argv):
+            case models.CommandRunner(argv=argv, account=account, limit_pattern=pattern):
                 env = keys.build_variables(part.env, "env", used=used)
-                return self._reuse_equal((argv, tuple(env.items())), CommandRunner(argv, env))
+                made = CommandRunner(argv, env, account.name or _program_name(argv), pattern, account.max_runs)
+                return self._reuse_equal((argv, tuple(env.items()), made.account, pattern, made.max_runs), made)
             case models.HttpRunner():
                 return self._build_http_runner(part, keys, used=used)
             case models.PythonRunner(call=call, in_process=inside):
@@ -223,6 +226,14 @@ class Runners:
     def _reuse_equal(self, key: Hashable, value: Shared) -> Shared:
         made: Shared = self._made.setdefault((type(value), key), value)  # type: ignore[assignment]
         return made
+
+
+def _program_name(argv: Sequence[str]) -> str:
+    """The name of the program that is started, or that a shell starts."""
+    first, *rest = argv
+    if Path(first).name in SHELLS and len(rest) >= 2 and rest[0] == "-c":
+        first = (rest[1].split() or [first])[0]
+    return Path(first).name
 
 
 def is_enabled(agent: models.Agent) -> bool:

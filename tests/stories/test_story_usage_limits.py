@@ -1,0 +1,169 @@
+"""Usage limits of subscriptions: a day on which Claude Code, Codex and Gemini CLI say that they work again later."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from metrics_page import Page
+from test_story_explain import explained_entry
+from world import AgentCall, MakeWorld, World, utc
+
+from heartbeat.runners import ProcessResult
+from heartbeat.runners.usage_limits import limited_until
+from scheduler.insight import explanation
+
+RIGA = ZoneInfo("Europe/Riga")  # UTC+2 in March
+SESSION = "You've hit your session limit · resets 7pm (Europe/Riga)"
+CODE = "exit code 1: the agent failed: "
+SINCE = " (since 2026-03-02 10:00 UTC)   p1"
+BEAT = 'interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 2'
+CONFIG = f"""
+agents:
+  ops: {{runner: {{kind: command, argv: [claude, -p]}}, heartbeat: {{{BEAT}}}}}
+  web: {{runner: {{kind: command, argv: [/opt/bin/claude, -p]}}, heartbeat: {{{BEAT}}}}}
+  own: {{runner: {{kind: command, argv: [sh, -c, 'codex exec "$(cat)"']}}, heartbeat: {{{BEAT}}}}}
+"""
+
+
+def failed(printed: str, errors: str = "", code: int = 1) -> ProcessResult:
+    return ProcessResult(code, printed.encode(), errors.encode(), False, False, None, None)
+
+
+def claude_report(text: str) -> str:
+    return f'{{"type": "result", "subtype": "success", "is_error": true, "result": "{text}", "total_cost_usd": 0}}'
+
+
+def told(world: World) -> list[str]:
+    return [f"{at:%H:%M} {text.splitlines()[0]}" for at, _, text in world.delivered]
+
+
+def test_a_day_on_which_the_subscription_is_used_up_from_ten_to_five(make_world: MakeWorld) -> None:
+    limited = utc("2026-03-02 10:00"), utc("2026-03-02 17:00")
+
+    def claude(call: AgentCall) -> Any:
+        is_limited = limited[0] <= call.at < limited[1]
+        return failed(claude_report(SESSION)) if is_limited else "HEARTBEAT_OK"
+
+    world = make_world(CONFIG, scripts={"ops": claude, "web": claude})
+    world.run(minutes=121)
+    began = len([call for call in world.calls if call.at >= limited[0] and call.name != "own"])
+    assert began == 2, "both were due in the same second; nothing is tried again"
+    world.wake("ops", "a mail has come")
+    world.run(minutes=6 * 60)
+    assert len([call for call in world.calls if limited[0] < call.at < limited[1] and call.name != "own"]) == 0
+    says = explanation.explain_now(explained_entry(world, "web")).why.says
+    assert "account claude: until 2026-03-02 17:00: " in says
+    assert SESSION in says
+    assert [row["outcome"] for row in world.records("own")] == ["ok"] * 17, "another account"
+    until = {"account_limited_until_timestamp_seconds{claude}": utc("2026-03-02 17:00").timestamp()}
+    assert Page(world).series("account_limited_until_timestamp_seconds") == until
+    world.run(minutes=2 * 60)
+    again = [call for call in world.calls if call.at >= limited[1] and call.name != "own"]
+    first = {name: next(call for call in again if call.name == name) for name in ("ops", "web")}
+    assert first["ops"].at != first["web"].at, "they do not begin in the same second"
+    assert all(call.at < limited[1] + timedelta(minutes=31) for call in first.values())
+    assert "a mail has come" in first["ops"].stdin
+    assert [line for line in told(world) if "limit" in line] == [
+        f"10:00 info     account claude limited: has reached its usage limit: until 2026-03-02 17:00: {CODE}{SESSION}{SINCE}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "until"),
+    [
+        ("You've hit your session limit · resets 7:10pm (America/Los_Angeles)", "2026-03-03 03:10"),
+        ("You've hit your limit · resets Mar 4 at 4pm (America/Recife)", "2026-03-04 19:00"),
+        ("You've hit your weekly limit · resets Mar 5, 8am (Europe/Paris)", "2026-03-05 07:00"),
+        ("You've hit your session limit · resets 3:45pm", "2026-03-02 13:45"),
+        ("You've hit your limit · resets 7am", "2026-03-03 05:00"),
+        ("Claude AI usage limit reached|1772460000", "2026-03-02 14:00"),
+        ("Claude usage limit reached. Your limit will reset at 3pm (America/Santiago).", "2026-03-02 18:00"),
+        ("You're out of extra usage · resets 1pm (America/Los_Angeles)", "2026-03-02 21:00"),
+        ("You've hit your usage limit. Upgrade to Pro or try again in 5 days 22 hours 11 minutes.", "2026-03-08 06:11"),
+        ("ERROR: You've hit your usage limit. Upgrade to Pro or try again at 3:52 PM.", "2026-03-02 13:52"),
+        ("ERROR: You've hit your usage limit. To get more access now, try again at Mar 6th, 2026 9:01 AM.", "2026-03-06 07:01"),
+        ('{"error":{"type":"usage_limit_reached","plan_type":"plus","resets_at":1772470800,"resets_in_seconds":9}}', "2026-03-02 17:00"),
+        ('{"error":{"type":"usage_limit_reached","resets_in_seconds":3600}}', "2026-03-02 09:00"),
+        ("TerminalQuotaError: You have exhausted your capacity on this model. Your quota will reset after 1h49m8s.", "2026-03-02 09:49"),
+        ("You've hit your session limit", "2026-03-02 08:30"),
+        ("You've hit your session limit · resets 7pm (Europe/Atlantis)", "2026-03-02 08:30"),
+    ],
+)  # fmt: skip
+def test_the_time_in_the_text_of_a_limit(error: str, until: str) -> None:
+    found = limited_until(error, utc("2026-03-02 08:00").astimezone(RIGA))
+    assert found is not None
+    assert f"{found.astimezone(ZoneInfo('UTC')):%Y-%m-%d %H:%M}" == until
+
+
+@pytest.mark.parametrize("error", ["exit code 1: no such file", "HTTP 529: Overloaded", "the rate limit of the router is 40", ""])
+def test_other_errors_are_no_limit(error: str) -> None:
+    assert limited_until(error, datetime(2026, 3, 2, 8, tzinfo=RIGA)) is None
+
+
+@pytest.mark.parametrize("answer", [SESSION, f'{{"result": "The log says: {SESSION}"}}'])
+def test_an_answer_that_mentions_a_limit_is_an_answer(make_world: MakeWorld, answer: str) -> None:
+    world = make_world(CONFIG, scripts={"ops": lambda call: answer})
+    world.run(minutes=31)
+    assert [row["outcome"] for row in world.records("ops")] == ["alert", "alert"]
+    assert {row["outcome"] for row in world.records("web")} == {"ok"}
+
+
+def test_a_fallback_answers_until_the_limit_is_over(make_world: MakeWorld) -> None:
+    def script(call: AgentCall) -> Any:
+        return "HEARTBEAT_OK" if call.argv[0] == "backup" else failed("", "You've hit your usage limit. try again in 2 hours")
+
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents:
+  ops: {{runner: {{kind: command, argv: [codex, exec]}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}
+"""
+    world = make_world(yaml, scripts={"ops": script})
+    world.run(minutes=91)
+    assert [call.argv[0] for call in world.calls] == ["codex", "backup", "backup", "backup", "backup"]
+    assert {(row["outcome"], row["fallback"]) for row in world.records()} == {("ok", "backup")}
+
+
+def test_another_program_has_its_own_pattern_and_account(make_world: MakeWorld) -> None:
+    yaml = CONFIG.replace("argv: [claude, -p]", "argv: [mine], account: team, limit_pattern: 'no credits until (?:.*)'")
+    world = make_world(yaml, scripts={"ops": lambda call: failed("", "no credits until resets 12:30pm (UTC)")})
+    world.run(minutes=121)
+    assert [(row["outcome"], row["reason"]) for row in world.records("ops")] == [
+        ("failed", "limited"),
+        *[("skipped", "breaker_open")] * 4,
+    ]
+    assert "account team: until 2026-03-02 12:30" in explanation.explain_now(explained_entry(world)).why.says
+
+
+def test_a_usage_limit_costs_nothing_and_counts_as_no_failure_of_the_agent(make_world: MakeWorld) -> None:
+    budget = "budget: {usd_per_day: 1, usd_per_run: 0.5}, problems: {pause_after: 1}"
+    yaml = CONFIG.replace("argv: [claude, -p]}, heartbeat: {", f"argv: [claude, -p]}}, heartbeat: {{{budget}, ")
+    world = make_world(yaml, scripts={"ops": lambda call: failed(SESSION)})
+    world.run(minutes=1)
+    assert world.records("ops")[0]["charged"]["usd"] == 0
+
+
+SPREAD = "argv: [claude, -p], account: {name: team, max_runs: 3 per 2h}"
+
+
+def test_the_runs_of_an_account_are_spread_before_its_limit(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD).replace("argv: [/opt/bin/claude, -p]", SPREAD))
+    world.run(minutes=24 * 60 - 1)
+    began = sorted(call.at for call in world.calls if call.name != "own")
+    assert all(later - earlier >= timedelta(hours=2) for earlier, later in zip(began, began[3:], strict=False))
+    assert len(began) == 36
+    skipped = [row for row in world.records() if row["outcome"] == "skipped"]
+    assert {row["reason"] for row in skipped} == {"budget"}
+    assert skipped[0]["error"] == "account team: 3 of 3 runs in 2h have begun; until 2026-03-02 10:00 UTC"
+
+
+def test_a_fallback_answers_while_an_account_has_no_room(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+"""
+    world = make_world(yaml)
+    world.run(minutes=121)
+    assert [call.argv[0] for call in world.calls] == ["claude", "claude", "claude", "backup", "claude"]
