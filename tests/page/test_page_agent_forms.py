@@ -17,6 +17,7 @@ from page_user import Answer, PageUser
 from test_cli_reading import add_run
 from web_daemon import WebDaemon
 
+from scheduler.store.wakes import list_reminders
 from scheduler.web.page import agent_config
 
 OPS = "/page/agents/ops"
@@ -258,6 +259,16 @@ def test_an_agent_is_muted_and_unmuted(daemon: WebDaemon) -> None:
     assert "unmute" in actions(found) and "mute" not in actions(found)
     assert "agent/ops is unmuted; messages of 0 runs were suppressed" in user.submit(f"{ACT}/unmute", next=OPS).text
     assert state(daemon)["muted"] is None
+
+
+def test_a_reminder_is_set_shown_and_cancelled(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    found = user.submit(f"{ACT}/wake", next=OPS, text="has the <i>backup</i> ended?", **{"in": "2h"})
+    assert "Reminders" in found.text and "has the <i>backup</i> ended?" in found.text
+    (reminder,) = daemon.do(lambda: list_reminders(daemon.world.store.connection))
+    cancelled = user.submit(f"/page/do/wakes/{reminder.wake}/cancel", next=OPS)
+    assert f"wake {reminder.wake} for agent/ops is cancelled" in cancelled.text
+    assert "Reminders" not in cancelled.text
 
 
 def test_a_refused_wake_keeps_its_text(daemon: WebDaemon) -> None:
@@ -563,6 +574,8 @@ def test_each_field_has_a_label_of_its_own(kept_daemon: WebDaemon) -> None:
         ("heartbeat.enabled", False),
         ("heartbeat.schedule", "*/5 * * * *"),
         ("heartbeat.active_hours", "08:00-22:00"),
+        ("heartbeat.active_hours", ["08:00-12:00", "14:00-15:00"]),
+        ("heartbeat.deliver", [{"to": "chat", "hours": "08:00-12:00"}, "log"]),
         ("heartbeat.active_hours", [{"start": "08:00", "end": "12:00", "days": "mon-fri"}, "14:00-15:00"]),
         ("heartbeat.skip_on", ["holidays", "summer"]),
         ("heartbeat.max_output_tokens", "2k"),

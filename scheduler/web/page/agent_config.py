@@ -299,7 +299,7 @@ def form_of_key(key: str) -> KeyForm:
         (describe_form(found) or "map").replace("\\|", "|").replace("`", ""),
         ("true", "false") if "boolean" in types else tuple(map(str, found.get("enum", ()))),
         is_number=bool(types & {"integer", "number"}),
-        is_list="array" in types and not is_map,
+        is_list="array" in types,
         is_map=is_map,
     )
 
