@@ -136,6 +136,10 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
     if number := wakes.count_waiting_wakes(db, *explained.key):
         waiting = wake_waits.explain_waiting(db, explained.key, number, explained.now, explained.times.exactly)
         yield _fact("wakes", waiting.waits_for or "taken", waiting.says)
+    if explained.row.kind is Kind.HEARTBEAT:
+        for reminder in wakes.list_reminders(db, explained.row.name):
+            what = squeeze(reminder.text, MAX_ERROR)
+            yield _fact("reminder", "reminder", f"at {at(reminder.at)} by {reminder.by} (wake {reminder.wake}): {what}")
     of_job, last_day = explained.row.kind is Kind.CRON, (explained.now - RECENT, explained.now + MILLISECOND)
     for rejected in rejected_wakes.rejected_wakes_between(db, *last_day):
         if (rejected.source == Trigger.CRON and rejected.sender if of_job else rejected.agent) == explained.row.name:

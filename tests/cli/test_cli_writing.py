@@ -86,6 +86,17 @@ def test_a_wake_waits_in_the_database_for_a_daemon(config: Path, place: DaemonFi
     assert waiting == [{"name": "ops", "source": "manual", "sender": "cli", "text": "look here", "state": "waiting"}]
 
 
+def test_a_reminder_is_set_and_cancelled_by_its_number(
+    config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(config, "wake", "ops", "--in", "30m", "--text", "look here") == 0
+    assert "wake 1 for agent/ops is planned; it waits until" in capsys.readouterr().out
+    assert call(config, "forget", "1") == 0
+    assert capsys.readouterr().out == "wake 1 for agent/ops is cancelled\n"
+    assert read(place, "select state from wake") == [{"state": "ended"}]
+    assert call(config, "forget", "1") == 1
+
+
 def test_a_delayed_wake_prints_at_once_what_it_waits_for(
     config: Path, place: DaemonFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from test_story_explain import explained_entry
 from test_story_slots import agent
 from world import MakeWorld, World, utc
 
@@ -14,6 +15,7 @@ from heartbeatd.answers import Reminder
 from heartbeatd.verbs import CancelWake, Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
+from scheduler.insight.explanation import explain_now
 from scheduler.insight.forecast import forecast_entries, forecast_runs
 from scheduler.model.outcome import Kind
 from scheduler.store import rejected_wakes, wakes
@@ -246,6 +248,14 @@ def test_reminders_that_an_agent_sets_again_and_again_are_limited_like_other_wak
     world.scripts["ops"] = lambda call: asks_for({"text": "again", "in": "1s"})
     world.run(minutes=60)
     assert len(world.calls) <= 1 + 5 * 6 + 1
+
+
+def test_explain_lists_the_reminders_of_an_agent(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
+    world.run(minutes=1)
+    wake = remind(world, "has the backup ended?", in_="1h")
+    facts = [fact.says for fact in explain_now(explained_entry(world)).facts if fact.label == "reminder"]
+    assert facts == [f"at 09:01 by scripts (wake {wake}): has the backup ended?"]
 
 
 def test_plan_lists_the_reminders_of_its_time(make_world: MakeWorld) -> None:

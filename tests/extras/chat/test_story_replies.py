@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from config_file import complaints
+from daemon_process import Begin
 from servers import telegram
 from servers.telegram import Telegram
 from test_story_buttons import Chat
@@ -191,3 +192,24 @@ def test_only_telegram_passes_replies_on(tmp_path: Path, phone: Telegram) -> Non
     assert any(
         "channels.phone.people: only telegram passes answers on; remove people" in line for line in complaints(tmp_path, yaml)
     )
+
+
+DAEMON = """\
+state: state/h.db
+host: web1
+server: {{listen: "127.0.0.1:0"}}
+channels:
+  phone: {{url: "{tg}", base_url: "{url}", allow_private: true, people: [anna]}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [sh, -c, "grep -q 'Answer of anna: Why' && echo Because. || echo The disk is full."]}}
+    heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone}}
+"""
+
+
+def test_a_running_daemon_passes_a_reply_to_its_agent(daemon: Begin, phone: Telegram) -> None:
+    phone.poll_seconds = 0.3
+    running = daemon(DAEMON.format(tg=telegram.URL, url=phone.url) + "limits: {wake_gap: 1s}\n")
+    running.wait_until(lambda: phone.messages)
+    phone.reply("Why?", 0)
+    running.wait_until(lambda: "[ops@web1] Because." in phone.texts)
