@@ -162,14 +162,15 @@ def _note_lines(data: PlanForecast, *, running: bool) -> Iterator[str]:
         yield from wrap_text(squeeze(says, MAX_REMINDER), 2)
     for entry in entries:
         if entry.wakes:
-            words = f"{entry_label(entry)}: up to {entry.wakes.at_most:,} more runs by wakes of"
+            cause = "by wakes of" if entry.kind == "heartbeat" else "after"
+            words = f"{entry_label(entry)}: up to {entry.wakes.at_most:,} more runs {cause}"
             yield from _format_names(words, [Kind.CRON.label_of(name) for name in entry.wakes.by], then=" ")
     if not data.wakes_known and any(entry.kind == "heartbeat" for entry in entries):
         yield "the number of runs started by wakes is unknown: only the config contains the agents that jobs wake"
     for source, words in SOURCE_NOTES.items():
         yield from _format_names(words, [entry_label(entry) for entry in entries if entry.total and entry.source == source])
     for state, words in STATE_NOTES.items():
-        found = [entry_label(entry) for entry in entries if not entry.total and entry.state == state]
+        found = [entry_label(entry) for entry in entries if not (entry.total or entry.wakes) and entry.state == state]
         yield from (paint(line, Level.PLANNED) for line in _format_names(words, found))
     state = paint("running", Level.GOOD) if running else paint("down", Level.BAD)
     yield f"daemon: {state}{'' if running else '; nothing runs until it is started'}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -66,15 +66,15 @@ class EntryForecast:
     """The future of an entry: its slots from now on, or from the end of its pause.
 
     `source` says where its schedule comes from: its row, its row after a reload of the changed config, or the config alone.
-    `waking_jobs` are the jobs that will run and may wake it, within `limits`. For a job after another one, it is the first job of
-    the chain. `reminders` are those that wait.
+    `waking_jobs` are the jobs that will run and may wake it, within `limits`, each with the job whose times it has: itself, or
+    the first of its chain. For a job after another one, it is this first job. `reminders` are those that wait.
     """
 
     course: ScheduledEntry
     state: str
     paused_until: datetime | None
     source: ScheduleSource
-    waking_jobs: tuple[EntryForecast, ...] = ()
+    waking_jobs: Mapping[str, EntryForecast] = field(default_factory=dict)
     reminders: tuple[Reminder, ...] = ()
     limits: Limits | None = None
 
@@ -130,11 +130,19 @@ def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -
 
 
 def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
-    name, is_agent = foreseen.course.name, foreseen.course.kind is Kind.HEARTBEAT
-    chain, _ = follow_chain(plan.settings.jobs, name) if not is_agent else ([], False)
-    names = plan.jobs_by_woken_agent.get(name, ()) if is_agent else [each for each in chain[-1:] if each != name]
-    jobs = (planned[Kind.CRON, each] for each in sorted(names) if foreseen.will_fire)
-    return replace(foreseen, waking_jobs=tuple(job for job in jobs if job.will_fire), limits=plan.settings.limits)
+    name, jobs = foreseen.course.name, plan.settings.jobs
+    if not foreseen.will_fire:
+        names: Sequence[str] = ()
+    elif foreseen.course.kind is Kind.HEARTBEAT:
+        names = plan.jobs_by_woken_agent.get(name, ())
+    else:
+        names = [name] if jobs[name].after else ()
+    waking = {}
+    for each in sorted(names):
+        chain, _ = follow_chain(jobs, each)
+        if all(planned[Kind.CRON, job].will_fire for job in (each, *chain)):
+            waking[chain[-1] if each == name else each] = planned[Kind.CRON, chain[-1]]
+    return replace(foreseen, waking_jobs=waking, limits=plan.settings.limits)
 
 
 def _forecast_recorded(entry_row: EntryRow) -> EntryForecast:
@@ -161,7 +169,7 @@ def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime,
     `runs` those of all jobs. `wakes_known` False: without a config it is unknown which jobs wake an agent.
     """
     seen = tuple(seen)
-    wakers = {job.course.name: job for foreseen in seen for job in foreseen.waking_jobs}
+    wakers = {name: job for foreseen in seen for name, job in foreseen.waking_jobs.items()}
     fired = {name: job.count(begin, end) for name, job in wakers.items()}
     entries = [_plan_entry(foreseen, begin, end, fired, each=each) for foreseen in seen]
     zones = {ZoneInfo(entry.zone) for entry in entries if entry.total}
@@ -194,7 +202,7 @@ def _plan_entry(foreseen: EntryForecast, begin: datetime, end: datetime, fired: 
 
 def _woken_runs(foreseen: EntryForecast, fired: Mapping[str, int], span: timedelta) -> WokenRuns | None:
     """The maximum number of runs that jobs may add by waking the agent, and the names of these jobs; None if there are none."""
-    by, limits = [job.course.name for job in foreseen.waking_jobs if fired[job.course.name]], foreseen.limits
+    by, limits = [name for name in foreseen.waking_jobs if fired[name]], foreseen.limits
     if not by or limits is None:
         return None
     most = [sum(fired[name] for name in by)]

@@ -339,3 +339,9 @@ cron:
         rf"cron.digest.prompt: .* 7,\d+ {counted} its budget allows 8,\d+, so a wake or the output of a precheck",
     ]
     assert [bool(re.search(*pair)) for pair in zip(expected, found, strict=True)] == [True] * 3, found
+
+
+def test_a_plan_lists_a_job_after_another_one_by_that_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text("cron:\n  backup: {every: 1h, command: x}\n  verify: {after: backup, command: x}\n", "utf-8")
+    shown = lines(capsys, config, "--from", "2027-03-27T12:00", "--for", "24h")
+    assert [line for line in shown if "verify" in line] == ["cron/verify: up to 24 more runs after cron/backup"]

@@ -307,6 +307,21 @@ def test_plan_status_and_explain_know_the_chain(make_world: MakeWorld) -> None:
     }  # fmt: skip
 
 
+def test_plan_counts_the_wakes_by_a_chain_unless_a_job_of_it_is_paused(make_world: MakeWorld) -> None:
+    agents = "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}"
+    world = make_world(agents + CHAIN.replace("report.sh", "report.sh, wake_heartbeat: ops"), start="2026-03-02 00:00")
+    world.run(minutes=1)
+
+    def planned() -> dict[str, tuple[int, list[str]]]:
+        begin = utc("2026-03-02 00:00")
+        found = forecast_runs(forecast_entries(world.store.connection, world.plan(), begin), begin, begin + timedelta(days=2))
+        return {each.name: (each.wakes.at_most, each.wakes.by) for each in found.entries if each.wakes}
+
+    assert planned()["ops"] == (2, ["report"])
+    world.pause(("cron", "verify"))
+    assert planned() == {"alarm": (2, ["backup"])}
+
+
 def test_the_daily_maximum_counts_the_runs_of_a_chain(make_world: MakeWorld) -> None:
     text = (
         "prices: {claude-haiku-5-5: {input: 1, output: 5}}\n"
