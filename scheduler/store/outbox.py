@@ -767,8 +767,7 @@ MOVABLE = frozenset({"pending", "uncertain", "held", "dead"})  # the states in w
 # Messages that are on their way come before those that were given up, the newest first.
 LISTED = """
 select id, run_id, kind, name, channel, state, part, parts, attempts, created_at, not_before, doubted_at, notice, awaits,
-  coalesce(error, case when awaits = '[]' then hold_note end) as error,
-  substr(text, 1, cast(? as integer)) as begins
+  error, hold_note, substr(text, 1, cast(? as integer)) as begins
 from outbox where state in ('pending', 'sending', 'uncertain', 'held', 'dead') order by state = 'dead', id desc
 """
 
@@ -830,6 +829,7 @@ def get_message_with_text(db: sqlite3.Connection, message_id: int) -> MessageWit
 def _read_message(row: sqlite3.Row, kind: type[Listed], **given: object) -> Listed:
     if row["awaits"]:
         given["held_back_for"] = json.loads(row["awaits"])
+        given["error"] = row["error"] or (row["hold_note"] if row["awaits"] == FOR_HOURS else None)
     next_try_at = from_millis(row["not_before"]) if row["state"] == "pending" else None
     return read_row(kind, row, run=row["run_id"] or None, next_try_at=next_try_at, doubted=row["doubted_at"] is not None, **given)
 

@@ -14,7 +14,7 @@ from scheduler.insight.entry_day import explain_day
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Target
-from scheduler.store.outbox import NO_RUN, Origin, list_messages, queue_notice
+from scheduler.store.outbox import NO_RUN, Origin, list_messages, list_messages_of_states, queue_notice
 from scheduler.store.transaction import Transaction
 
 CHANNELS = 'host: web1\nchannels:\n  phone: {url: "tgram://1:a/2", prefix: none}\n  mail: {url: "tgram://1:a/3", prefix: none}\n'
@@ -63,6 +63,7 @@ def test_a_day_and_a_night(make_world: MakeWorld) -> None:
     db, now = world.store.connection, world.clock.now
     assert {each.state for each in list_messages(db)} == {"pending"}
     assert {each.error for each in list_messages(db)} == {"held until 2026-03-03 07:00:00, when the hours of the recipient begin"}
+    assert {each.error for each in list_messages_of_states(db, ["pending"], 10)} == {each.error for each in list_messages(db)}
     status = read_status(db, now, world.engine.plan.settings.zone)
     assert status.outbox == []  # nothing is late
     assert [each.undelivered for each in status.entries] == [None] * 3
