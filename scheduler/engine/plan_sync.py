@@ -17,8 +17,8 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.problem import Subject
 from scheduler.model.timestamps import MILLISECOND
-from scheduler.model.wake import RejectedBecause, Wake
-from scheduler.store import breakers, entries, problems, runs, slot_records, wakes
+from scheduler.model.wake import Wake
+from scheduler.store import breakers, entries, problems, runs, slot_records
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 from scheduler.work.plan import Plan
@@ -152,7 +152,7 @@ def _retire_entry(
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":
         settle.give_up_waiting(tick, entry, retired, run)
-    wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state))
+    wake_starts.end_wakes_of_entry(tick, retired)
     problems.delete_problems_of(tick.tx, Subject(entry_row.kind, entry_row.name))
     if entry_row.kind is Kind.CRON:
         job_failures.forget_job(tick.tx, entry_row.name)

@@ -423,7 +423,7 @@ def _settle_wakes(tick: Tick, entry_row: EntryRow, claim: Claim, result: Attempt
         tick.tx, entry_row.kind, entry_row.name, tick.limits.wake_gap if entry_row.kind is Kind.HEARTBEAT else timedelta()
     )
     if entry_row.state != "active":
-        wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
+        wake_starts.end_wakes_of_entry(tick, entry_row)
 
 
 def _set_reminders(tick: Tick, claim: Claim, result: AttemptResult) -> None:
@@ -473,7 +473,7 @@ def close_abandoned(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
         runs.close_undeclared_run(tick.tx, entry_row.kind, entry_row.name, run, result)
         wakes.return_wakes(tick.tx, run.id)
         if entry_row.state != "active":
-            wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(entry_row.state))
+            wake_starts.end_wakes_of_entry(tick, entry_row)
     else:
         taken = Facts(wakes=wakes.wakes_taken_by(tick.tx.db, run.id))
         after = _close_run(tick, entry_row, Claim(entry, runs.take_over_run(tick.tx, run), taken), result)

@@ -303,6 +303,14 @@ def record_superseded(tick: Tick, entry_row: EntryRow, before: Iterable[Wake], n
             _record_unstarted(tick, entry_row, Skip.SUPERSEDED, detail)
 
 
+def end_wakes_of_entry(tick: Tick, entry_row: EntryRow) -> None:
+    """End all waiting wakes of an entry that is disabled or was removed, and record the starts after other jobs among them."""
+    state = entry_row.state
+    for wake in wakes.expire_wakes_of_entry(tick.tx, entry_row.kind, entry_row.name, RejectedBecause(state)):
+        if wake.after_run is not None:
+            _record_unstarted(tick, entry_row, Skip(state), f"run {wake.after_run} of cron/{wake.sender}")
+
+
 def _record_unstarted(tick: Tick, entry_row: EntryRow, why: Skip, detail: str) -> None:
     """Record that a job did not run after another one. A run of it may have the same time."""
     at = tick.now

@@ -384,13 +384,13 @@ def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
     return expired
 
 
-def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str, why: RejectedBecause) -> None:
-    """End all waiting wakes of an entry that is disabled or was removed."""
+def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str, why: RejectedBecause) -> list[Wake]:
+    """End all waiting wakes of an entry that is disabled or was removed. Returns them."""
     rows = tx.db.execute(
         "update wake set state = 'ended', updated_at = ? where kind = ? and name = ? and state = 'waiting' returning *",
         (to_millis(tx.now), kind, name),
     ).fetchall()
-    _record_rejected(tx, rows, WakeResult.EXPIRED, why)
+    return _record_rejected(tx, rows, WakeResult.EXPIRED, why)
 
 
 def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:

@@ -384,3 +384,13 @@ def test_a_wait_of_more_than_a_day_is_recorded(make_world: MakeWorld) -> None:
         world.run(hours=2)
     assert [row["reason"] for row in world.records("verify")] == [None, "missed"]
     assert world.records("verify")[1]["error"] == "run 3 of cron/backup"
+
+
+@pytest.mark.parametrize("change", ["disabled", "removed"])
+def test_a_start_that_waits_when_its_job_is_taken_away_is_recorded(make_world: MakeWorld, change: str) -> None:
+    world = make_world(pair(second="timeout: 3h"))
+    world.scripts["verify"] = lambda call: Delayed("", timedelta(hours=2))
+    world.run(hours=2, minutes=30)  # the second end of `backup` waits for the run of `verify`
+    world.reload(pair(second="timeout: 3h, enabled: false") if change == "disabled" else pair().split("  verify")[0])
+    world.run(hours=3)
+    assert [(row["reason"], row["error"]) for row in world.records("verify")] == [(None, None), (change, "run 3 of cron/backup")]
