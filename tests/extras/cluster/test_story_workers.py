@@ -17,7 +17,7 @@ from test_story_slots import agent, job
 from world import Delayed, MakeWorld, World
 
 from heartbeat.checklist import Selection
-from heartbeat.findings import Finding, Report, Severity
+from heartbeat.findings import Finding, ReminderWish, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens, ToolCall
@@ -299,7 +299,8 @@ FULL_RESULT = AttemptResult(
     (Call("main", "opus", "opus-5", Tokens(1, 2, 3, 4), 0.25, Failure.EXIT, timedelta(minutes=1), 1, False, 500, timedelta(1),
           Tokens(5, 6)),),
     "opus", "req1", (ToolCall("look", 1, 5, "{}", 7, "broken"),), "log", True,
-    Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, (Finding("mail", "3"),)), ({"key": "disk"},),
+    Report((Finding("disk", "full", Severity.CRITICAL, True),), "text", "loose", 1, (Finding("mail", "3"),)), (ReminderWish("look", "18:00"),),
+    ({"key": "disk"},), "main/haiku", "main/opus: the provider is down",
 )  # fmt: skip
 WRONG_VALUES = (["x"], {"x": 1}, "\ud800", True, -1, 2**70, float("nan"), "P999999999D")
 
