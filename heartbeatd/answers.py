@@ -1388,6 +1388,7 @@ class Simulation(ResponseBody):
     seeds: list[int]
     assumed: list[str]
     runs: FigureRange
+    failed: FigureRange
     calls: FigureRange
     messages: FigureRange
     usd: FigureRange | None

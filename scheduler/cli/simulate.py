@@ -101,7 +101,8 @@ def _lines(found: Simulation) -> Iterator[str]:
         yield from wrap_text(f"assumed: {assumption}", 2)
     yield ""
     cost = f", {_usd(found.usd)}" if found.usd else ""
-    yield f"{_count(found.runs)} runs, {_count(found.calls)} calls, {_count(found.messages)} messages{cost}"
+    runs = f"{_count(found.runs)} runs, {_count(found.failed)} failed"
+    yield f"{runs}, {_count(found.calls)} calls, {_count(found.messages)} messages{cost}"
     if found.busiest_minute:
         yield f"busiest minute: {format_count(found.busiest_minute.runs, 'start')} at {format_time(found.busiest_minute.at)[:16]}"
     yield ""

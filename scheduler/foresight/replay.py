@@ -97,14 +97,14 @@ class RecordedOutside:
         self._used: set[int] = set()
         self._first_seen = {(row.kind, row.name): row.first_seen_at for row in past.rows}
         self._intervals = {(row.kind, row.name): entry_schedule.grid_period(row.schedule_text) for row in past.rows}
-        self._is_again = False
+        self._is_charged = False
 
     def attempt(self, claim: Claim, carry_out: Attempt) -> tuple[AttemptResult, timedelta]:
         run, key = claim.run, claim.entry.key
         if run.slot < self._first_seen.get(key, run.slot):
             self.before_first_seen.add(run.id)
             return UNKNOWN, timedelta()
-        self._is_again = run.id in self.sources
+        self._is_charged = run.id in self.sources
         self._source = self.sources.get(run.id) or self._find_source(claim)
         if self._source is not None:
             self.sources[run.id] = self._source
@@ -139,9 +139,9 @@ class RecordedOutside:
         if self._source is None or self._source.outcome is Outcome.SKIPPED:
             raise _NothingRecorded
         answer = recorded_answer(self._source, request.form, decides=model_that_decides(claim.entry))
-        return (
-            replace(answer, tokens=None, cost_usd=None) if self._is_again else answer
-        )  # the record has the usage of all attempts
+        # The record has the usage of all attempts, and of all calls but the decision.
+        is_charged, self._is_charged = self._is_charged, self._is_charged or request.form != "decision"
+        return replace(answer, tokens=None, cost_usd=None) if is_charged else answer
 
     def run_program(self, claim: Claim, *, is_precheck: bool) -> ProcessResult:
         source, former = self._source, self._past.prechecks
@@ -173,6 +173,8 @@ def _as_recorded(result: AttemptResult, source: RecordedRun) -> AttemptResult:
     result = replace(result, transient=False)
     if result.outcome in ANSWERED and source.reason == Reason.POSTCHECK:
         return result.as_failure(Reason.POSTCHECK, source.error or "", transient=False)
+    if result.outcome in ANSWERED and source.fallback:
+        result = replace(result, fallback=source.fallback, fallback_why=source.fallback_why)
     if result.outcome in FAILURES and source.outcome in FAILURES:
         return replace(result, outcome=source.outcome, reason=_reason(source.reason) or result.reason, error=source.error)
     if result.outcome in ANSWERED and source.suppression == Suppression.NO_FINDINGS:

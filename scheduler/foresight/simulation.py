@@ -35,7 +35,7 @@ from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted, CallCharged, Event, RunClosed
 from scheduler.model.message import DeliveryResult
-from scheduler.model.outcome import SUCCESSES, AttemptResult, Kind, Outcome, Skip
+from scheduler.model.outcome import FAILURES, SUCCESSES, AttemptResult, Kind, Outcome, Skip
 from scheduler.model.settings import Settings, Target
 from scheduler.work.plan import HeartbeatEntry, JobEntry
 
@@ -122,14 +122,11 @@ class SimulatedOutside:
             return Answer(failure=Failure.CONNECT, error=f"provider {provider} is down", transient=True)
         if self._recorded and self._recorded.outcome is not Outcome.SKIPPED:
             return recorded_answer(self._recorded, request.form, decides=model_that_decides(claim.entry))
-        if self._drawn.kind == "fail":
+        # A fallback has nothing to do with the failure before it.
+        kind = self._assumed.shares.choose(self._drawn.chance.random()) if request.fallback else self._drawn.kind
+        if kind == "fail":
             return Answer(failure=Failure.SERVER, error="the simulated agent failed", transient=True)
-        return _answer(request, self._drawn.kind, self._drawn.chance, self._tokens(request) if provider else None)
-
-    def _tokens(self, request: AgentRequest) -> Tokens:
-        texts = (request.prompt, *(text for _, text in request.messages))
-        form = 0 if request.form == "text" else FORM_TOKENS
-        return Tokens(estimate_tokens(*texts) + form, OUTPUT_TOKENS[self._drawn.kind])
+        return _answer(request, kind, self._drawn.chance, _tokens(request, kind) if provider else None)
 
     def run_program(self, claim: Claim, *, is_precheck: bool) -> ProcessResult:
         if self._recorded:
@@ -149,14 +146,21 @@ class SimulatedOutside:
         return DeliveryResult("delivered")
 
 
+def _tokens(request: AgentRequest, kind: AnswerKind) -> Tokens:
+    texts = (request.prompt, *(text for _, text in request.messages))
+    form = 0 if request.form == "text" else FORM_TOKENS
+    return Tokens(estimate_tokens(*texts) + form, OUTPUT_TOKENS[kind])
+
+
 def _runner_of(entry: Entry, request: AgentRequest) -> Runner:
-    """What is called: the model that decides, or the agent."""
-    if isinstance(entry, JobEntry):
-        assert entry.agent is not None
-        return entry.agent.runner
-    assert isinstance(entry, HeartbeatEntry)
-    decide = entry.spec.decide
-    return decide.runner if request.form == "decision" and decide else entry.spec.runner
+    """What is called: the model that decides, the agent, or one of its fallbacks."""
+    assert isinstance(entry, HeartbeatEntry | JobEntry)
+    agent = entry.spec if isinstance(entry, HeartbeatEntry) else entry.agent
+    assert agent is not None
+    if request.fallback is not None:
+        return next(each.runner for each in agent.fallbacks if each.name == request.fallback)
+    decide = entry.spec.decide if isinstance(entry, HeartbeatEntry) else None
+    return decide.runner if request.form == "decision" and decide else agent.runner
 
 
 def model_that_decides(entry: Entry) -> str | None:
@@ -202,6 +206,7 @@ class Tally:
         self._zones = {(Kind.HEARTBEAT, name): beat.zone for name, beat in settings.heartbeats.items()}
         self._zones |= {(Kind.CRON, name): job.zone for name, job in settings.jobs.items()}
         self.runs: Counter[Key] = Counter()
+        self.failed = 0
         self.calls: Counter[Key] = Counter()
         self.messages: Counter[Key] = Counter()
         self.usd: dict[Key, float] = defaultdict(float)
@@ -233,6 +238,7 @@ class Tally:
                 self.budget_ends.setdefault((key, now.astimezone(self._zones.get(key, self._zone)).date()), now)
         else:
             self.runs[key] += 1
+            self.failed += event.result.outcome in FAILURES
             self.runs_on[self._day(now)] += 1
         silence = self.silences.get(event.name) if event.kind is Kind.HEARTBEAT else None
         if silence and (event.result.outcome in SUCCESSES or event.result.reason in NOTHING_TO_DO):
@@ -331,6 +337,7 @@ def _summarize(
         seeds=list(seeds),
         assumed=assumed.describe(settings),
         runs=_range(tally.runs.total() for tally in tallies),
+        failed=_range(tally.failed for tally in tallies),
         calls=_range(tally.calls.total() for tally in tallies),
         messages=_range(sum(counts.total() for counts in tally.recipients.values()) for tally in tallies),
         usd=_range(sum(tally.usd.values()) for tally in tallies) if is_priced else None,

@@ -41,6 +41,8 @@ class RecordedRun:
     precheck_output: str | None
     precheck_error: str | None
     cost_usd: float | None
+    fallback: str | None
+    fallback_why: str | None
     findings: tuple[Mapping[str, Any], ...]
     usage: Mapping[str, Mapping[str, Any]]
 

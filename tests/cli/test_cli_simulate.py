@@ -44,7 +44,7 @@ def test_a_simulation_shows_the_figures_and_changes_no_file(config: Path, capsys
     assert main(["simulate", "-c", str(config), *ARGUMENTS, "--answers", "quiet:1"]) == 0
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert shown[0] == "2026-10-10 00:00 to 2026-10-15 00:00, Europe/Berlin (5d), 3 seeds from 1"
-    assert "30 runs, 25 calls, 0 messages, " in " ".join(shown)
+    assert "30 runs, 0 failed, 25 calls, 0 messages, " in " ".join(shown)
     assert [line.split(" $")[0] for line in shown if line.startswith(("agent/", "cron/"))][:3] == [
         "agent/ops 20 20 0",
         "agent/woken 5 5 0",

@@ -114,6 +114,19 @@ def test_a_failed_postcheck_is_played_again_as_it_was(make_world: MakeWorld, tmp
     assert found.after.as_data() == found.before.as_data()
 
 
+def test_the_answers_of_a_fallback_are_played_again_as_they_were(make_world: MakeWorld, tmp_path: Path) -> None:
+    yaml = "runners: {backup: {kind: command, argv: [backup]}}\n" + CONFIG.replace(
+        "    heartbeat:", "    fallbacks: [{runner: backup}]\n    heartbeat:"
+    )
+    failing = lambda call: 1 if call.argv[0] == "agent" and call.at.hour in (5, 6, 7) else "HEARTBEAT_OK"  # noqa: E731
+    world = a_day(make_world, yaml, ops=failing)
+    assert [row["slot"][11:13] for row in world.records("ops") if row["fallback"]] == ["05", "06", "07"]
+    found = replayed(world, yaml, NIGHT, tmp_path)
+    assert lines(found) == []
+    assert found.after.as_data() == found.before.as_data()
+    assert found.before.messages > 0
+
+
 CHAINED = """
 timezone: UTC
 channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}

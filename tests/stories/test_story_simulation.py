@@ -36,6 +36,7 @@ from scheduler.foresight.simulation import (
 )
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
+from scheduler.model.outcome import FAILURES
 from scheduler.store import entries, recorded_runs
 
 START, BERLIN = "2026-10-20 00:00", ZoneInfo("Europe/Berlin")  # the clocks of Berlin go back on 25 October
@@ -144,6 +145,7 @@ def test_a_month_of_a_daemon_with_the_same_answers_has_the_same_figures(tmp_path
     assert only(found.runs) == sum(row["outcome"] != "skipped" and row["state"] == "closed" for row in records) > 10 * days
     assert {each.reason: only(each.slots) for each in found.skips} == skips
     assert {"active_hours", "budget", "precheck"} <= skips.keys()
+    assert only(found.failed) == sum(row["outcome"] in FAILURES for row in records) > 0
     assert only(found.calls) == world.model_calls
     # The next prompt quotes the error of a failed call, which a real provider words differently.
     assert {each.day: only(each.usd) for each in found.days if only(each.usd)} == pytest.approx(dict(usd_on), rel=0.005)
@@ -185,6 +187,20 @@ def test_while_a_provider_is_down_runs_fail_and_are_reported(tmp_path: Path) -> 
     found = simulated(tmp_path, days=4, shares=quiet, faults=["provider-down:8h@tue 09:00"])
     assert only(found.messages) > only(simulated(tmp_path / "b", days=4, shares=quiet).messages)
     assert "every provider is down for 8h from Tue 2026-10-20 09:00" in found.assumed
+
+
+def test_while_a_provider_is_down_its_fallback_answers(tmp_path: Path) -> None:
+    config = (
+        CONFIG.replace("providers: {", "providers: {local: {kind: openai, base_url: 'http://127.0.0.1:9/v1'}, ")
+        .replace("defaults:\n  agent: {", "defaults:\n  agent: {fallbacks: [{provider: local, model: qwen3}], ")
+        .replace("prices: {", "prices: {qwen3: {input: 0, output: 0}, ")
+    )
+    faults = ["provider-down=anthropic:8h@tue 09:00"]
+    found, without = (
+        simulated(tmp_path / name, yaml, days=4, shares=parse_shares("quiet:1"), faults=faults)
+        for name, yaml in (("with", config), ("without", CONFIG))
+    )
+    assert (only(found.failed), only(without.failed) > 3) == (0, True)
 
 
 def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
