@@ -218,9 +218,11 @@ SET_BACK: Mapping[str, str] = {
     "former": "update former set until_at = min(until_at, :now)",
     # A hold of a command is by the clock of the database server.
     "hold": "update hold set until_at = min(until_at, :hold) where holder not like 'heartbeatd busy%'",
-    # A message that was held back waits no longer than was planned. One that failed is tried again now.
-    "outbox": "update outbox set not_before = min(not_before, case when awaits is null then :now"
-    " else :now + max(0, not_before - created_at) end), created_at = min(created_at, :now)"
+    # A message that was held back waits no longer than was planned. One that failed is tried again now. For one that waits for
+    # the hours of its recipient ('[]'), the next hours are found anew.
+    "outbox": "update outbox set not_before = min(not_before, case when coalesce(awaits, '[]') = '[]' then :now"
+    " else :now + max(0, not_before - created_at) end), created_at = min(created_at, :now),"
+    " awaits = nullif(awaits, '[]')"
     " where state in ('pending', 'sending', 'uncertain', 'held')",
     "problem": "update problem set since = min(since, :now), last_seen_at = min(last_seen_at, :now),"
     " opened_at = min(opened_at, :now), over_at = min(over_at, :now), acked_at = min(acked_at, :now),"

@@ -160,6 +160,16 @@ def test_the_messages_of_a_night_are_not_held_again(make_world: MakeWorld) -> No
     assert [text.splitlines()[0] for text in sent(world)] == ["03 07:00 2 messages since 01:00:"]
 
 
+def test_after_the_clock_was_set_back_a_held_message_waits_for_the_next_hours(make_world: MakeWorld) -> None:
+    """Not for the time that was left, which would end at 06:05 in the night."""
+    world = make_world(config(), start="2026-03-04 22:00")
+    world.scripts["ops"] = lambda call: "Somebody has logged in." if f"{call.at:%d %H}" == "04 23" else QUIET
+    world.run_until("2026-03-05 06:30")
+    world.clock.now -= timedelta(days=2, hours=8, minutes=25)
+    world.run_until("2026-03-03 08:30")
+    assert sent(world) == ["03 07:00 Somebody has logged in."]
+
+
 def test_a_held_message_survives_a_restart_and_is_sent_once(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     at_night(world, h23="one", h01="two")
