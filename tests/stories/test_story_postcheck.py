@@ -16,6 +16,7 @@ from test_story_slots import agent, job
 from world import QUIET, AgentCall, MakeWorld, World
 
 from heartbeat.runners import ProcessResult
+from scheduler.config.settings.load import load_config
 from scheduler.insight.explanation import explain_all
 
 REPORT = "{file: report.md, fresher_than: 24h, not_empty: true}"
@@ -174,6 +175,19 @@ def test_a_program_can_say_that_it_failed(make_world: MakeWorld, answer: str) ->
 def test_a_postcheck_that_checks_nothing_is_an_error(tmp_path: Path, check: str, complaint: str) -> None:
     [found] = complaints(tmp_path, job(every="1h", postcheck=check))
     assert complaint in found
+
+
+def test_a_postcheck_has_the_time_that_the_precheck_leaves(tmp_path: Path) -> None:
+    keys = {"timeout": "20s", "precheck": "{command: x, timeout: 15s}", "postcheck": "{file: x, timeout: 6s}"}
+    [found] = complaints(tmp_path, agent(**keys))
+    assert "6s leaves the run no time; write less than 5s, what the precheck leaves of 20s" in found
+
+
+@pytest.mark.parametrize(("retries", "warned"), [("0", True), ("1", False)])
+def test_a_retry_of_a_postcheck_without_retries_is_a_warning(tmp_path: Path, retries: str, warned: bool) -> None:
+    (tmp_path / "config.yaml").write_text(job(every="1h", postcheck="{file: x, retry: true}", retries=retries), "utf-8")
+    warnings = " ".join(str(each) for each in load_config(tmp_path / "config.yaml", {}).warnings)
+    assert ("retries is 0, so no further try follows; write retries: 1" in warnings) is warned
 
 
 def test_the_call_of_the_agent_leaves_time_for_the_postcheck(make_world: MakeWorld) -> None:

@@ -70,7 +70,7 @@ def build_shared_fields(
         "problems_remind": part.problems.remind,
         "clear_after": part.problems.clear_after,
         "pause_after": part.problems.pause_after,
-        "postcheck": _build_postcheck(part.postcheck, part.timeout, part.precheck, node),
+        "postcheck": _build_postcheck(part, node),
         "problems_deliver": _choose_problem_channels(part.problems, deliver, node, speaks=speaks),
     }
 
@@ -208,17 +208,19 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
     )
 
 
-def _build_postcheck(
-    part: models.Postcheck | None, most: timedelta, precheck: models.Precheck | None, node: ConfigNode
-) -> Postcheck | None:
-    """Build a checked postcheck. `most` is the timeout of the whole attempt, of which it takes its time."""
+def _build_postcheck(entry: models.Heartbeat | models.Job, node: ConfigNode) -> Postcheck | None:
+    """Build the checked postcheck of an entry. It takes its time from the timeout of the whole attempt."""
+    part, most = entry.postcheck, entry.timeout
     if part is None:
         return None
     timeout = part.timeout or min(most / 4, LONGEST_PRECHECK)
-    before = (precheck.timeout if precheck else None) or NO_TIME
-    if timeout + before >= most:
-        wrong = f"{format_duration(timeout)} leaves the run no time"
-        node.add_error(f"{wrong}; write less than the whole timeout of {format_duration(most)}", "postcheck", "timeout")
+    before = (entry.precheck.timeout if entry.precheck else None) or NO_TIME
+    if before < most <= timeout + before:
+        rest = f"{format_duration(most - before)}, what the precheck leaves" if before else "the whole timeout"
+        rest += f" of {format_duration(most)}"
+        node.add_error(f"{format_duration(timeout)} leaves the run no time; write less than {rest}", "postcheck", "timeout")
+    if part.retry and not entry.retries and "retry" in node.below("postcheck").own_keys:
+        node.add_warning("retries is 0, so no further try follows; write retries: 1 beside postcheck", "postcheck", "retry")
     return Postcheck(part.command, part.file, part.fresher_than, part.not_empty, timeout, part.retry)
 
 
