@@ -22,6 +22,7 @@ from scheduler.system.log import log_event
 
 APPLICATION_ID = 0x48425444  # "HBTD": marks the file as ours
 BUSY_MS = 1_000
+STATEMENTS = 512  # that stay prepared; the engine has more than 230
 PASSING = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
@@ -262,7 +263,7 @@ def open_read_only_any_version(path: Path) -> sqlite3.Connection:
 
 def open_empty_database() -> sqlite3.Connection:
     """An empty database in memory, for readers that come before the first daemon."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=STATEMENTS)
     connection.row_factory = sqlite3.Row
     migrations.apply(connection)
     return connection
@@ -367,7 +368,7 @@ def _create_private(path: Path) -> None:
 
 def _open_connection(path: Path) -> sqlite3.Connection:
     """The writing connection, with the schema up to date. If that fails it is closed again, which removes its log files."""
-    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=256)
+    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, cached_statements=STATEMENTS)
     try:
         connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode = wal", "synchronous = full", "foreign_keys = on", "journal_size_limit = 4194304"):
