@@ -18,32 +18,45 @@ INTERVAL = 1.0  # seconds
 CLEAR_LINE = "\x1b[K"  # ECMA-48
 
 
-@contextmanager
-def show_progress(what: str, stream: TextIO | None = None, delay: float = DELAY) -> Iterator[None]:
-    """Show what is being done and for how long, on standard error or `stream`, until the block ends. Then the line is cleared.
+class Progress:
+    """How much of an operation is done, from 0 to 1. None: that is not known."""
 
-    Nothing is written within the first `delay` seconds, or if the stream is not a terminal.
+    share: float | None = None
+
+    def note(self, share: float) -> None:
+        """Show this share from now on."""
+        self.share = share
+
+
+@contextmanager
+def show_progress(what: str, stream: TextIO | None = None, delay: float = DELAY) -> Iterator[Progress]:
+    """Show what is being done, for how long, and how much of it is done if the block notes that, on standard error or `stream`.
+
+    The line is cleared when the block ends. Nothing is written within the first `delay` seconds, or if the stream is no
+    terminal.
     """
-    stream = sys.stderr if stream is None else stream
+    stream, progress = sys.stderr if stream is None else stream, Progress()
     if not stream.isatty():
-        yield
+        yield progress
         return
     over = threading.Event()
-    reporter = threading.Thread(target=_report, args=(what, stream, delay, over), name="progress", daemon=True)
+    reporter = threading.Thread(target=show_until, args=(what, stream, delay, over, progress), name="progress", daemon=True)
     reporter.start()
     try:
-        yield
+        yield progress
     finally:
         over.set()
         reporter.join()
 
 
-def _report(what: str, stream: TextIO, delay: float, over: threading.Event) -> None:
+def show_until(what: str, stream: TextIO, delay: float, over: threading.Event, progress: Progress) -> None:
+    """Show a line about an operation, after `delay` seconds and then each second, until it is `over`. Then clear the line."""
     begun = time.monotonic()
     is_shown = False
     while not over.wait(INTERVAL if is_shown else delay):
         is_shown = True
-        stream.write(f"\r{CLEAR_LINE}{what}: {time.monotonic() - begun:.0f} s")
+        share = "" if progress.share is None else f"{progress.share:.0%}, "
+        stream.write(f"\r{CLEAR_LINE}{what}: {share}{time.monotonic() - begun:.0f} s")
         stream.flush()
     if is_shown:
         stream.write(f"\r{CLEAR_LINE}")

@@ -17,6 +17,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.config_snapshot import load_stored
+from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.replay import WARM_UP, Past, replay
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history
@@ -30,7 +31,8 @@ def print_replay(since: datetime, source: Source) -> None:
     Raises ConfigError, and InputError if nothing is recorded.
     """
     until = output.utc_now()
-    with show_progress("playing the records"):
+    check_begin("--since", since, until)
+    with show_progress("playing the records", delay=0.0) as progress:
         settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
         with source.open() as db:
             stored = config_history.config_in_force(db)
@@ -42,7 +44,7 @@ def print_replay(since: datetime, source: Source) -> None:
         if not any(run.slot >= since for run in past.runs):
             raise InputError(f"no run since {format_time(since)} is recorded; write an earlier time with --since")
         with TemporaryDirectory(prefix="heartbeatd-") as folder:
-            found = replay(past, settings, since, until, Path(folder))
+            found = replay(past, settings, since, until, Path(folder), progress.note)
     print_answer(found.as_data(), source.form, _lines(found))
 
 

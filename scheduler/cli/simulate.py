@@ -25,7 +25,7 @@ from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import Column, entry_label, format_list, format_time, print_answer, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
-from scheduler.foresight.assumptions import USUAL_SHARES, Fault, check_faults, parse_fault, parse_share, parse_shares
+from scheduler.foresight.assumptions import USUAL_SHARES, Fault, check_begin, check_faults, parse_fault, parse_share, parse_shares
 from scheduler.foresight.recording import Recording
 from scheduler.foresight.simulation import Assumptions, simulate
 from scheduler.insight.reason_texts import SlotCause
@@ -56,7 +56,8 @@ def print_simulation(
         raise InputError(f"--for: write a time of at most {LONGEST.days}d")
     now = output.utc_now()
     begin = (begin or now).replace(microsecond=0)
-    with show_progress("playing the config"):
+    check_begin("--from", begin, now)
+    with show_progress("playing the config", delay=0.0) as progress:
         settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
         assumed = Assumptions(
             _parsed("--answers", parse_shares, answers) or USUAL_SHARES,
@@ -70,7 +71,9 @@ def print_simulation(
         if assumed.recording is not None and not assumed.recording:
             raise InputError(f"--like-history: no run of the last {HISTORY.days} days is recorded; write --answers instead")
         with TemporaryDirectory(prefix="heartbeatd-") as folder:
-            found = simulate(settings, assumed, begin, begin + span, range(seed, seed + seeds), Path(folder), known)
+            found = simulate(
+                settings, assumed, begin, begin + span, range(seed, seed + seeds), Path(folder), known, progress.note
+            )
     print_answer(found.as_data(), source.form, _lines(found))
 
 

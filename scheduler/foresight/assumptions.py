@@ -22,6 +22,7 @@ EXAMPLE_OF_SHARES = "quiet:0.97,problem:0.02,fail:0.01"
 EXAMPLE_OF_FAULT = "provider-down:2h@tue 03:00"
 FAULT = re.compile(r"(provider|channel|daemon)-down(?:=([^:]+))?:([^@]+)@(?:([a-z]+) +)?(.+)", re.IGNORECASE)
 TOLERANCE = 1e-6  # of the sum of shares
+FARTHEST = timedelta(days=3660)  # about ten years, the longest time of a simulated fault too
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,14 @@ USUAL_SHARES = Shares()
 def parse_shares(text: str) -> Shares:
     """The shares in `quiet:0.97,problem:0.02,fail:0.01`. A kind that is left out has the share 0. Raises ValueError."""
     found: dict[str, float] = dict.fromkeys(ANSWER_KINDS, 0.0)
+    seen = set[str]()
     for part in text.split(","):
         kind, _, share = (each.strip() for each in part.partition(":"))
         if kind not in ANSWER_KINDS:
             raise ValueError(f"unknown answer {quote_value(kind)}; write {EXAMPLE_OF_SHARES}")
+        if kind in seen:
+            raise ValueError(f"{kind} is given twice; write {EXAMPLE_OF_SHARES}")
+        seen.add(kind)
         found[kind] = parse_share(share)
     if abs(sum(found.values()) - 1) > TOLERANCE:
         raise ValueError(f"the shares add up to {sum(found.values()):g}, not to 1; write {EXAMPLE_OF_SHARES}")
@@ -91,7 +96,7 @@ def parse_fault(text: str, start: datetime, zone: ZoneInfo) -> Fault:
     """The fault in `provider-down:2h@tue 03:00`: the first such time from `start` on, in a zone.
 
     A name may follow, as in `channel-down=telegram:1h@2026-12-24T18:00`. Without a weekday and a date, it is the first such time
-    of day. Raises ValueError.
+    of day. Raises ValueError, and InputError for a time too far from `start`.
     """
     found = FAULT.fullmatch(text.strip())
     if found is None:
@@ -100,6 +105,7 @@ def parse_fault(text: str, start: datetime, zone: ZoneInfo) -> Fault:
     if kind.lower() == "daemon" and name:
         raise ValueError(f"{quote_value(text)}: there is one daemon; write daemon-down:{span}@{clock}")
     begins = _find_time(text, weekday, clock, start, zone)
+    check_begin("--faults", begins, start)
     return Fault(cast("FaultKind", kind.lower()), name, begins, begins + parse_positive_duration(span.strip()))
 
 
@@ -113,13 +119,19 @@ def _find_time(text: str, weekday: str | None, clock: str, start: datetime, zone
         if weekday and not days:
             raise ValueError(weekday)
         first = start.astimezone(zone).replace(hour=hour, minute=minute, second=0, microsecond=0)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(
             f"{quote_value(text)}: the time after @ is not clear; write tue 03:00, 03:00 or 2026-12-24T18:00"
         ) from None
     while first < start or (days and first.weekday() != days[0]):
         first += timedelta(days=1)
     return first.astimezone(UTC)
+
+
+def check_begin(option: str, begin: datetime, now: datetime) -> None:
+    """Raise InputError if a time is so far from now that it is a mistake, and calendars may have no such days."""
+    if abs(begin - now) > FARTHEST:
+        raise InputError(f"{option}: write a time that is at most {FARTHEST.days}d from now")
 
 
 def check_faults(faults: tuple[Fault, ...], providers: set[str], channels: set[str]) -> None:

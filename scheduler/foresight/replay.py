@@ -186,16 +186,22 @@ def _reason(word: str | None) -> Reason | None:
     return Reason(word) if word in tuple(Reason) else None
 
 
-def replay(past: Past, settings: Settings, since: datetime, until: datetime, folder: Path) -> Replay:
+def replay(
+    past: Past, settings: Settings, since: datetime, until: datetime, folder: Path, note: Callable[[float], None] = lambda _: None
+) -> Replay:
     """Play the time from `since` to `until` again with these settings.
 
     1. The engine is played from the beginning of the records on, or from the warm-up before `since`.
     2. Wakes and downtimes come at their recorded times.
     3. The records that this makes are compared with the recorded ones, run by run.
+
+    `note` is called with the share of the time that is played, from 0 to 1.
     """
     outside = RecordedOutside(past)
     begin = max(min((run.slot for run in past.runs), default=since), since - WARM_UP) - timedelta(seconds=1)
-    playback = Playback(_as_then(settings), folder, begin, outside, lambda *_: None, known=past.rows)
+    playback = Playback(
+        _as_then(settings), folder, begin, outside, lambda now, _: note((now - begin) / (until - begin)), known=past.rows
+    )
     for at, act in sorted(_course(past, playback), key=lambda each: each[0]):
         if playback.clock.now <= at < until:
             playback.run_until(at)

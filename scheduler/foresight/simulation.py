@@ -278,13 +278,20 @@ def simulate(
     seeds: Sequence[int],
     folder: Path,
     known: Iterable[EntryRow] = (),
+    note: Callable[[float], None] = lambda _: None,
 ) -> Simulation:
     """Play the config from `begin` to `end`, once for each seed.
 
-    `folder` is an empty temporary folder. `known` are rows of the daemon's database: entries keep their schedules.
+    `folder` is an empty temporary folder. `known` are rows of the daemon's database: entries keep their schedules. `note` is
+    called with the share of the work that is done, from 0 to 1.
     """
-    known = tuple(known)
-    tallies = [play_seed(settings, assumed, begin, end, seed, folder / f"seed-{seed}", known) for seed in seeds]
+    known, tallies = tuple(known), list[Tally]()
+
+    def listen(now: datetime) -> None:
+        note((len(tallies) + (now - begin) / (end - begin)) / len(seeds))
+
+    for seed in seeds:
+        tallies.append(play_seed(settings, assumed, begin, end, seed, folder / f"seed-{seed}", known, listen))
     return _summarize(settings, assumed, begin, end, seeds, tallies)
 
 
@@ -296,15 +303,22 @@ def play_seed(
     seed: int,
     folder: Path,
     known: Iterable[EntryRow] = (),
+    note: Callable[[datetime], None] = lambda _: None,
 ) -> Tally:
-    """Play the config once, and count what happens."""
+    """Play the config once, and count what happens. `note` is called with the time of each event."""
     tally = Tally(settings, begin)
     outside = SimulatedOutside(assumed, seed, lambda: playback.clock.now, tally)
-    playback = Playback(settings, folder, begin, outside, tally.listen, seed=seed, known=known)
+
+    def listen(now: datetime, event: Event) -> None:
+        tally.listen(now, event)
+        note(now)
+
+    playback = Playback(settings, folder, begin, outside, listen, seed=seed, known=known)
     for fault in sorted(assumed.faults, key=lambda each: each.begins):
-        if fault.kind == "daemon" and begin <= fault.begins < end and fault.begins >= playback.clock.now:
-            playback.run_until(fault.begins)
-            playback.be_down_until(min(fault.ends, end))
+        begins, ends = max(fault.begins, playback.clock.now), min(fault.ends, end)  # it may be down already
+        if fault.kind == "daemon" and begins < ends:
+            playback.run_until(begins)
+            playback.be_down_until(ends)
     playback.run_until(end)
     playback.close()
     tally.end(end)

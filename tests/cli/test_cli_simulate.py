@@ -68,6 +68,10 @@ def test_json_has_every_figure_with_its_range(config: Path, capsys: pytest.Captu
     [
         (["--answers", "quiet:0.5"], "--answers: the shares add up to 0.5, not to 1; write quiet:0.97,problem:0.02,fail:0.01"),
         (["--answers", "silent:1"], "--answers: unknown answer 'silent'; write quiet:0.97,problem:0.02,fail:0.01"),
+        (["--answers", "quiet:0.5,quiet:0.5"], "--answers: quiet is given twice; write quiet:0.97,problem:0.02,fail:0.01"),
+        (["--from", "9999-12-31T00:00"], "--from: write a time that is at most 3660d from now"),
+        (["--from", "0001-01-02T00:00"], "--from: write a time that is at most 3660d from now"),
+        (["--faults", "daemon-down:2h@9999-12-30T00:00"], "--faults: write a time that is at most 3660d from now"),
         (["--answers", "quiet:much"], "--answers: 'much' is not a share; write a number from 0 to 1, such as 0.02"),
         (["--work", "2"], "--work: '2' is not a share; write a number from 0 to 1, such as 0.02"),
         (

@@ -209,6 +209,21 @@ def test_while_the_daemon_is_down_slots_are_missed(tmp_path: Path) -> None:
     assert reasons["missed"] == 7 + 6 + 12 + 1  # of ops, mail, small and backup
 
 
+def test_a_second_time_without_a_daemon_may_begin_in_the_first_or_before_the_simulation(tmp_path: Path) -> None:
+    faults = ["daemon-down:18h@2026-10-21T12:00", "daemon-down:20h@2026-10-21T16:00", "daemon-down:12h@2026-10-19T20:00"]
+    found = simulated(tmp_path, days=4, faults=faults)
+    reasons = {each.reason: only(each.slots) for each in found.skips}
+    assert reasons["missed"] == 7 + 6 + 12 + 1 + 2  # those of one day, and the first two of mail and backup
+
+
+def test_the_share_that_is_played_grows_over_all_seeds(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG, "utf-8")
+    settings, begin, shares = load_config(tmp_path / "config.yaml", {}).settings, utc(START), list[float]()
+    simulate(settings, Assumptions(), begin, begin + timedelta(days=1), [1, 2], tmp_path / "files", note=shares.append)
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < 0.2 < 0.8 < shares[-1] <= 1
+
+
 def test_messages_to_a_channel_that_is_down_come_later(tmp_path: Path) -> None:
     problems = parse_shares("problem:1")
     found = simulated(tmp_path, days=1, shares=problems, faults=["channel-down=phone:12h@02:00"])
