@@ -39,7 +39,7 @@ PAGE_HEADERS = {
 }
 STATIC_HEADERS = {"Cache-Control": "public, max-age=31536000, immutable"}  # the URL contains a hash of the file
 LONGEST_TEXT = 20_000  # characters of one text on a page
-INPUT_KINDS = {bool: "checkbox", int: "number", timedelta: "duration"}  # of inputs; any other value is a text
+INPUT_KINDS = {bool: "checkbox", int: "number", timedelta: "duration", datetime: "time"}  # of inputs; any other value is a text
 
 # The class in style.css of each level, as on the dashboards (docs/dashboards.md).
 # good: green. bad: red. late: orange, a warning. wait: yellow. note: blue, an alert. off: grey, as planned.
@@ -203,7 +203,7 @@ def colour_of_run(run: RunRecord | LastRun) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a form. `kind` is checkbox, number, duration or text."""
+    """An input of a form. `kind` is checkbox, number, duration, time or text."""
 
     key: str
     label: str
