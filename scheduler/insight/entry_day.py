@@ -26,7 +26,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import MICROSECOND
 from scheduler.model.outcome import FAILURES, DeliveryState, Failure, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
-from scheduler.store import run_history
+from scheduler.store import entries, run_history
 from scheduler.store.outbox import EntryMessages
 from scheduler.store.run_history import CauseCount
 
@@ -108,7 +108,7 @@ class _EntryDay(ExplainedEntry):
 
     def explain(self) -> EntryOverview:
         """The most important fact about this day. The first check that finds an explanation decides."""
-        about_now = (self._paused, self._other_settings, self._daemon_is_away, self._open_run)
+        about_now = (self._paused, self._other_settings, self._daemon_is_away, self._open_run, self._predecessor_is_off)
         questions: tuple[Callable[[], EntryOverview | None], ...] = (
             self._new_entry,
             self._undelivered_messages,
@@ -245,6 +245,26 @@ class _EntryDay(ExplainedEntry):
         if state.state != "paused":
             return None
         return self._overview("silent", Skip.PAUSED, state.says, f"heartbeatd resume {self.label}")
+
+    @cached_property
+    def _predecessor(self) -> _EntryDay | None:
+        """The day of the job that it follows."""
+        name = self._schedule_parts.get("after")
+        row = entries.find_entry(self.records.db, Kind.CRON, name) if name else None
+        if row is None:
+            return None
+        only = self.records.only and (Kind.CRON, row.name)
+        return _EntryDay(replace(self.records, only=only) if only else self.records, row)
+
+    def _predecessor_is_off(self) -> EntryOverview | None:
+        """The job that it follows, or one before that, is paused, disabled or removed."""
+        job = self._predecessor
+        found = job and (job._paused() or job._retired() or job._predecessor_is_off())
+        if not found:
+            return None
+        why = found.says.removeprefix("it ") if found.cause == Skip.PREDECESSOR else f"is {found.says}"
+        says = f"it runs {schedule_texts.schedule_text(self.row.schedule_text)}, which {why}"
+        return self._overview("silent", Skip.PREDECESSOR, says, found.command, is_expected=found.expected)
 
     def _other_settings(self) -> EntryOverview | None:
         """Whether the config file differs from the active config."""
@@ -467,6 +487,8 @@ class _EntryDay(ExplainedEntry):
             says = f"it has no schedule, so it runs only when it is woken{changed}{self._override_text()}"
             if "after" in self._schedule_parts:
                 says = f"it runs {schedule_texts.schedule_text(row.schedule_text)}, which has not ended in this time"
+                first = self._predecessor.explain() if self._predecessor else None
+                says += f": {first.says}" if first and not first.expected else ""
             elif is_job:
                 says = "it has no schedule, so it runs only by hand or at the start of the daemon"
             is_expected = is_job and not changed

@@ -40,7 +40,7 @@ from scheduler.insight.daemon_state import daemon_state_at
 from scheduler.insight.entry_day import existed, explain_day
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, SlotCause
-from scheduler.insight.records import ExplainedEntry, Records
+from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, prompt_cache
@@ -367,8 +367,11 @@ def _header(explained: ExplainedEntry, facts: Iterable[Fact]) -> Explanation:
 
 
 def _latest_slot_until(explained: ExplainedEntry, instant: datetime) -> SlotResult | None:
+    """The latest slot, or the time without slots after it. The time before the entry was first seen counts only within it."""
+    is_known = explained.row.id != NEW_ENTRY and explained.row.first_seen_at <= instant
     for back in SEARCH_SPANS:
-        found = [slot for slot in explained.slot_results(instant - back, instant + MILLISECOND) if slot.at <= instant]
+        slots = explained.slot_results(instant - back, instant + MILLISECOND)
+        found = [each for each in slots if each.at <= instant and not (is_known and each.cause.code == reason_texts.NOT_DECLARED)]
         if found:
             return found[-1]
     return None

@@ -74,7 +74,10 @@ def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> N
     assert (overview.status, overview.cause) == ("silent", "predecessor")
     assert overview.says.startswith("the slot of 03:00: the job that it follows ended in another way: cron/backup ended failed")
     assert world.history("verify") == ["03-02 03:05 cron ok", "03-03 03:00 cron skipped predecessor"]
-    assert says(world, "report") == "it runs after cron/verify (any), which has not ended in this time"
+    assert says(world, "report") == (
+        "it runs after cron/verify (any), which has not ended in this time: the slot of 03:00: the job that it follows ended in "
+        "another way: cron/backup ended failed (run 5)"
+    )
 
 
 def test_each_end_of_the_first_job_starts_the_second_once_also_by_hand(make_world: MakeWorld) -> None:
@@ -292,6 +295,30 @@ def test_a_disabled_first_job_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(pair("enabled: false"), "utf-8")
     warnings = [str(each) for each in load_config(tmp_path / "config.yaml", {}).warnings]
     assert any("backup is disabled, so this job does not run" in each for each in warnings)
+
+
+def test_explain_knows_a_job_after_another_one_before_it_has_run(make_world: MakeWorld) -> None:
+    """It has no slots, but the daemon knows it."""
+    world = make_world(CHAIN, start="2026-03-02 00:00")
+    world.run(hours=1)
+    for name in ("verify", "backup"):
+        facts: dict[str, Any] = explain_now(explained_entry(world, name)).as_data()
+        assert fact_of(facts, "last slot")["says"] == "none"
+
+
+def test_explain_names_the_job_that_keeps_a_chain_from_running(make_world: MakeWorld) -> None:
+    world = make_world(CHAIN.replace("./backup.sh", "./backup.sh, problems: {pause_after: 2}"), start="2026-03-02 00:00")
+    world.scripts["backup"] = lambda call: 1
+    world.run(hours=30)
+    why = explain_now(explained_entry(world, "verify")).why
+    paused = "it runs after cron/backup (success), which is paused after 2 failures since 03:00 until someone resumes it"
+    assert (why.status, why.cause, why.says) == ("silent", "predecessor", paused)
+    assert why.command == "heartbeatd resume cron/backup"
+    assert says(world, "report") == f"it runs after cron/verify (any), which {paused.removeprefix('it ')}"
+    world.resume(("cron", "backup"))
+    world.reload(CHAIN.replace("./backup.sh", "./backup.sh, enabled: false"))
+    world.run(minutes=1)
+    assert "it runs after cron/backup (success), which is disabled in the config" in says(world, "verify")
 
 
 def test_plan_status_and_explain_know_the_chain(make_world: MakeWorld) -> None:
