@@ -677,17 +677,20 @@ def combined_state(states: Collection[DeliveryState]) -> DeliveryState:
     return next(state for state in (*reversed(UNDELIVERED), DeliveryState.DROPPED) if state in states)
 
 
-BY_ENTRY = """
+# A held message that is sent together with others takes its attempts, its time and its error from the common message.
+OF_COMMON = "(select common.{} from outbox as common where common.id = {}.merged_into)"
+BY_ENTRY = f"""
 select found.*, last.run_id as last_run,
-  coalesce(last.error, case when last.awaits = '[]' then last.hold_note end) as error
+  coalesce({OF_COMMON.format("error", "last")}, last.error, case when last.awaits = '[]' then last.hold_note end) as error
 from (
-  select kind, name, channel, state, notice is not null as is_notice, coalesce(awaits, '') = '[]' as is_held,
-    count(*) as count, max(id) as last_id,
-    max(attempts) as tries, max(doubted_at) is not null as doubted, min(created_at) as oldest
+  select kind, name, channel, state, notice is not null as is_notice,
+    coalesce(awaits, '') = '[]' and merged_into is null as is_held, count(*) as count, max(id) as last_id,
+    max(coalesce({OF_COMMON.format("attempts", "outbox")}, attempts)) as tries, max(doubted_at) is not null as doubted,
+    min(coalesce({OF_COMMON.format("created_at", "outbox")}, created_at)) as oldest
   from outbox where (cast(:kind as text) is null or kind = :kind) and (cast(:name as text) is null or name = :name) and (true)
-  group by kind, name, channel, state, notice is not null, coalesce(awaits, '') = '[]'
+  group by kind, name, channel, state, notice is not null, coalesce(awaits, '') = '[]' and merged_into is null
 ) as found join outbox as last on last.id = found.last_id order by last.id
-"""
+"""  # noqa: S608
 MESSAGES_BY_ENTRY = BY_ENTRY.replace(
     "true", "created_at < :end and (created_at >= :begin or state in ('pending', 'sending', 'uncertain', 'held'))"
 )
@@ -695,7 +698,7 @@ MESSAGES_BY_ENTRY = BY_ENTRY.replace(
 # Messages that have not arrived, and those that were given up unless a later one of the same kind has arrived.
 UNDELIVERED_BY_ENTRY = BY_ENTRY.replace(
     "true",
-    """state in ('pending', 'sending', 'uncertain', 'held') and awaits is null
+    """state in ('pending', 'sending', 'uncertain', 'held') and (awaits is null or merged_into is not null)
     or state = 'dead' and not exists (select 1 from outbox as later where later.kind = outbox.kind
       and later.name = outbox.name and later.channel = outbox.channel and later.whom = outbox.whom
       and later.state = 'delivered' and later.id > outbox.id and (later.notice is null) = (outbox.notice is null))""",

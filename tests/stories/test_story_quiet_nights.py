@@ -203,6 +203,24 @@ def test_a_message_of_a_night_that_is_refused_in_the_morning_is_given_up_for_all
     assert states == [("dead", "chat not found")] * 3
 
 
+def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retried(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    world.send = lambda _: DeliveryResult("retry", "the network is down")
+    at_night(world, h23="one")
+    world.scripts["web"] = lambda call: "two" if call.at.hour == 1 else QUIET
+    world.run_until("2026-03-03 06:59")
+
+    def undelivered() -> dict[str, str | None]:
+        status = read_status(world.store.connection, world.clock.now, world.engine.plan.settings.zone)
+        return {each.name: each.undelivered and each.undelivered.says for each in status.entries}
+
+    assert undelivered() == {"ops": None, "web": None, "backup": None}
+    world.run_until("2026-03-03 07:20")
+    late = "1 message accepted for phone, not delivered (3 tries, the network is down)"
+    assert undelivered() == {"ops": late, "web": late, "backup": None}
+    assert first_line(world, "web") == f"{late}, since 07:00"
+
+
 def test_a_text_of_an_agent_that_looks_like_a_problem_is_kept(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     at_night(world, h23="[disk] 92 %", h01="Some lines:\nthe pool   p1", h02="again")
