@@ -18,7 +18,7 @@ from typing import Literal
 from heartbeat.words import one_line
 from heartbeatd.operations import Concern
 from heartbeatd.secret import Secret
-from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Verb
+from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Resume, Verb
 from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
@@ -47,16 +47,21 @@ CONCERNS: Mapping[str, Concern] = {Kind.HEARTBEAT: Concern.AGENT, Kind.CRON: Con
 def _verbs_of(message: OutboxMessage) -> dict[str, type[Verb]]:
     """The verb that each button sends for the agent or job of a message, or for its problems, by the letter of the button.
 
-    A message about the daemon itself has only those for its problems.
+    A message about the daemon itself, or about several entries, has those for its problems, and Resume for what is paused.
     """
     concerns = (Concern.PROBLEM, CONCERNS.get(message.kind))
     listed = [each.operation for each in VERB_ENDPOINTS.values() if each.concern in concerns]
+    if message.kind not in CONCERNS:
+        listed.append(Resume)
     return {verb.in_chat.letter: verb for verb in listed if issubclass(verb, Verb) and verb.in_chat}
 
 
 def _requests_of(db: sqlite3.Connection, message: OutboxMessage, letter: str, person: Sender) -> list[VerbRequest]:
     """What the button with this letter asks of the engine."""
     verb, sent = _verbs_of(message)[letter], CHAT_BUTTONS[letter].keys
+    if verb is Resume and message.kind not in CONCERNS:
+        paused = [each.subject for each in problems.problems_in_message(db, message.id) if each.key == PAUSED and each.is_open]
+        return [VerbRequest(verb.of(**sent), (Kind(each.kind), each.name), person) for each in paused]
     if not _is_about_problems(verb):
         return [VerbRequest(verb.of(**sent), (Kind(message.kind), message.name), person)]
     return [VerbRequest(verb.of(**sent), each.id, person) for each in problems.problems_in_message(db, message.id)]

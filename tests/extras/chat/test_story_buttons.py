@@ -179,6 +179,21 @@ def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) 
     assert chat.press("Resume", paused) == "This button was used before."
 
 
+def test_one_message_of_several_entries_has_a_button_to_resume_those_that_are_paused(chat: Chat) -> None:
+    world = chat.world
+    text = world.config.read_text("utf-8").replace("deliver: phone", 'deliver: {to: phone, hours: "12:00-13:00"}')
+    job = "retries: 0, problems: {after: 1, pause_after: 2}}\n"
+    twin = f'  copy: {{every: 1h, command: copy, deliver: {{to: phone, hours: "12:00-13:00"}}, {job}'
+    world.reload(text.replace("retries: 0, problems: {after: 1}}\n", job) + twin)
+    world.scripts |= {"backup": lambda call: 3, "copy": lambda call: 3}
+    world.run(hours=4)
+    together = next(index for index, text in enumerate(chat.phone.texts) if "cron/backup paused" in text)
+    assert "cron/copy paused" in chat.phone.texts[together]
+    assert "warning  ops mail1: waits" in chat.phone.texts[together]
+    assert list(chat.phone.buttons(together)) == ["Acknowledge", "Resume"]
+    assert chat.press("Resume", together) == "cron/backup is resumed; cron/copy is resumed"
+
+
 def test_a_button_can_be_used_once(chat: Chat) -> None:
     chat.press("Mute 2h")
     assert chat.press("Mute 2h") == "This button was used before."
