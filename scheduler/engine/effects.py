@@ -223,17 +223,22 @@ def _until(tick: Tick, end: datetime) -> str:
 
 @effect_of(verbs.Pause)
 def pause(tick: Tick, request: VerbRequest[verbs.Pause]) -> PausedEntries:
-    """Slots that came due before the pause are recorded with their own reason."""
+    """Slots that came due before the pause are recorded with their own reason.
+
+    A pause of all leaves those as they are that are paused after failures, so that they do not run again when it ends.
+    """
     until, by = _end_of(request.verb, tick.now), request.sender.by
     chosen = list(_chosen_entries(tick, request.subject))
-    for entry_row in chosen:
+    kept = [entry_row for entry_row in chosen if request.subject is None and entry_row.is_paused_by_failures]
+    for entry_row in (each for each in chosen if each not in kept):
         settled = entry_row if entry_row.paused else planning.record_passed_slots(tick, entry_row, Skip.MISSED)
         since = settled.paused_at if settled.paused else tick.now
-        paused = settled._replace(paused_until=until or UNTIL_RESUMED, paused_at=since, paused_by=by)
+        paused = settled._replace(paused_until=until or UNTIL_RESUMED, paused_at=since, paused_by=by, paused_after_failures=0)
         planning.save_with_next_due(tick.tx, entry_row, paused)
         tick.tx.report(PauseChanged(entry_row.kind, entry_row.name, True, by, until))
     are = "are" if request.subject is None else "is"
     says = f"{_label(request)} {are} paused {_until(tick, until) if until else 'until resumed'}"
+    says += "".join(f"; {each.kind.label_of(each.name)} stays {each.pause_says}, until resumed" for each in kept if until)
     return PausedEntries(paused=[entry_row.kind.label_of(entry_row.name) for entry_row in chosen], says=says)
 
 

@@ -145,9 +145,7 @@ def _retire_entry(
     if entry_row.state == state:
         return
     retired = planning.record_passed_slots(tick, entry_row, reason)
-    retired = retired._replace(
-        state=state, paused_until=None, paused_at=None, paused_by=None, failures_for_backoff=0, failures_for_pause=0
-    )
+    retired = retired._replace(state=state, **planning.NO_PAUSE)
     planning.save_with_next_due(tick.tx, entry_row, retired)
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     if run is not None and run.state == "waiting":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Any
 
 from heartbeat.slots import AnySlotRange
 from heartbeat.words import format_count
@@ -229,6 +231,17 @@ def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
     return end_pause(tick, entry_row, entry_row.pause_ends)
 
 
+NO_PAUSE: Mapping[str, Any] = {
+    "paused_until": None,
+    "paused_at": None,
+    "paused_by": None,
+    "paused_after_failures": 0,
+    "failures_for_backoff": 0,
+    "failures_for_pause": 0,
+}
+"""What ends a pause in a row."""
+
+
 def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     """End a pause at `at`. Its slots get one record, and its wakes start a run unless a slot comes soon.
 
@@ -238,7 +251,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
     if entry_row.troubles:  # a person may have paused it for another time since
         entry_row = problem_notices.end_problem(tick, entry_row, PAUSED)
-    resumed = entry_row._replace(paused_until=None, paused_at=None, paused_by=None, failures_for_backoff=0, failures_for_pause=0)
+    resumed = entry_row._replace(**NO_PAUSE)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         wakes.start_waiting_wakes_now(
             tick.tx, entry_row.kind, entry_row.name, refused_only=entry_row.schedule is not entry_schedule.NO_SCHEDULE
@@ -257,9 +270,10 @@ def is_to_be_paused(entry: Entry, entry_row: EntryRow, result: AttemptResult) ->
 def pause_after_failures(tick: Tick, entry_row: EntryRow, passed: Skip) -> EntryRow:
     """Pause an entry until it is resumed. The slots that have passed are recorded as `passed`."""
     settled = record_passed_slots(tick, entry_row, passed)
-    by = format_count(settled.failures_for_pause, "failure")
+    number = settled.failures_for_pause
+    by = format_count(number, "failure")
     tick.tx.report(PauseChanged(settled.kind, settled.name, True, by, None))
-    return settled._replace(paused_until=UNTIL_RESUMED, paused_at=tick.now, paused_by=by)
+    return settled._replace(paused_until=UNTIL_RESUMED, paused_at=tick.now, paused_by=by, paused_after_failures=number)
 
 
 def slot_comes_by(tick: Tick, entry_row: EntryRow, by: datetime) -> bool:

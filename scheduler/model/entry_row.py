@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +11,6 @@ from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import MILLISECOND
 
-_BY_FAILURES = re.compile(r"[0-9]+ failures?", re.ASCII)
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)  # the end of a pause until `resume`, and of a mute until `unmute`
 
 
@@ -39,7 +37,8 @@ class _Columns(NamedTuple):
     # Its pause
     paused_until: datetime | None = None
     paused_at: datetime | None = None
-    paused_by: str | None = None  # command, token NAME, the name of a person, or a number of failures
+    paused_by: str | None = None  # command, token NAME, the name of a person, or a number of failures in words
+    paused_after_failures: int = 0  # the number of failures in a row that have paused it; 0: a person has
 
     # Its runs
     last_slot: datetime | None = None
@@ -139,7 +138,7 @@ class EntryRow(_Columns):
     @property
     def is_paused_by_failures(self) -> bool:
         """Whether the daemon itself has paused it."""
-        return self.paused_by is not None and _BY_FAILURES.fullmatch(self.paused_by) is not None
+        return self.paused_after_failures > 0
 
     def is_muted(self, now: datetime) -> bool:
         """Whether its messages are suppressed."""

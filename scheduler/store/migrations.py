@@ -841,3 +841,13 @@ def m036_receipts(db: Any) -> None:
     """The number of a delivered message in its chat, which an answer to it names."""
     db.conn.execute("alter table outbox add column receipt text")
     db.conn.execute("create index outbox_receipt on outbox (receipt) where receipt is not null")
+
+
+@migrations()
+def m037_paused_after_failures(db: Any) -> None:
+    """How many failures have paused an entry; 0: a person has. Until now only the text in `paused_by` said so."""
+    db.conn.execute("alter table entry add column paused_after_failures integer not null default 0")
+    db.conn.execute(
+        "update entry set paused_after_failures = case when failures_for_pause > 0 then failures_for_pause else 1 end"
+        " where paused_by in ('1 failure', '1,000 failures', cast(failures_for_pause as text) || ' failures')"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,18 @@ def test_what_had_arrived_before_the_last_message_keeps_its_severity() -> None:
         migrations.apply(db)
         rows = db.execute("select channel, severity_before from problem_notice order by channel").fetchall()
         assert rows == [("phone", "warning"), ("room", None)]
+
+
+def test_a_pause_after_failures_is_known_after_an_upgrade() -> None:
+    """An earlier version had only the text of who has paused it."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        migrations.apply(db, stop_before="m037_paused_after_failures")
+        for name, by, failures in (("ops", "10 failures", 10), ("web", "1,000 failures", 1000), ("mail", "anna on phone", 3)):
+            db.execute(
+                "insert into entry (kind, name, state, pace, first_seen_at, anchor, settled_until, paused_by, failures_for_pause)"
+                " values ('heartbeat', ?, 'active', '{}', 0, 0, 0, ?, ?)",
+                (name, by, failures),
+            )
+        migrations.apply(db)
+        found = db.execute("select name, paused_by, paused_after_failures from entry order by id").fetchall()
+    assert found == [("ops", "10 failures", 10), ("web", "1,000 failures", 1000), ("mail", "anna on phone", 0)]

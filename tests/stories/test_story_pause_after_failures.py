@@ -15,8 +15,8 @@ from test_story_explain import explained_entry, records_of
 from test_story_slots import agent, job
 from world import QUIET, Delayed, MakeWorld, World
 
-from heartbeatd.verbs import Mute, ReportResult, Wake
-from scheduler.engine.effects import VerbRequest
+from heartbeatd.verbs import Mute, Pause, ReportResult, Wake
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.insight.status_data import read_status
 from scheduler.model.events import PauseChanged
@@ -82,6 +82,33 @@ def test_failures_before_a_resume_or_a_success_do_not_count(make_world: MakeWorl
     assert len(world.calls) == 7
     world.run(hours=5)
     assert [call.at.hour for call in world.calls] == [8, 9, 10, 11, 12, 13, 14, 15]
+
+
+def test_a_pause_of_all_leaves_a_pause_after_failures_as_it_is(make_world: MakeWorld) -> None:
+    """When the pause of all ends, only the others run again. A pause of the agent itself replaces the one after failures."""
+    text = agent(interval="1h", retries="0", problems="{pause_after: 2}") + job(every="1h", deliver="none")
+    world = make_world(text, start="2026-03-02 08:00", scripts={"ops": lambda call: 1})
+    world.run(hours=2)
+    answer = world.request(VerbRequest(Pause.of(for_=timedelta(hours=1)), None))
+    assert answer.says.endswith("; agent/ops stays paused after 2 failures, until resumed")
+    assert sorted(answer.paused) == ["agent/ops", "cron/measure"]
+    world.run(hours=4)
+    assert len([call for call in world.calls if call.name == "ops"]) == 2
+    assert len([call for call in world.calls if call.name == "measure"]) == 5
+    assert explain_now(explained_entry(world)).says == "paused after 2 failures since 09:00 until someone resumes it"
+    world.pause(OPS, until=world.clock.now + timedelta(minutes=30))
+    world.run(hours=1)
+    assert len([call for call in world.calls if call.name == "ops"]) == 3
+
+
+def test_a_person_with_the_name_of_a_number_of_failures_is_a_person(make_world: MakeWorld) -> None:
+    world = make_world(TEN, start="2026-03-02 06:00")
+    world.run(minutes=1)
+    world.request(VerbRequest(Pause.of(), OPS, Sender("api", by="10 failures")))
+    assert explain_now(explained_entry(world)).says == "paused since 06:01 by 10 failures until someone resumes it"
+    world.pause(None, until=world.clock.now + timedelta(hours=1))
+    world.run(hours=2)
+    assert world.calls
 
 
 def test_the_failures_of_a_provider_pause_nobody(make_world: MakeWorld) -> None:
