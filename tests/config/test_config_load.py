@@ -313,6 +313,37 @@ def test_an_interval_that_fits_the_hours_is_no_warning(tmp_path: Path, interval:
     assert read(tmp_path, (BEAT % f"active_hours: {hours}").replace("30m", interval)).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        (
+            "command: x, problems: {clear_after: 3}",
+            "problems.clear_after: only findings end in this way; remove clear_after, or write prompt: TEXT with answer: structured",
+        ),
+        (
+            "prompt: x, agent: ops, problems: {clear_after: 3}",
+            "problems.clear_after: only findings end in this way; remove clear_after, or write answer: structured",
+        ),
+        (
+            'command: x, deliver: {to: none, hours: "07:00-22:00"}',
+            "deliver.hours: nothing is sent, so hours has no effect; remove it, or write to: CHANNEL",
+        ),
+        (
+            'command: x, problems: {deliver: {to: none, hours: "07:00-22:00"}}',
+            "problems.deliver.hours: nothing is sent, so hours has no effect; remove it, or write to: CHANNEL",
+        ),
+        ("prompt: x, agent: ops, answer: structured, problems: {clear_after: 3}", None),
+        ('command: x, deliver: {to: log, hours: "07:00-22:00"}', None),
+        ("command: x", None),
+    ],
+)
+def test_a_key_of_a_job_without_an_effect_is_a_warning(tmp_path: Path, keys: str, line: str | None) -> None:
+    """Inherited keys may be meant for other jobs."""
+    inherited = "defaults: {cron: {problems: {clear_after: 4}}}\n"
+    found = read(tmp_path, f"{inherited}{SMALL}cron: {{nightly: {{every: 1h, {keys}}}}}\n").warnings
+    assert [f"{each.path}: {each.message}" for each in found] == ([f"cron.nightly.{line}"] if line else [])
+
+
 def test_the_active_hours_of_a_disabled_agent_are_no_warning(tmp_path: Path) -> None:
     assert read(tmp_path, (BEAT % 'active_hours: "08:00-12:00", enabled: false').replace("30m", "6h")).warnings == ()
 

@@ -262,6 +262,8 @@ def _build_deliver_hours(recipients: tuple[models.Recipient, ...], zone: ZoneInf
     """The hours of the recipients that have some."""
     for each in recipients:
         hours = build_hours(each.hours, zone, node, "deliver", "hours")
+        if not each.to and "hours" in node.below("deliver").own_keys:
+            node.add_warning("nothing is sent, so hours has no effect; remove it, or write to: CHANNEL", "deliver", "hours")
         if not hours.always:
             yield from (DeliverHours(name, hours, each.critical == "always") for name in each.to)
 

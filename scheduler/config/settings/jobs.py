@@ -140,6 +140,9 @@ def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
         node.add_error(
             "only an answer with findings can be incomplete; remove ask_again, or write answer: structured", "ask_again"
         )
+    if "clear_after" in node.below("problems").own_keys and job.answer == "text":
+        advice = "write answer: structured" if job.prompt is not None else "write prompt: TEXT with answer: structured"
+        node.add_warning(f"only findings end in this way; remove clear_after, or {advice}", "problems", "clear_after")
     for key, form in models.definition("Job")["properties"].items():
         needed = form.get("x-applies-to")
         if not needed or getattr(job, needed) is not None or key not in own:
