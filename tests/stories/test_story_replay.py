@@ -191,6 +191,27 @@ def test_a_moved_grid_of_slots_takes_the_recorded_answers(make_world: MakeWorld,
     assert lines(found) == []
 
 
+@pytest.mark.parametrize(
+    ("right", "other", "unknown"),
+    [
+        ('"30 3 * * *"', '"35 3 * * *"', []),
+        ('"30 3 * * *"', '"36 3 * * *"', ["backup"]),
+        ("timezone: UTC", "limits: {wake_gap: 6m}", []),
+        ("timezone: UTC", "limits: {wake_gap: 9m}", ["ops"]),
+    ],
+)
+def test_a_cron_run_and_a_wake_take_an_answer_that_is_at_most_five_minutes_away(
+    make_world: MakeWorld, tmp_path: Path, right: str, other: str, unknown: list[str]
+) -> None:
+    """A person wakes the agent at 03:28, and the failed job at 03:30."""
+    world = make_world(CONFIG, start=NIGHT, scripts={"ops": lambda call: "HEARTBEAT_OK", "backup": lambda call: 1})
+    world.run(hours=3, minutes=28)
+    world.wake("ops")
+    world.run(hours=3)
+    found = replayed(world, CONFIG.replace(right, other), NIGHT, tmp_path)
+    assert [each.name for each in found.unknown] == unknown
+
+
 def test_with_a_longer_interval_the_other_recorded_runs_are_not_scheduled(make_world: MakeWorld, tmp_path: Path) -> None:
     world = a_day(make_world)
     found = replayed(world, CONFIG.replace("interval: 1h", "interval: 2h"), NIGHT, tmp_path)
