@@ -7,8 +7,11 @@ use.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
@@ -32,8 +35,23 @@ MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 
 
 async def send(request: ModelRequest, http: HttpClient) -> Response:
-    """Send one request, or none if the key or the model is missing. Takes its `run.timeout` at most. Raises CallError."""
-    return _parse_reply(await _send_request(request, http, max_tokens=request.runner.max_output_tokens))
+    """Send one request, or none if the key or the model is missing. Takes its `run.timeout` at most. Raises CallError.
+
+    A server with the same Messages API need not know the marks for the cache. If it refuses them, they are left out.
+    """
+    most, marked = request.runner.max_output_tokens, _with_cache_marks(request)
+    has_marks = marked != [*request.conversation]
+    ends = asyncio.get_running_loop().time() + request.run.timeout.total_seconds()
+    try:
+        reply = await _send_request(replace(request, conversation=marked), http, max_tokens=most)
+    except CallError as error:
+        left = timedelta(seconds=ends - asyncio.get_running_loop().time())
+        is_refused = error.answer.failure is Failure.BAD_REQUEST and has_marks and request.runner.provider.base_url is not None
+        if not is_refused or left <= timedelta():
+            raise
+        again = replace(request, run=replace(request.run, timeout=left))
+        reply = await _send_request(again, http, max_tokens=most)
+    return _parse_reply(reply)
 
 
 async def count_tokens(run: AgentRequest, runner: ModelRunner, http: HttpClient) -> int | None:
@@ -72,7 +90,7 @@ async def _send_request(request: ModelRequest, http: HttpClient, *, max_tokens: 
     sdk = _load_sdk()
     body: dict[str, object] = {
         "model": run.model,
-        "messages": _with_cache_marks(request) if max_tokens else request.conversation,
+        "messages": request.conversation,
         "timeout": run.timeout.total_seconds(),
         "extra_headers": {"traceparent": run.traceparent} if run.traceparent else None,
         **_offer_tools(request.tools, request.choice),
@@ -97,7 +115,7 @@ def _with_cache_marks(request: ModelRequest) -> list[Message]:
     The tools come before the conversation, so they are kept with it. A part that is too short for the model is not kept, and
     costs nothing more.
     """
-    run, messages = request.run, list(request.conversation)
+    run, messages = request.run, [*request.conversation]
     static, first = clean_text(run.static), messages[0]["content"]
     if run.cache.ttl and static and isinstance(first, str) and first.startswith(static) and len(first) > len(static):
         begin = {"type": "text", "text": static, "cache_control": {"type": "ephemeral", "ttl": run.cache.ttl}}

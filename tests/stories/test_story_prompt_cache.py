@@ -171,6 +171,15 @@ def test_a_provider_that_keeps_nothing_is_soon_asked_no_more(make_world: MakeWor
     assert ratio(server.bills["ops"]) <= 1.12
 
 
+def test_a_server_that_refuses_the_marks_gets_the_prompt_without_them(make_world: MakeWorld) -> None:
+    with CachingModels(quiet) as server:
+        server.knows_marks = False
+        world = make(make_world, server, agent("ops", 30_000))
+        world.run(hours=2.9)
+    assert {row["outcome"] for row in world.records("ops")} == {"ok"}
+    assert server.marks == [[]] * 12
+
+
 def test_the_price_of_writing_never_exceeds_the_reservation(make_world: MakeWorld) -> None:
     """Even if each byte is a token: 18,000 of 19,000 at twice the price do not fit into 21,000 at 1.25 times the price."""
     with CachingModels(quiet) as server:

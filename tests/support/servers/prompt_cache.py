@@ -61,13 +61,16 @@ class _Kept:
 
 
 class CachingModels(Models):
-    """`now` is the time of the server. `content` gives the blocks of the answer to a request. `forgets`: nothing is found again."""
+    """`now` is the time of the server. `content` gives the blocks of the answer to a request. `forgets`: nothing is found again.
+    `knows_marks` False: it refuses them.
+    """
 
     def __init__(self, content: Callable[[Request], list[dict[str, Any]]]) -> None:
         super().__init__(self._answer)
         self.content = content
         self.now: Callable[[], datetime]
         self.forgets = False
+        self.knows_marks = True
         self.bytes_per_token = 4
         self.bills: dict[str, Bill] = {}
         self.marks: list[list[str]] = []
@@ -76,7 +79,7 @@ class CachingModels(Models):
     def _answer(self, request: Request) -> Act:
         blocks = list(_blocks(request.json, self.bytes_per_token))
         marks = [block.ttl for block in blocks if block.ttl]
-        if len(marks) > MOST_MARKS or marks != sorted(marks):  # "1h" sorts before "5m"
+        if (marks and not self.knows_marks) or len(marks) > MOST_MARKS or marks != sorted(marks):  # "1h" sorts before "5m"
             return error_answer(400, "invalid_request_error", f"cache_control: {marks}")
         self.marks.append(marks)
         content = self.content(request)
