@@ -73,6 +73,11 @@ class Assumptions:
             lines.append(f"prechecks: {self.work:.0%} find something new")
         if any(beat.postcheck for beat in settings.heartbeats.values()) or any(job.postcheck for job in settings.jobs.values()):
             lines.append("postchecks find that the work was done")
+        called = [each for agent in settings.enabled_agents for each in agent.called]
+        unpriced = {model or "" for runner, model in called if isinstance(runner, ModelRunner)} - settings.prices.keys()
+        programs = [] if all(isinstance(runner, ModelRunner) for runner, _ in called) else ["programs"]
+        if left_out := ", ".join([*sorted(unpriced), *programs]):
+            lines.append(f"not in the costs, because no price is known: {left_out}")
         lines.append(f"an answer takes {format_duration(ANSWER_TIME)}; the tokens of prompts are estimated, rather too high")
         return [*lines, *(fault.describe(settings.zone) for fault in self.faults)]
 

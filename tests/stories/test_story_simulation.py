@@ -224,6 +224,16 @@ def test_the_share_that_is_played_grows_over_all_seeds(tmp_path: Path) -> None:
     assert 0 <= shares[0] < 0.2 < 0.8 < shares[-1] <= 1
 
 
+def test_it_is_said_whose_costs_are_not_known(tmp_path: Path) -> None:
+    config = CONFIG.replace("agents:", "agents:\n  own: {runner: {kind: command, argv: [x]}, heartbeat: {interval: 1h}}").replace(
+        "  mail: {", "  mail: {model: unlisted, "
+    )
+    assert (
+        "not in the costs, because no price is known: unlisted, programs" in simulated(tmp_path / "some", config, days=1).assumed
+    )
+    assert not any("costs" in line for line in simulated(tmp_path / "none", days=1).assumed)
+
+
 def test_messages_to_a_channel_that_is_down_come_later(tmp_path: Path) -> None:
     problems = parse_shares("problem:1")
     found = simulated(tmp_path, days=1, shares=problems, faults=["channel-down=phone:12h@02:00"])
