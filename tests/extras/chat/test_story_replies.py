@@ -15,6 +15,7 @@ from test_story_buttons import Chat
 from world import MakeWorld, send_by_transport, utc
 
 from scheduler.extras.chat.replies import parse_when
+from scheduler.model.message import DeliveryResult
 from scheduler.store.outbox import list_messages, said_by
 
 CONFIG = """\
@@ -143,6 +144,39 @@ def test_a_reply_is_not_confirmed_before_it_is_recorded(chat: Chat) -> None:
 def test_a_reply_to_a_message_of_another_program_has_no_answer(chat: Chat) -> None:
     chat.phone.messages.append({"text": "not ours"})
     assert say(chat, "What is that?", -1) == ""
+
+
+def test_a_reply_is_to_the_message_of_its_own_bot(chat: Chat) -> None:
+    """Another bot has sent a message with the same number to the same chat."""
+    text = chat.world.config.read_text("utf-8")
+    phone = next(line for line in text.splitlines() if "phone: {" in line)
+    other = phone.replace("phone:", "other:").replace("${TG}", telegram.URL.replace("tgram://1", "tgram://9"))
+    chat.world.reload(
+        text.replace(phone, f"{phone}\n{other}").replace("command: alone, deliver: phone", "command: alone, deliver: other")
+    )
+    sent = ["3", "1"]  # the numbers of its messages
+    chat.world.send = lambda outgoing: (
+        DeliveryResult("delivered", receipt=sent.pop()) if outgoing.channel.name == "other" else send_by_transport(outgoing)
+    )
+    chat.world.run_until("2026-03-02 10:01")
+    assert sent == ["3"]
+    assert say(chat, "What is that?", 0).startswith("wake 1 for agent/ops")
+    chat.world.run_job("alone")
+    chat.world.run(minutes=1)
+    assert sent == []
+    assert say(chat, "What is that?", 2) == ""
+
+
+def test_a_reply_to_a_message_of_a_channel_without_people_has_no_answer(chat: Chat) -> None:
+    text = chat.world.config.read_text("utf-8")
+    phone = next(line for line in text.splitlines() if "phone: {" in line)
+    other = phone.replace("phone:", "other:").replace(', people: ["@Anna", "77"]', "")
+    chat.world.reload(
+        text.replace(phone, f"{phone}\n{other}").replace("command: alone, deliver: phone", "command: alone, deliver: other")
+    )
+    chat.world.run_until("2026-03-02 10:01")
+    assert chat.phone.texts[2] == "alone"
+    assert (say(chat, "What is that?", 2), chat.results) == ("", [])
 
 
 NOW = utc("2026-03-27 15:00")  # a Friday, 16:00 in Riga is 17:00; the clocks go forward on the 29th
