@@ -8,7 +8,7 @@ your usage limit. ... try again in 5 days 22 hours 11 minutes.`, `Your quota wil
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 UNKNOWN_TIME = timedelta(minutes=30)  # when a program is tried again that does not say until when
@@ -40,16 +40,21 @@ def limited_until(error: str, now: datetime, pattern: str | None = None) -> date
     """Until when a usage limit blocks the program that failed with this text; None if no limit is the reason.
 
     `now` is in the zone of times without a zone of their own. `pattern` is a further expression for the text of a limit. If the
-    text has no time that can be read, it is tried again after half an hour.
+    text has no time that can be read, it is tried again after half an hour. The answer is in UTC: between two times of one zone,
+    Python counts the hours of its clocks, which are changed twice a year.
     """
     if _REACHED.search(error) is None and (pattern is None or re.search(pattern, error) is None):
         return None
-    until = _find_time(error, now)
-    is_believed = until is not None and now < until <= now + LONGEST_LIMIT
-    return until if until is not None and is_believed else now + UNKNOWN_TIME
+    begin = now.astimezone(UTC)
+    try:
+        until = _find_time(error, begin, now.tzinfo)
+    except OverflowError:  # more days than the calendar has
+        until = None
+    is_believed = until is not None and begin < until <= begin + LONGEST_LIMIT
+    return until if until is not None and is_believed else begin + UNKNOWN_TIME
 
 
-def _find_time(error: str, now: datetime) -> datetime | None:
+def _find_time(error: str, now: datetime, zone: tzinfo | None) -> datetime | None:
     if found := _EPOCH.search(error):
         return datetime.fromtimestamp(int(found[1]), UTC)
     if found := _SECONDS.search(error):
@@ -58,7 +63,8 @@ def _find_time(error: str, now: datetime) -> datetime | None:
         parts = re.findall(r"(\d+(?:\.\d+)?)\s*([dhms])", found[1].lower())
         return now + timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     found = _CLOCK.search(error)
-    return _clock_time(found, now) if found else None
+    at = _clock_time(found, now.astimezone(zone)) if found else None
+    return at and at.astimezone(UTC)
 
 
 def _clock_time(found: re.Match[str], now: datetime) -> datetime | None:

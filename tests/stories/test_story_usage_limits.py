@@ -98,6 +98,23 @@ def test_the_time_in_the_text_of_a_limit(error: str, until: str) -> None:
     assert f"{found.astimezone(ZoneInfo('UTC')):%Y-%m-%d %H:%M}" == until
 
 
+@pytest.mark.parametrize(
+    ("error", "now", "until"),
+    [
+        ("You've hit your limit · resets 9am", "2026-03-28 22:30", "2026-03-29 06:00"),  # the clocks go forward at 03:00
+        ("You've hit your limit · resets 3:30am", "2026-03-28 22:30", "2026-03-29 01:30"),  # no clock shows this time
+        ("You've hit your limit · resets 9am", "2026-10-24 21:30", "2026-10-25 07:00"),  # the clocks go back at 04:00
+        ("You've hit your usage limit. try again in 10 hours", "2026-10-24 21:30", "2026-10-25 07:30"),
+        (f"You've hit your usage limit. try again in {'9999d ' * 400}", "2026-10-24 21:30", "2026-10-24 22:00"),
+    ],
+)
+def test_the_wait_for_the_end_of_a_limit_is_right_while_the_clocks_are_changed(error: str, now: str, until: str) -> None:
+    local = utc(now).astimezone(RIGA)
+    found = limited_until(error, local)
+    assert found is not None
+    assert found - local == utc(until) - utc(now)
+
+
 @pytest.mark.parametrize("error", ["exit code 1: no such file", "HTTP 529: Overloaded", "the rate limit of the router is 40", ""])
 def test_other_errors_are_no_limit(error: str) -> None:
     assert limited_until(error, datetime(2026, 3, 2, 8, tzinfo=RIGA)) is None
