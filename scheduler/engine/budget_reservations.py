@@ -69,25 +69,49 @@ class Shortage:
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets."""
     allowance = _allowance_of(tick.plan.settings, entry)
-    of_account = account_shortage(tick, entry) if first and len(entry.alternatives) == 1 else None
-    if allowance is None or of_account is not None:
-        return of_account
+    of_accounts = account_shortages(tick, entry) if first else ()
+    lacking = [shortage for shortage in of_accounts if shortage is not None]
+    if lacking and len(lacking) == len(of_accounts):
+        return min(lacking, key=lambda each: each.ends_at)
+    if allowance is None:
+        return None
     return _first_shortage(tick.tx, _budget_days(tick.tx, entry, allowance), replace(allowance.max_usage, runs=int(first)))
 
 
-def account_shortage(tick: Tick, entry: Entry, run_id: int = 0) -> Shortage | None:
-    """The limit of its account that a new run, which may have this id already, would exceed; None if there is room for it."""
-    program = entry.program
-    if program is None or program.max_runs is None:
-        return None
-    most, within = program.max_runs
-    sharing = [each.key for each in tick.plan.entries.values() if each.program and each.program.account == program.account]
-    began = runs.starts_since(tick.tx.db, sharing, tick.now - within, run_id)
-    if len(began) < most:
-        return None
-    ends = began[most - 1] + within
-    text = f"account {program.account}: {most} of {most} runs in {format_duration(within)} have begun"
-    return Shortage(f"{text}; until {ends.astimezone(entry.zone):%Y-%m-%d %H:%M} {entry.zone.key}", ends)
+def account_shortages(tick: Tick, entry: Entry, run_id: int = 0) -> tuple[Shortage | None, ...]:
+    """The limits of accounts that a new run, which may have this id already, would exceed: without a fallback, and with each.
+
+    What one entry sets for an account applies to all that use it.
+    """
+    accounts = [program.account if program else None for program in entry.programs.values()]
+    limited = {each for each in accounts if each is not None and each in tick.plan.limited_accounts}
+    found = {each: _account_shortage(tick, entry, each, run_id) for each in limited}
+    return tuple(found.get(each) if each is not None else None for each in accounts)
+
+
+def _account_shortage(tick: Tick, entry: Entry, account: str, run_id: int) -> Shortage | None:
+    sharing = tick.plan.limited_accounts[account]
+    programs = [program for each in sharing for program in each.programs.values() if program and program.account == account]
+    found: list[Shortage] = []
+    for most, within in {program.max_runs for program in programs if program.max_runs}:
+        began = [
+            start.at
+            for each in sharing
+            for start in runs.starts_within(tick.tx, each.key, within, without=run_id)
+            if _has_used(each, account, start)
+        ]
+        if len(began) >= most:
+            ends = sorted(began)[-most] + within
+            text = f"account {account}: {most} of {most} runs in {format_duration(within)} have begun"
+            found.append(Shortage(f"{text}; until {ends.astimezone(entry.zone):%Y-%m-%d %H:%M} {entry.zone.key}", ends))
+    return max(found, key=lambda each: each.ends_at, default=None)
+
+
+def _has_used(entry: Entry, account: str, start: runs.RunStart) -> bool:
+    """Whether a run has called a program with this account: that of its fallback, or the agent's own before it."""
+    if entry.uses_account(account, start.fallback):
+        return True
+    return entry.uses_account(account, None) and not (start.fallback_why or "").startswith(f"account {account}: ")
 
 
 def adopt_budgets(tx: Transaction, settings: Settings) -> None:

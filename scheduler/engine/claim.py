@@ -163,12 +163,14 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
     admitted = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id)
     if admitted.unavailable:
         claim = replace(claim, facts=replace(claim.facts, probes=admitted.probes, unavailable=admitted.unavailable))
-    shortage = budget_reservations.account_shortage(tick, entry, run.id) if is_first else None
-    if shortage is not None:
-        others = (admitted.unavailable or (None,) * len(entry.alternatives))[1:]
-        if None not in others:
-            return claim.blocked_by(Skip.BUDGET, shortage.description)
-        claim = replace(claim, facts=replace(claim.facts, unavailable=(shortage.description, *others)))
+    shortages = budget_reservations.account_shortages(tick, entry, run.id) if is_first else ()
+    lacking = next((shortage for shortage in shortages if shortage is not None), None)
+    if lacking is not None:
+        known = admitted.unavailable or (None,) * len(shortages)
+        unavailable = tuple(why or (each.description if each else None) for why, each in zip(known, shortages, strict=True))
+        if None not in unavailable:
+            return claim.blocked_by(Skip.BUDGET, lacking.description)
+        claim = replace(claim, facts=replace(claim.facts, unavailable=unavailable))
     return claim.blocked_by(Skip.BREAKER_OPEN, admitted.blocked) if admitted.blocked else claim
 
 

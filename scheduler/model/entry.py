@@ -194,9 +194,14 @@ class Entry(ABC):
         return tuple(dict.fromkeys(circuit for circuits in self.alternatives for circuit in circuits))
 
     @property
-    def program(self) -> CommandRunner | None:
-        """The program that it calls if no fallback is needed; None if it calls none."""
-        return None
+    def programs(self) -> Mapping[str | None, CommandRunner | None]:
+        """The program that it calls without a fallback (the key None), and with each fallback, by its name; None: it is none."""
+        return {None: None}
+
+    def uses_account(self, account: str | None, fallback: str | None) -> bool:
+        """Whether the program of a fallback, or without one, has this account."""
+        program = self.programs.get(fallback)
+        return program is not None and program.account == account
 
     @property
     def key(self) -> Key:

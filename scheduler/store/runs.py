@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from heartbeat.prompt import EarlierOutput
 from heartbeat.result import NO_PROMPT, SentPrompt
@@ -440,16 +440,25 @@ def nth_last_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: 
     return from_millis(row["started_at"]) if row else None
 
 
-def starts_since(db: sqlite3.Connection, keys: Iterable[tuple[Kind, str]], since: datetime, without: int) -> list[datetime]:
-    """When the runs of these entries began since then, the latest first. Neither skips count, nor runs of fallbacks, nor the run
-    `without`.
+class RunStart(NamedTuple):
+    """When a run began, and the fallback that it has called last."""
+
+    at: datetime
+    fallback: str | None
+    fallback_why: str | None
+
+
+def starts_within(tx: Transaction, key: tuple[Kind, str], within: timedelta, *, without: int) -> list[RunStart]:
+    """The runs of an entry that began in this time before now, without skips and without one run.
+
+    Later runs are from before the clock was set back.
     """
     query = (
-        "select started_at from run where kind = ? and name = ? and started_at > ? and id <> ? and fallback is null"
-        " and outcome is distinct from 'skipped'"
+        "select started_at, fallback, fallback_why from run where kind = ? and name = ? and started_at > ? and started_at <= ?"
+        " and id <> ? and outcome is distinct from 'skipped'"
     )
-    found = (db.execute(query, (*key, to_millis(since), without)).fetchall() for key in keys)
-    return sorted((from_millis(row["started_at"]) for rows in found for row in rows), reverse=True)
+    rows = tx.db.execute(query, (*key, to_millis(tx.now - within), to_millis(tx.now), without))
+    return [RunStart(from_millis(row["started_at"]), row["fallback"], row["fallback_why"]) for row in rows]
 
 
 def last_refused_program_start(db: sqlite3.Connection, kind: Kind, name: str, span: Span) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from cron.job import Job, format_wake_text, wakes_after
@@ -68,8 +68,8 @@ class HeartbeatEntry(Entry):
         return tuple(_needed_circuits(calls) for calls in self.spec.alternatives)
 
     @property
-    def program(self) -> CommandRunner | None:
-        return self.spec.runner if isinstance(self.spec.runner, CommandRunner) else None
+    def programs(self) -> Mapping[str | None, CommandRunner | None]:
+        return _programs(self.spec)
 
     @property
     def lane(self) -> str:
@@ -152,8 +152,8 @@ class JobEntry(Entry):
         return tuple(_needed_circuits(calls) for calls in self.agent.alternatives) if self.agent else ((),)
 
     @property
-    def program(self) -> CommandRunner | None:
-        return self.agent.runner if self.agent and isinstance(self.agent.runner, CommandRunner) else None
+    def programs(self) -> Mapping[str | None, CommandRunner | None]:
+        return _programs(self.agent) if self.agent else {None: None}
 
     @property
     def lane(self) -> str | None:
@@ -199,6 +199,11 @@ class JobEntry(Entry):
         )
 
 
+def _programs(agent: Heartbeat | Agent) -> dict[str | None, CommandRunner | None]:
+    runners = [(None, agent.runner), *((each.name, each.runner) for each in agent.fallbacks)]
+    return {name: runner if isinstance(runner, CommandRunner) else None for name, runner in runners}
+
+
 def _needed_circuits(called: tuple[Called, ...]) -> tuple[Circuit, ...]:
     return (*required_circuits(circuits_of(*called)), *accounts_of(*called))
 
@@ -215,6 +220,7 @@ class Plan:
     following_jobs: Mapping[str, Sequence[Entry]]  # those that run after a job, by its name
     stored_config: StoredConfig | None = None
     has_deliver_hours: bool = False  # some recipients do not get messages at any time
+    limited_accounts: Mapping[str, Sequence[Entry]] = field(default_factory=dict)  # the entries by account, if it has `max_runs`
 
 
 def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> Plan:
@@ -228,7 +234,18 @@ def make_plan(settings: Settings, stored_config: StoredConfig | None = None) -> 
         {(entry.kind, entry.name): entry for entry in entries},
         any(each.spec.deliver_hours or each.spec.problems_hours for each in entries),
     )
-    return Plan(settings, by_key, _wakers(entries), _followers(entries), stored_config, has_hours)
+    return Plan(settings, by_key, _wakers(entries), _followers(entries), stored_config, has_hours, _limited_accounts(entries))
+
+
+def _limited_accounts(entries: list[Entry]) -> dict[str, list[Entry]]:
+    limited: set[str | None] = set()
+    found: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        programs = [program for program in entry.programs.values() if program is not None]
+        limited |= {program.account for program in programs if program.max_runs is not None}
+        for account in dict.fromkeys(program.account for program in programs if program.account is not None):
+            found[account].append(entry)
+    return {account: using for account, using in found.items() if account in limited}
 
 
 def _wakers(entries: list[Entry]) -> dict[str, list[str]]:

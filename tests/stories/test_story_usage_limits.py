@@ -184,3 +184,44 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
     world = make_world(yaml)
     world.run(minutes=121)
     assert [call.argv[0] for call in world.calls] == ["claude", "claude", "claude", "backup", "claude"]
+
+
+def test_a_fallback_with_the_same_account_is_not_called_while_it_has_no_room(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{other: {{kind: command, argv: [claude, --small], account: team}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: other}}], heartbeat: {{{BEAT}}}}}}}
+"""
+    world = make_world(yaml)
+    world.run(minutes=121)
+    assert [call.argv[1] for call in world.calls] == ["-p"] * 4
+    assert [(row["outcome"], row["reason"]) for row in world.records()][3] == ("skipped", "budget")
+
+
+def test_a_run_whose_program_fails_and_whose_fallback_answers_counts_for_the_account(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+"""
+    world = make_world(
+        yaml, scripts={"ops": lambda call: failed("", "out of memory") if call.argv[0] == "claude" else "HEARTBEAT_OK"}
+    )
+    world.run(minutes=119)
+    assert [call.argv[0] for call in world.calls] == ["claude", "backup"] * 3 + ["backup"]
+
+
+def test_the_limit_of_an_account_counts_for_all_its_programs(make_world: MakeWorld) -> None:
+    named = "argv: [/opt/bin/claude, -p], account: team"
+    world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD).replace("argv: [/opt/bin/claude, -p]", named))
+    world.run(minutes=119)
+    assert len([call for call in world.calls if call.name != "own"]) == 3
+
+
+def test_the_program_of_a_fallback_has_the_limit_of_its_account_too(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{team: {{kind: command, {SPREAD}}}, last: {{kind: command, argv: [last]}}}}
+agents:
+  ops: {{runner: {{kind: command, argv: [own]}}, fallbacks: [{{runner: team}}, {{runner: last}}], heartbeat: {{{BEAT}}}}}
+"""
+    world = make_world(yaml, scripts={"ops": lambda call: failed("", "down") if call.argv[0] == "own" else "HEARTBEAT_OK"})
+    world.run(minutes=119)
+    assert [call.argv[0] for call in world.calls] == ["own", "claude"] * 3 + ["own", "last"]
