@@ -830,7 +830,7 @@ class Channel(ConfigPart):
         f"For {_WITH_BUTTONS}: messages have buttons to mute the agent for two hours, to acknowledge its problems, and to run it"
         " again or resume it. No other program may use the bot.",
     )
-    people: types.Names = key(
+    people: types.People = key(
         (),
         f"For {_WITH_BUTTONS}: user names or numbers of people who may reply to messages. A reply wakes the agent, or is `done`,"
         " `later` or a time. No other program may use the bot.",

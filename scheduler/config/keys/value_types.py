@@ -461,6 +461,10 @@ _FILE = text(parse_workspace_file)
 WorkspaceFiles = Annotated[tuple[Annotated[str, _FILE], ...], _ITEMS, OneOrList("file in the workspace, or list")]
 Checklist = Annotated[str, text(parse_checklist, "file in the workspace, or text with a line break")]
 Names = Annotated[tuple[Text, ...], _ITEMS, OneOrList("name or list")]
+_PERSON = text(
+    text_like(r"@?[A-Za-z0-9_]{1,32}", "is no user name of Telegram; write @NAME, or the number of the user in quotes")
+)
+People = Annotated[tuple[Annotated[str, _PERSON], ...], _ITEMS, OneOrList("name or list")]
 AgentNames = Annotated[tuple[Text, ...], _ITEMS, OneOrList("agent or list")]
 Targets = Annotated[tuple[Text, ...], _ITEMS, OneOrList("channel, `last`, list, `none`", "none")]
 Calendars = Annotated[tuple[Text, ...], _ITEMS, OneOrList("calendar, list, `none`", "none")]

@@ -91,6 +91,7 @@ class ButtonPoller:
         bots = {bot: each.name for each in used if (bot := telegram_buttons.bot_of(each))}
         self._bots = {bot: self._bots.get(bot) or _BotState(name) for bot, name in bots.items()}
         for bot, state in self._bots.items():
+            state.channel = bots[bot]  # the one that it was found by may be removed
             state.with_replies = any(each.people for each in used if telegram_buttons.bot_of(each) == bot)
 
     def _settle_poll(self, bot: Bot, state: _BotState, found: Presses, monotonic: float) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from heartbeat.hours import DAYS
 from heartbeat.words import one_line
 from heartbeatd.operations import parse_span
 from heartbeatd.verbs import CloseProblem, Wake
@@ -28,6 +27,8 @@ from scheduler.store.outbox import HeldMessage, OutboxMessage
 LATER = timedelta(hours=1)
 MORNING = (9, 0)  # of a day without a time
 DONE = ("done", "close")
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+MOST_QUOTED = 1000  # characters of the message that a reply answers: its own text, and further replies, need the room of the wake
 
 _TIME = re.compile(r"([01]?\d|2[0-3])(?::([0-5]\d))?")
 
@@ -61,7 +62,7 @@ def _after_span(words: list[str], now: datetime) -> datetime | None:
 def _days_ahead(word: str, today: int) -> int | None:
     if word == "tomorrow":
         return 1
-    day = next((number for number, name in enumerate(DAYS) if len(word) >= 3 and word.startswith(name)), None)
+    day = next((number for number, name in enumerate(DAYS) if len(word) >= 3 and name.startswith(word)), None)
     return None if day is None else (day - today - 1) % 7 + 1
 
 
@@ -127,9 +128,13 @@ class ReplyToMessage:
             return self._send_again(tick, message, whole, at)
         agent = _agent_of(tick, message)
         when = local_text(message.created_at, zone)
-        told = f"Answer of {self.reply.user}: {text}\n\nIt answers this message of {when}:\n{whole.text}"
+        quoted = whole.text if len(whole.text) <= MOST_QUOTED else f"{whole.text[:MOST_QUOTED]}…"
+        told = f"Answer of {self.reply.user}: {text}\n\nIt answers this message of {when}:\n{quoted}"
         waiting = wakes.find_wake_of_sender(tick.tx, wakes_of_agents.Wake(agent, Trigger.MANUAL, name))
         told = f"{waiting.text}\n\n{told}" if waiting else told  # a wake has only the latest text of its sender
+        if len(told.encode(errors="replace")) > wakes_of_agents.TEXT_LIMIT:
+            before = ", together with your replies that the agent has not read yet" if waiting else ""
+            raise Refused("bad_request", f"this reply is too long{before}, and was not passed on; shorten it, or write it later")
         return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person).apply(tick).says  # type: ignore[no-any-return]
 
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:

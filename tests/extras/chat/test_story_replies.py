@@ -91,6 +91,35 @@ def test_two_replies_before_the_agent_runs_are_both_in_its_prompt(chat: Chat) ->
     assert ("first question" in prompts, "second question" in prompts) == (True, True)
 
 
+def test_a_reply_that_does_not_fit_beside_those_before_it_is_refused_and_not_cut(chat: Chat) -> None:
+    chat.world.scripts["ops"] = lambda _: f"A long text. {'x' * 3900}"
+    chat.world.wake("ops", "look")
+    chat.world.run(minutes=5)
+    chat.world.scripts["ops"] = lambda _: "HEARTBEAT_OK"
+    chat.phone.reply("first question", 1)
+    chat.phone.reply("second question", 1)
+    chat.phone.reply("third " * 400, 1)
+    before = len(chat.phone.texts)
+    chat.poll()
+    assert [text[:38] for text in chat.phone.texts[before:]][2] == "this reply is too long, together with "
+    chat.world.run(minutes=10)
+    asked = chat.world.calls[-1].stdin
+    assert ("first question" in asked, "second question" in asked, "third " in asked) == (True, True, False)
+
+
+def test_after_one_of_two_channels_with_the_same_bot_is_removed_the_other_still_gets_replies(chat: Chat) -> None:
+    world = chat.world
+    phone = (
+        'phone: {url: "${TG}", base_url: "' + chat.phone.url + '", allow_private: true, prefix: none, people: ["@Anna", "77"]}'
+    )
+    two = CONFIG.format(url=chat.phone.url).replace(phone, f"{phone}\n  zwei: {phone.removeprefix('phone: ')}")
+    world.reload(two)
+    chat.poller._bots.clear()  # the first poll after a start finds the bot by its last channel
+    chat.poll()
+    world.reload(CONFIG.format(url=chat.phone.url))
+    assert say(chat, "What is that?").startswith("wake 1")
+
+
 def test_a_reply_to_the_message_of_a_job_wakes_the_agent_that_belongs_to_it(chat: Chat) -> None:
     chat.world.run_until("2026-03-02 10:01")
     assert chat.phone.texts[1:] == ["copied 12 files", "alone"]
@@ -197,6 +226,10 @@ NOW = utc("2026-03-27 15:00")  # a Friday, 16:00 in Riga is 17:00; the clocks go
         ("18:00", "2026-03-27 16:00"),
         ("at 8:00", "2026-03-28 06:00"),
         ("9", None),
+        ("thur 9", "2026-04-02 06:00"),
+        ("monitor", None),
+        ("thumbsup", None),
+        ("satisfied!", None),
         ("tomorrow we will mend it", None),
         ("tomorrow 25", None),
         ("later today", None),
@@ -226,6 +259,13 @@ def test_only_telegram_passes_replies_on(tmp_path: Path, phone: Telegram) -> Non
     assert any(
         "channels.phone.people: only telegram passes answers on; remove people" in line for line in complaints(tmp_path, yaml)
     )
+
+
+@pytest.mark.parametrize("person", ["@", "Anna Smith", "https://t.me/anna"])
+def test_a_person_is_a_user_name_or_a_number(tmp_path: Path, phone: Telegram, person: str) -> None:
+    yaml = CONFIG.format(url=phone.url).replace("@Anna", person)
+    says = f"channels.phone.people[0]: '{person}' is no user name of Telegram; write @NAME, or the number of the user in quotes"
+    assert any(says in line for line in complaints(tmp_path, yaml))
 
 
 DAEMON = """\
