@@ -127,7 +127,10 @@ def get_run(request: ApiRequest, _: GetRun) -> answers.RunWithWakes:
 @handles(ListSaid)
 def list_said(request: ApiRequest, question: ListSaid) -> answers.Said:
     with open_reader(request.app_state) as db:
-        return answers.Said(said=outbox.said_by(db, request.key[1], question.to, question.limit))
+        said = outbox.said_by(db, request.key[1], question.to, question.limit)
+        if not said and entries.find_entry(db, *request.key) is None:
+            raise not_found(f"agent {request.key[1]!r}")
+        return answers.Said(said=said)
 
 
 @handles(ListMessages)

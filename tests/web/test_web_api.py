@@ -119,7 +119,15 @@ def test_an_invalid_day_is_rejected_with_how_to_write_one(still: WebDaemon, day:
 
 @pytest.mark.parametrize(
     "path",
-    ["/api/v1/agents/nobody", "/api/v1/runs/999", "/api/v1/runs/x", "/api/v1/runs/" + "9" * 5000, "/api/v1/wakes/7", "/nothing"],
+    [
+        "/api/v1/agents/nobody",
+        "/api/v1/agents/nobody/said",
+        "/api/v1/runs/999",
+        "/api/v1/runs/x",
+        "/api/v1/runs/" + "9" * 5000,
+        "/api/v1/wakes/7",
+        "/nothing",
+    ],
 )
 def test_an_unknown_path_or_entry_is_404(still: WebDaemon, path: str) -> None:
     reply = still.get(path, READER)
