@@ -393,6 +393,16 @@ class ChannelBacklog(ResponseBody):
     oldest_at: Time | None
 
 
+class HeldMessages(ResponseBody):
+    """How many messages of a channel wait for the hours of their recipients, or for a time that a person asked for; the next one
+    until `next_at`.
+    """
+
+    channel: str
+    count: int
+    next_at: Time
+
+
 class ProblemNotice(EntryPart):
     """What one recipient was last sent about a problem. `delivered_at` is null unless it has arrived."""
 
@@ -480,6 +490,7 @@ class Status(ResponseBody):
     wakes: Shared[list[WaitingWakes]]
     reminders: Shared[list[Reminder]]
     outbox: list[ChannelBacklog]
+    held: list[HeldMessages]
     reserve_bytes: Shared[int]
 
 

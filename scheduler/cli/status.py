@@ -208,6 +208,8 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         since = f" since {format_time(box.oldest_at)}" if box.oldest_at else ""
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
         yield Fact(line, Level.BAD if box.dead else Level.LOST)
+    for later in data.held:
+        yield f"held: {later.channel}: {format_count(later.count, 'message')}, the next until {format_time(later.next_at)}"
     if data.spend:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)

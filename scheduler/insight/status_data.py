@@ -95,6 +95,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
             if each.wakes_waiting
         ],
         reminders=wakes.list_reminders(db),
+        held=outbox.held_by_channel(db),
         reserve_bytes=reserve_bytes,
         **read_broken_parts(db),
     )

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ChannelBacklog, ChannelDelivery, MessageWithText, QueuedMessage, SaidMessage
+from heartbeatd.answers import ChannelBacklog, ChannelDelivery, HeldMessages, MessageWithText, QueuedMessage, SaidMessage
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.events import MessageMoved
 from scheduler.model.message import Message
@@ -510,6 +510,15 @@ def unfinished_by_channel(db: sqlite3.Connection) -> list[ChannelBacklog]:
         )
         for row in db.execute(query)
     ]
+
+
+def held_by_channel(db: sqlite3.Connection) -> list[HeldMessages]:
+    """For each channel, how many messages are held for the hours of their recipients, or until a time that a person asked for."""
+    query = (
+        "select channel, count(*) filter (where part = 1) as count, min(not_before) as next_at from outbox"
+        " where state = 'pending' and awaits = ? and merged_into is null group by channel order by channel"
+    )
+    return [read_row(HeldMessages, row) for row in db.execute(query, (FOR_HOURS,))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from test_story_explain import explained_entry
-from world import QUIET, MakeWorld, World
+from world import QUIET, MakeWorld, World, utc
 
 from heartbeatd.verbs import Ack, CloseProblem, Retry
 from scheduler.engine.effects import VerbRequest
@@ -67,6 +67,7 @@ def test_a_day_and_a_night(make_world: MakeWorld) -> None:
     status = read_status(db, now, world.engine.plan.settings.zone)
     assert status.outbox == []  # nothing is late
     assert [each.undelivered for each in status.entries] == [None] * 3
+    assert [(each.channel, each.count, each.next_at) for each in status.held] == [("phone", 4, utc("2026-03-03 07:00"))]
     assert first_line(world, "ops") == (
         "2 messages accepted for phone, not delivered (held until 2026-03-03 07:00:00, when the hours of the recipient begin)"
     )
