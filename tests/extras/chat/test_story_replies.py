@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -168,6 +169,28 @@ def test_a_reply_is_not_confirmed_before_it_is_recorded(chat: Chat) -> None:
     chat.poll()
     asked = [request.json["offset"] for request in chat.phone.requests if request.path.endswith("getUpdates")]
     assert asked[-1] == 701
+
+
+@pytest.mark.sqlite_file("SQLite can be told to refuse a commit")
+def test_a_reply_whose_commit_fails_is_neither_confirmed_nor_lost(chat: Chat) -> None:
+    def refuse_commits(action: int, name: str | None, *_: str | None) -> int:
+        return sqlite3.SQLITE_DENY if (action, name) == (sqlite3.SQLITE_TRANSACTION, "COMMIT") else sqlite3.SQLITE_OK
+
+    chat.phone.reply("What is that?", 0)
+    channels, clock, db = chat.world.engine.plan.settings.channels, chat.world.clock, chat.world.store.connection
+    for _ in range(4):
+        clock.advance(timedelta(seconds=2))
+        if chat.phone.requests[-1].path.endswith("getUpdates"):
+            db.set_authorizer(refuse_commits)
+            with pytest.raises(sqlite3.DatabaseError):
+                chat.world.settle()
+            db.set_authorizer(None)
+        chat.poller.poll(clock.monotonic, channels)
+    asked = [request.json["offset"] for request in chat.phone.requests if request.path.endswith("getUpdates")]
+    assert asked == [0]
+    chat.poll()
+    chat.world.run(minutes=5)
+    assert len(chat.world.calls) == 2
 
 
 def test_a_reply_to_a_message_of_another_program_has_no_answer(chat: Chat) -> None:
