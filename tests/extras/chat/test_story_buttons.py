@@ -166,7 +166,7 @@ def test_the_notification_of_a_failed_job_has_buttons_for_the_job(chat: Chat) ->
 
 def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) -> None:
     world = chat.world
-    text = world.config.read_text("utf-8")
+    text = CONFIG.format(url=chat.phone.url)
     world.reload(text.replace("retries: 0, problems: {after: 1}}\n", "retries: 0, problems: {after: 1, pause_after: 2}}\n"))
     world.scripts["backup"] = lambda call: 3
     world.run(hours=2)
@@ -181,7 +181,7 @@ def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) 
 
 def test_one_message_of_several_entries_has_a_button_to_resume_those_that_are_paused(chat: Chat) -> None:
     world = chat.world
-    text = world.config.read_text("utf-8").replace("deliver: phone", 'deliver: {to: phone, hours: "12:00-13:00"}')
+    text = CONFIG.format(url=chat.phone.url).replace("deliver: phone", 'deliver: {to: phone, hours: "12:00-13:00"}')
     job = "retries: 0, problems: {after: 1, pause_after: 2}}\n"
     twin = f'  copy: {{every: 1h, command: copy, deliver: {{to: phone, hours: "12:00-13:00"}}, {job}'
     world.reload(text.replace("retries: 0, problems: {after: 1}}\n", job) + twin)

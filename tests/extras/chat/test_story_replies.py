@@ -200,7 +200,7 @@ def test_a_reply_to_a_message_of_another_program_has_no_answer(chat: Chat) -> No
 
 def test_a_reply_is_to_the_message_of_its_own_bot(chat: Chat) -> None:
     """Another bot has sent a message with the same number to the same chat."""
-    text = chat.world.config.read_text("utf-8")
+    text = CONFIG.format(url=chat.phone.url)
     phone = next(line for line in text.splitlines() if "phone: {" in line)
     other = phone.replace("phone:", "other:").replace("${TG}", telegram.URL.replace("tgram://1", "tgram://9"))
     chat.world.reload(
@@ -220,7 +220,7 @@ def test_a_reply_is_to_the_message_of_its_own_bot(chat: Chat) -> None:
 
 
 def test_a_reply_to_a_message_of_a_channel_without_people_has_no_answer(chat: Chat) -> None:
-    text = chat.world.config.read_text("utf-8")
+    text = CONFIG.format(url=chat.phone.url)
     phone = next(line for line in text.splitlines() if "phone: {" in line)
     other = phone.replace("phone:", "other:").replace(', people: ["@Anna", "77"]', "")
     chat.world.reload(
