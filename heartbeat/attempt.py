@@ -252,6 +252,10 @@ class _Attempt:
         """Compose the prompt, with the result of the precheck, and call the agent."""
         raise NotImplementedError
 
+    def local_time(self) -> datetime:
+        """The present time in the zone of the agent."""
+        return (self.given.facts.now + self.elapsed()).astimezone(self.agent.zone)
+
     def time_left(self) -> timedelta:
         """The time for the next call."""
         return max(self.ends_at - self.elapsed(), MIN_TIME_LEFT)
@@ -428,7 +432,7 @@ class _TaskAttempt(_Attempt):
             effort=agent.effort,
             fallback=self.fallback,
             ends_itself=self.has_further,
-            now=facts.now.astimezone(agent.zone),
+            clock=self.local_time,
         )
         size = await self.why_too_large(request, prompt)
         if size is not None:
@@ -550,7 +554,7 @@ class _HeartbeatAttempt(_Attempt):
             effort=spec.effort,
             fallback=self.fallback,
             ends_itself=self.has_further,
-            now=facts.now.astimezone(spec.zone),
+            clock=self.local_time,
         )
 
 

@@ -110,7 +110,7 @@ class AgentRequest:
     without traces. `limits` are those of a model with tools, None for other runners. `effort` is None if the config sets none.
     `static` is the beginning of the prompt that is the same in each run, and `cache` says whether a provider keeps it.
     `fallback` is the name of the fallback that is called, None for the agent itself. `ends_itself`: a program must be ended after
-    `timeout`, because another call may follow. Otherwise the attempt ends then. `now` is the time in the zone of the agent.
+    `timeout`, because another call may follow. Otherwise the attempt ends then. `clock` tells the time in the zone of the agent.
     """
 
     agent: str
@@ -128,7 +128,7 @@ class AgentRequest:
     cache: CachePlan = NO_CACHE
     fallback: str | None = None
     ends_itself: bool = False
-    now: datetime | None = None
+    clock: Callable[[], datetime] | None = None
 
 
 @dataclass(frozen=True, slots=True)

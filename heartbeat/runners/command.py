@@ -69,13 +69,14 @@ def _with_limit(run: AgentRequest, runner: CommandRunner, answer: Answer) -> Ans
 
     Only what a program prints as its own error counts: an answer that mentions a limit is an answer.
     """
-    if answer.failure is not Failure.EXIT or answer.not_sent or run.now is None:
+    if answer.failure is not Failure.EXIT or answer.not_sent or run.clock is None:
         return answer
-    until = limited_until(answer.error, run.now, runner.limit_pattern)
+    now = run.clock()
+    until = limited_until(answer.error, now, runner.limit_pattern)
     if until is None:
         return answer
-    error = f"until {until.astimezone(run.now.tzinfo):%Y-%m-%d %H:%M}: {answer.error}"
-    return replace(answer, failure=Failure.LIMITED, error=error, transient=False, retry_after=until - run.now)
+    error = f"until {until.astimezone(now.tzinfo):%Y-%m-%d %H:%M}: {answer.error}"
+    return replace(answer, failure=Failure.LIMITED, error=error, transient=False, retry_after=until - now)
 
 
 def _agent_variables(run: AgentRequest) -> dict[str, str]:

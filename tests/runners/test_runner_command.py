@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -203,3 +203,18 @@ def test_a_secret_in_its_environment_is_redacted_in_errors_answers_and_reports()
     assert (report.error, report.log) == ("the agent failed: ***", "sent ***")
     cut = result(exit_code=1, errors=b"canary-0123" + b"x" * (MAX_STDERR - 4)).error
     assert "0123" not in cut
+
+
+@pytest.mark.parametrize(("says", "until"), [("resets 7pm", "19:00"), ("try again in 2 hours", "12:20")])
+def test_a_usage_limit_is_measured_from_the_end_of_the_call(says: str, until: str) -> None:
+    """The program works for 20 minutes before it reaches the limit."""
+    time = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
+
+    async def start(*_: object, **__: object) -> Ended:
+        nonlocal time
+        time += timedelta(minutes=20)
+        return Ended(1, errors=f"You've hit your usage limit. {says}".encode())
+
+    found = ask(replace(RUN, clock=lambda: time), CommandRunner(("codex",), {}), start)
+    assert (found.failure, f"{time + (found.retry_after or timedelta()):%H:%M}") == (Failure.LIMITED, until)
+    assert f"until 2026-03-02 {until}: " in found.error

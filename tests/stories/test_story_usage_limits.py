@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from metrics_page import Page
 from test_story_explain import explained_entry
-from world import AgentCall, MakeWorld, World, utc
+from world import AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeat.runners.usage_limits import limited_until
@@ -225,3 +225,11 @@ agents:
     world = make_world(yaml, scripts={"ops": lambda call: failed("", "down") if call.argv[0] == "own" else "HEARTBEAT_OK"})
     world.run(minutes=119)
     assert [call.argv[0] for call in world.calls] == ["own", "claude"] * 3 + ["own", "last"]
+
+
+def test_the_time_of_a_precheck_counts_for_the_end_of_a_limit(make_world: MakeWorld) -> None:
+    world = make_world(CONFIG.replace("interval: 30m", "precheck: look, interval: 30m"))
+    world.prechecks = {name: lambda _: Delayed("new", timedelta(minutes=4)) for name in ("ops", "web", "own")}
+    world.scripts["ops"] = lambda _: failed("You've hit your usage limit. try again in 2 hours")
+    world.run(minutes=1)
+    assert world.records("ops")[0]["error"].startswith("until 2026-03-02 10:04: ")
