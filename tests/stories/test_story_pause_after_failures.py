@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -97,8 +98,12 @@ def test_a_pause_of_all_leaves_a_pause_after_failures_as_it_is(make_world: MakeW
     assert len([call for call in world.calls if call.name == "measure"]) == 5
     assert explain_now(explained_entry(world)).says == "paused after 2 failures since 09:00 until someone resumes it"
     world.pause(OPS, until=world.clock.now + timedelta(minutes=30))
+    by_command = r"paused since \d\d:\d\d by command until \d\d:\d\d"
+    assert re.fullmatch(by_command, explain_now(explained_entry(world)).says)
     world.run(hours=1)
     assert len([call for call in world.calls if call.name == "ops"]) == 3
+    world.pause(None, until=world.clock.now + timedelta(minutes=30))
+    assert re.fullmatch(by_command, explain_now(explained_entry(world)).says)
 
 
 def test_a_person_with_the_name_of_a_number_of_failures_is_a_person(make_world: MakeWorld) -> None:
