@@ -219,11 +219,13 @@ SET_BACK: Mapping[str, str] = {
     # A hold of a command is by the clock of the database server.
     "hold": "update hold set until_at = min(until_at, :hold) where holder not like 'heartbeatd busy%'",
     # A message that was held back waits no longer than was planned. One that failed is tried again now. For one that waits for
-    # the hours of its recipient ('[]'), the next hours are found anew.
+    # the hours of its recipient ('[]'), the next hours are found anew. A message that a person wants again
+    # ("again 7 after reply 8") keeps its time, which was chosen by the clock on the wall.
     "outbox": "update outbox set not_before = min(not_before, case when coalesce(awaits, '[]') = '[]' then :now"
     " else :now + max(0, not_before - created_at) end), created_at = min(created_at, :now),"
     " awaits = nullif(awaits, '[]')"
-    " where state in ('pending', 'sending', 'uncertain', 'held')",
+    " where state in ('pending', 'sending', 'uncertain', 'held')"
+    " and not (coalesce(awaits, '') = '[]' and coalesce(notice, '') like 'again %')",
     "problem": "update problem set since = min(since, :now), last_seen_at = min(last_seen_at, :now),"
     " opened_at = min(opened_at, :now), over_at = min(over_at, :now), acked_at = min(acked_at, :now),"
     " openings = (select json_group_array(min(cast(value as bigint), :now))"

@@ -92,6 +92,16 @@ def test_two_replies_before_the_agent_runs_are_both_in_its_prompt(chat: Chat) ->
     assert ("first question" in prompts, "second question" in prompts) == (True, True)
 
 
+def test_after_the_clock_was_set_back_a_message_still_comes_at_the_time_that_a_person_asked_for(chat: Chat) -> None:
+    say(chat, "18:00")
+    chat.world.clock.now -= timedelta(hours=1)
+    sent = len(chat.phone.messages)
+    chat.world.run_until("2026-03-02 17:59")
+    assert [text for text in chat.phone.texts[sent:] if "disk" in text] == []
+    chat.world.run_until("2026-03-02 18:01")
+    assert len([text for text in chat.phone.texts[sent:] if "disk" in text]) == 1
+
+
 def test_a_reply_that_does_not_fit_beside_those_before_it_is_refused_and_not_cut(chat: Chat) -> None:
     chat.world.scripts["ops"] = lambda _: f"A long text. {'x' * 3900}"
     chat.world.wake("ops", "look")
