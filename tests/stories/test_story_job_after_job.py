@@ -298,10 +298,11 @@ def test_a_disabled_first_job_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_explain_knows_a_job_after_another_one_before_it_has_run(make_world: MakeWorld) -> None:
-    """It has no slots, but the daemon knows it."""
-    world = make_world(CHAIN, start="2026-03-02 00:00")
+    """It has no slots, but the daemon knows it. So does it know an agent without a schedule."""
+    agents = "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}"
+    world = make_world(agents + CHAIN, start="2026-03-02 00:00")
     world.run(hours=1)
-    for name in ("verify", "backup"):
+    for name in ("verify", "backup", "ops"):
         facts: dict[str, Any] = explain_now(explained_entry(world, name)).as_data()
         assert fact_of(facts, "last slot")["says"] == "none"
 

@@ -69,6 +69,8 @@ def test_a_day_of_an_agent_that_fails_until_somebody_repairs_it(make_world: Make
         "03-02 12:30 interval ok heartbeat_ok",
     ]
     assert [(each.paused, each.by) for each in world.events_of(PauseChanged)] == [(True, "10 failures"), (False, "command")]
+    world.pause(None)
+    assert explain_now(explained_entry(world)).says == "paused since 06:00 by command until someone resumes it"
 
 
 def test_failures_before_a_resume_or_a_success_do_not_count(make_world: MakeWorld) -> None:
