@@ -223,6 +223,8 @@ def _is_over(tx: Transaction, claim: Claim, result: AttemptResult, problem: Prob
     if problem.over_at is not None or problem.key == PAUSED:
         return False
     if problem.key == FALLBACK:
+        if len(claim.entry.alternatives) == 1:  # its fallbacks were removed
+            return True
         return result.outcome in SUCCESSES and result.fallback is None and bool(result.calls)
     if not isinstance(result.reason, Skip):
         return result.outcome in ANSWERED or problem.key == STOPPED

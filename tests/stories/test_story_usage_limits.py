@@ -233,3 +233,17 @@ def test_the_time_of_a_precheck_counts_for_the_end_of_a_limit(make_world: MakeWo
     world.scripts["ops"] = lambda _: failed("You've hit your usage limit. try again in 2 hours")
     world.run(minutes=1)
     assert world.records("ops")[0]["error"].startswith("until 2026-03-02 10:04: ")
+
+
+def test_after_its_fallbacks_were_removed_none_is_in_use(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, argv: [codex, exec]}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+"""
+    limited = failed("", "You've hit your usage limit. try again in 5 hours")
+    world = make_world(yaml, scripts={"ops": lambda call: "HEARTBEAT_OK" if call.argv[0] == "backup" else limited})
+    world.run(minutes=61)
+    assert world.problem("fallback").over_at is None
+    world.reload(yaml.replace("fallbacks: [{runner: backup}], ", ""))
+    world.run(minutes=30)
+    assert world.problem("fallback").over_at == utc("2026-03-02 09:30")
