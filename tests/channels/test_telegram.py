@@ -36,7 +36,7 @@ def delivery_result(*acts: Act, total: float = 30) -> DeliveryResult:
 
 def test_an_alert_arrives_once_and_unchanged() -> None:
     with Telegram() as telegram:
-        assert send_message(send, URL, MESSAGE, base=telegram.url) == DeliveryResult("delivered")
+        assert send_message(send, URL, MESSAGE, base=telegram.url) == DeliveryResult("delivered", receipt="1")
     assert telegram.texts == ["The disk is full."]
 
 

@@ -74,6 +74,7 @@ EXAMPLES: dict[str, Any] = {
     "error": None,
     "for_": timedelta(minutes=90),
     "from_": datetime(2026, 3, 2, 8, tzinfo=UTC),
+    "in_": None,
     "hash": "0" * 64,
     "state": "all",
     "channel": "chat",
