@@ -198,10 +198,11 @@ class KilledDaemon:
             self._accepted.append(f"mark-{number};")
 
     def _come_to_rest(self, it: Daemon) -> None:
-        """Stop killing and waking, until all accepted wakes and messages are delivered."""
+        """Stop killing and waking, until all accepted wakes and messages are delivered. A retry after a minute is not waited for."""
         it.wait_until(lambda: not any(entry["wakes_waiting"] for entry in it.json("status")["entries"]))
         it.run_command("pause", "--all")
         it.wait_until(lambda: not it.json("status")["queue"]["running"] and not it.json("status")["queue"]["retrying"])
+        it.run_command("outbox", "retry", "--all")
         it.wait_until(lambda: not any(box["pending"] for box in it.json("status")["outbox"]))
 
     def _look_at_slots(self, db: sqlite3.Connection) -> None:
