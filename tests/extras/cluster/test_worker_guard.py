@@ -30,13 +30,20 @@ def has_ended(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+def environ_of(pid: int) -> bytes:
+    """Empty until the program is loaded, which may be after Popen has returned, and when a guard has just ended it."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except ProcessLookupError:
+        return b""
+
+
 @contextmanager
 def program_of(mark: str, process_id: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program that a run on this worker has started."""
     marks = {RUN_ID_VARIABLE: mark, WORKER_VARIABLE: process_id}
     program = subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True)
-    environ = Path(f"/proc/{program.pid}/environ")  # empty until the program is loaded, which may be after Popen has returned
-    wait_until(lambda: program.poll() is not None or mark.encode() in environ.read_bytes())
+    wait_until(lambda: program.poll() is not None or mark.encode() in environ_of(program.pid))
     try:
         yield program
     finally:
