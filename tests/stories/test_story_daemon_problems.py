@@ -240,7 +240,7 @@ def test_the_advice_names_the_queues_that_need_a_worker() -> None:
     assert QueueState(None, needed=frozenset({"default"})).why_runs_wait == NO_WORKER
 
 
-@pytest.mark.sqlite_file
+@pytest.mark.sqlite_file("the pages of a database file are read")
 def test_damage_of_the_database_is_found_within_a_day_and_is_one_message(make_world: MakeWorld) -> None:
     world = make_world(agent() + CHANNELS)
     check = DailyCheck(world.state, lambda problem: world.inbox.submit(NoteDaemonProblem(DAMAGE, problem)), 0.0)
