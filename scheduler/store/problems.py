@@ -113,7 +113,7 @@ def problems_in_message(db: sqlite3.Connection, outbox_id: int) -> list[Problem]
     """The open problems that a message was the last to report to its recipient."""
     query = (
         "select * from problem where over_at is null and id in"
-        " (select problem_id from problem_notice where outbox_id = ? and kind <> 'over') order by key"
+        " (select problem_id from problem_notice where outbox_id = ? and kind <> 'over') order by key, kind, name"
     )
     return _read_problems(db, query, (outbox_id,))
 
