@@ -200,8 +200,8 @@ def compose_prompt(facts: PromptFacts, heartbeat: Heartbeat) -> Prompt:
     """The prompt of one heartbeat run.
 
     `heartbeat.prompt` replaces the task, which is the first sentence. The rules about the quiet token stay, because the answer
-    is classified by them. If
-    there is no room for the texts of all wakes, as many as fit are shown in full, and the others in one line each.
+    is classified by them. If there is no room for the texts of all wakes, as many as fit are shown in full, and the others in
+    one line each.
     """
     parts = tuple(_parts_without_wakes(facts, heartbeat))
     if not facts.wakes:
