@@ -29,7 +29,7 @@ MAX_WAKE_TEXT_LENGTH = 200  # characters of the text of each wake
 
 # The skips that count as failures, in words.
 SKIP_EXPLANATIONS = {
-    Skip.BREAKER_OPEN: "the circuit breaker of its provider or model is open",
+    Skip.BREAKER_OPEN: "the circuit breaker of its provider, model or account is open",
     Skip.BUDGET: "its budget is used up",
     Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
     Skip.CHECKLIST_UNREADABLE: "its checklist file cannot be read",

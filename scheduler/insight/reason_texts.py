@@ -124,7 +124,7 @@ REASON_TEXTS: dict[str, str] = {
     Skip.NOTHING_DUE: "no item of the checklist was due",
     Skip.NOT_SHOWN: "no answer would be sent (show_ok, show_alerts: false)",
     Skip.BUDGET: "the budget is used up",
-    Skip.BREAKER_OPEN: "the circuit breaker of its provider or model is open",
+    Skip.BREAKER_OPEN: "the circuit breaker of its provider, model or account is open",
     Skip.PRECHECK: "the precheck found nothing to do",
     Skip.PRECHECK_UNCHANGED: "the precheck found nothing new",
     Skip.PRECHECK_FAILED: "the precheck failed",
