@@ -559,6 +559,7 @@ def test_the_history_of_a_removed_agent_can_be_read(daemon: WebDaemon) -> None:
 def test_all_keys_of_the_form_exist_and_are_described() -> None:
     for key in agent_config.all_keys():
         assert agent_config.form_of_key(key).description[0]
+        assert "](" not in "".join(agent_config.form_of_key(key).description)
     assert len(set(agent_config.all_keys())) == len(agent_config.all_keys())
 
 

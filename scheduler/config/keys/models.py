@@ -149,7 +149,7 @@ class Recipient(ConfigPart):
 
     to: types.Targets = required_key("Channels, or `last`.", "phone")
     hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        (), "Windows in which messages are sent. Others are held until the next one, and sent as one message.", written="always"
+        (), "Windows in which messages are sent. Others wait for the next one, and are sent as one message.", written="always"
     )
     critical: Literal["always", "hold"] = key("always", "Whether messages about critical problems are sent at any time.")
 
@@ -189,9 +189,7 @@ class Tools(ConfigPart):
 class ModelRunner(ConfigPart):
     """Calls a model directly: in one turn, or with tools in several."""
 
-    kind: Literal["anthropic", "openai"] = required_key(
-        "Calls a model: in one turn, or in several if it has `tools`.", "anthropic"
-    )
+    kind: Literal["anthropic", "openai"] = required_key("Calls a [model](models.md).", "anthropic")
     provider: OrUnset[types.Text] = optional_key("Provider of the model.", "the provider with the same name as `kind`")
     tools: Annotated[Tools | None, MapOr("none")] = key(None, "Tools for the model.")
 
@@ -202,22 +200,18 @@ class Account(ConfigPart):
     text_key = "name"
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
-    max_runs: OrUnset[types.Rate] = optional_key(
-        "Most runs that begin with this account in a time, such as `40 per 5h`, to stay below its limit.", "no limit"
-    )
+    max_runs: OrUnset[types.Rate] = optional_key("Maximum rate of runs with this account, to stay below its limit.", "no limit")
 
 
 class CommandRunner(ConfigPart):
     """Runs a program: the prompt on stdin, the answer on stdout."""
 
-    kind: Literal["command"] = required_key(
-        "Runs a program. It reads the prompt from stdin, and prints the answer as text or as a JSON report.", "command"
-    )
+    kind: Literal["command"] = required_key("Runs a [program](runners.md#a-program).", "command")
     argv: types.Argv = required_key("Program and arguments, without a shell.", ["program", "argument"])
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
     account: Annotated[Account, OrShort({"type": "string"}, "name, map")] = key(
         Account(),
-        "Account with a usage limit. If it is reached, no program with this account starts until it is over.",
+        "Account with a [usage limit](runners.md#usage-limits).",
         unset="the name of the program",
     )
     limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
@@ -229,7 +223,7 @@ class HttpRunner(ConfigPart):
     """Posts the run to a URL; the answer is in the response or comes later."""
 
     kind: Literal["http"] = required_key(
-        "Sends the prompt as JSON in a POST request. Status 200 contains the answer. After status 202, the agent sends it later.",
+        "Sends the prompt in a [POST request](runners.md#a-url).",
         "http",
     )
     url: types.Secret = required_key("An http or https URL. Private addresses are allowed.", "https://...")
@@ -239,13 +233,11 @@ class HttpRunner(ConfigPart):
 class PythonRunner(ConfigPart):
     """Calls a Python function."""
 
-    kind: Literal["python"] = required_key("Calls a Python function, which returns the answer.", "python")
+    kind: Literal["python"] = required_key("Calls a [Python function](runners.md#a-python-function).", "python")
     call: Annotated[str, types.text(types.parse_callable, "`package.module:function`")] = required_key(
         "The function. Its module is first looked up in the workspace.", "package.module:function"
     )
-    in_process: bool = key(
-        False, "With `true`, the function runs inside the daemon. It starts faster, but cannot be stopped at its timeout."
-    )
+    in_process: bool = key(False, "With `true`, the function runs [inside the daemon](runners.md#a-python-function).")
 
 
 Runner = ModelRunner | CommandRunner | HttpRunner | PythonRunner
@@ -307,8 +299,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how often the agent is called again if a new line of the output belongs to no problem after its"
-        " answer. After a cut answer, the maximum is 3.",
+        "With `unchanged: skip`: how often the agent is called again if a new line belongs to no problem after its answer."
+        " After a cut answer, 3.",
     )
     on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
     timeout: OrUnset[types.PositiveDuration] = optional_key("Timeout of the command.", "half the timeout of the try, at most 30s")
@@ -320,8 +312,7 @@ class Postcheck(ConfigPart):
     text_key = "command"
 
     command: OrUnset[types.Text] = optional_key(
-        "A shell command that must succeed. It runs in the workspace, or in the `workdir` of a job with a command, and reads the"
-        " answer from stdin.",
+        "A shell command that [must succeed](jobs.md#proof-that-the-work-was-done).",
         "required without `file`",
     )
     file: OrUnset[types.Text] = optional_key("A file that must exist: a path from the same folder.", "required without `command`")
@@ -395,13 +386,12 @@ class JobProblems(ConfigPart):
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2,
-        "A problem is over when this many answers in a row do not mention it, unless a line of the precheck or a failed job"
-        " is evidence.",
+        "A problem is over when this many answers in a row [do not mention it](findings.md#when-it-is-over).",
         own=True,
     )
     pause_after: types.CountOrNone = key(
         0,
-        "Failures in a row that pause it until it is resumed. A failure that its provider causes does not count.",
+        "Failures in a row that [pause it](messages.md#paused-after-failures).",
         written="none",
     )
 
@@ -447,7 +437,7 @@ class EntryKeys(ConfigPart):
         applies_to="prompt",
     )
     ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
-        "How often a run asks again if the answer is incomplete, for example if a line of the precheck has no finding.",
+        "How often a run asks again if the answer is [incomplete](findings.md#incomplete-answers).",
         "2 for a model whose tools change nothing, else 0",
         section="Model",
         applies_to="prompt",
@@ -525,8 +515,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
     retries: types.Retries = key(2, "Further tries after a failure.", own=True)
     timeout: types.PositiveDuration = key(timedelta(minutes=5), "Timeout of one try.", own=True)
     answer: OrUnset[AnswerForm] = optional_key(
-        "With `structured`, a model reports findings by a tool, and other runners are asked for JSON. With `text`, a line may"
-        " begin with the key of a finding: `[disk:/var]`.",
+        "Form of the [findings](findings.md). With `text`, a line may begin with the key of a finding: `[disk:/var]`.",
         "`structured` if the runner calls a model, else `text`",
     )
 
@@ -559,8 +548,8 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     show_resolved: bool = key(True, "With `false`, the end of a problem is not reported.", own=True)
     dedup: Dedup = key(Dedup(), "When a repeated alert without keys of findings is not sent.", own=True)
     deliver: OrUnset[Recipients] = optional_key(
-        "Channels for messages. `last` is the chat in which a user last wrote to the agent. It needs a channel with"
-        " `{target}` in its URL.",
+        "Channels for messages. `last` is the chat in which a user [last wrote to the"
+        " agent](gateways.md#activity-and-deliver-last).",
         "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
     )
     problems: Problems = key(Problems(), "When and where messages about problems are sent.", former=("on_failure", "conditions"))
@@ -598,11 +587,11 @@ class Agent(ConfigPart):
         "Model of the agent.", "`claude-haiku-5-5` for Anthropic, else chosen by the runner", section="Model"
     )
     effort: OrUnset[EffortOrNone] = optional_key(
-        "How much the model may think before it answers. Not every model knows it.", "chosen by the model", section="Model"
+        "How much the model may [think](models.md#effort) before it answers.", "chosen by the model", section="Model"
     )
     fallbacks: Fallbacks = key(
         (),
-        "What is called in this order if the provider fails: models, maps with `provider` and `model`, or maps with `runner`.",
+        "[What is called](models.md#fallbacks) in this order if the provider fails.",
         written="none",
         section="Model",
         file_only=True,
@@ -674,8 +663,7 @@ class JobAction(ConfigPart):
     )
     answer: AnswerForm = key(
         "text",
-        "With `text`, each answer is sent as it is. With `structured`, the agent reports findings as in its heartbeat, and each"
-        " problem is sent once.",
+        "With `text`, each answer is sent as it is. With `structured`, the agent reports [findings](jobs.md#findings-of-jobs).",
         applies_to="prompt",
     )
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
@@ -720,8 +708,7 @@ class Server(ConfigPart):
     )
     page: PageAccess = key(
         "login",
-        "With `login`, the status page asks for a token. With `open`, it does not, and `listen` must be an address that only"
-        " this machine can reach.",
+        "With `login`, the status page asks for a token. With `open`, it [does not](page.md#without-a-login).",
     )
     metrics_entries: Annotated[int, Field(ge=0, le=1_000_000)] = key(
         1000, "Maximum number of agents and jobs with metrics of their own."
@@ -744,8 +731,8 @@ class Limits(ConfigPart):
     wake_keep: types.PositiveDuration = key(timedelta(hours=24), "How long a wake waits for a run.", written="24h")
     new_problems: types.Count = key(
         10,
-        "New problems of an agent that are sent within an hour, and three times as many within a day. Then only critical ones"
-        " are sent, until the agent opens none for an hour.",
+        "[New problems](messages.md#when-a-message-is-sent) of an agent that are sent within an hour, and three times as many"
+        " within a day.",
     )
     shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
@@ -792,15 +779,14 @@ class Channel(ConfigPart):
     )
     url: OrUnset[types.Secret] = optional_key(
         ", ".join(f"`{kind.url_form}`" for kind in registry.kinds_with_own_scheme())
-        + ", an http or https URL for `webhook`, or an Apprise URL. With `{target}` in place of a chat, messages"
-        " go to the chat in which a user last wrote to the agent.",
+        + ", an http or https URL for `webhook`, or an Apprise URL. `{target}` in place of a chat is for [`deliver:"
+        " last`](gateways.md#activity-and-deliver-last).",
         "required, except for `command`",
         example="tgram://TOKEN/CHAT",
     )
     argv: types.Argv = key(
         (),
-        "Program and arguments. It starts in the folder of config.yaml, reads the message from stdin, and exits with 0 if the"
-        " message was delivered.",
+        "Program and arguments. It [reads the message from stdin](channels.md#your-own-program).",
         unset="required for `command`",
     )
     base_url: OrUnset[types.Secret] = optional_key(
@@ -809,15 +795,13 @@ class Channel(ConfigPart):
     )
     allow_private: bool = key(False, "Allows addresses of this machine and of private networks. Apprise may always use them.")
     uncertain: OrUnset[OnUncertain] = optional_key(
-        "What to do if it is unknown whether a message arrived. With `hold`, it waits for your decision. With `resend`, it is"
-        f" sent again, and may arrive twice. The receiver of a {_DETECTING_REPEATS} recognises it by its key. Other channels"
-        " get it only once more, and then it waits for your decision.",
+        "What to do if it is [unknown whether a message arrived](guarantees.md#uncertain-messages). With `hold`, it waits for"
+        " your decision.",
         f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
         "Beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
-        " `{kind}` is `agent`, `job`, `provider` or `daemon`. Apprise shows it as the title if the service has titles, Discord"
-        " as the sender.",
+        " `{kind}` is `agent`, `job`, `provider` or `daemon`.",
         f'`"{types.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
     secret: OrUnset[types.Secret] = optional_key(
@@ -827,13 +811,11 @@ class Channel(ConfigPart):
 
     buttons: bool = key(
         False,
-        f"For {_WITH_BUTTONS}: messages have buttons to mute the agent for two hours, to acknowledge its problems, and to run it"
-        " again or resume it. No other program may use the bot.",
+        f"For {_WITH_BUTTONS}: messages have [buttons](channels.md#buttons-in-telegram).",
     )
     people: types.People = key(
         (),
-        f"For {_WITH_BUTTONS}: user names or numbers of people who may reply to messages. A reply wakes the agent, or is `done`,"
-        " `later` or a time. No other program may use the bot.",
+        f"For {_WITH_BUTTONS}: user names or numbers of people who may [reply to messages](channels.md#replies-in-telegram).",
         unset="none",
         file_only=True,
     )
@@ -843,8 +825,7 @@ class Deadman(ConfigPart):
     """A dead man's switch: a service elsewhere that reports when pings stop."""
 
     url: types.Secret = required_key(
-        "URL to ping. `/start` is added after a start, and `/fail` while the database, a part of the daemon, or the queue of"
-        " the workers does not work.",
+        "URL to [ping](monitoring.md#the-daemon-is-down).",
         "https://...",
     )
     every: types.PositiveDuration = key(timedelta(minutes=1), "Time between pings.")
@@ -866,8 +847,8 @@ class Executor(ConfigPart):
 
     kind: ExecutorKind = key(
         "local",
-        "With `local`, the daemon executes all runs. With `procrastinate`, processes `heartbeatd worker` with the same config"
-        " execute them, on any machine that can reach `dsn`. It needs `heartbeatd[cluster]`.",
+        "With `local`, the daemon executes all runs. With `procrastinate`, [workers](scaling.md#workers-on-other-machines)"
+        " do. It needs `heartbeatd[cluster]`.",
     )
     dsn: OrUnset[types.Secret] = optional_key(
         "PostgreSQL database between daemon and workers: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"

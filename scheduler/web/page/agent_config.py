@@ -41,6 +41,7 @@ SEEN = "seen:"  # the prefix of the hidden fields with the values that the reade
 LONG_TEXTS = frozenset(("heartbeat.prompt", "heartbeat.checklist"))
 
 _CODE = re.compile("`([^`]*)`")
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")  # to a page of the documentation, which the form does not have
 _NUMBER = re.compile(r"-?\d+|-?\d*\.\d+")
 
 
@@ -295,7 +296,7 @@ def form_of_key(key: str) -> KeyForm:
     types = {kind.get("type") for kind in kinds}
     is_map = "object" in types or "discriminator" in found or any("$ref" in kind for kind in kinds)
     return KeyForm(
-        tuple(_CODE.split(str(found["description"]))),
+        tuple(_CODE.split(_LINK.sub(r"\1", str(found["description"])))),
         (describe_form(found) or "map").replace("\\|", "|").replace("`", ""),
         ("true", "false") if "boolean" in types else tuple(map(str, found.get("enum", ()))),
         is_number=bool(types & {"integer", "number"}),
