@@ -469,9 +469,27 @@ class ProblemList(ResponseBody):
     problems: Shared[list[Problem]]
 
 
+class Verdict(SharedBody):
+    """What is wrong now: how many agents and jobs fail, or are stopped although they should run; how many channels take no
+    messages, how many other problems are open that nobody has acknowledged, and how many messages were given up.
+
+    `says` is the same in one line. A limited token gets the figures of its own agents.
+    """
+
+    level: Literal["ok", "warn", "bad"]
+    failing: int
+    stopped: int
+    dead_channels: int
+    problems: int
+    given_up: int
+    last_run_at: Time | None
+    says: str
+
+
 class Status(ResponseBody):
     """The whole status. `daemon` is the latest boot. `problems` are those that `GET /api/v1/problems` lists."""
 
+    verdict: Shared[Verdict | None] = None
     daemon: Shared[DaemonBoot | None]
     leader: Shared[Leader | None]
     problems: Shared[list[Problem]]

@@ -44,6 +44,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
+from scheduler.insight.health import read_verdict
 from scheduler.insight.reason_texts import SLEPT, ending_text
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
@@ -79,20 +80,25 @@ def print_status(watch: float | None, source: Source) -> None:
 
 def _status_lines(source: Source) -> Iterator[str]:
     files, now = source.files, utc_now()
+    times = TimeFormat.of_today(display_zone() or host_zone(), now)
     up = daemon_files.find_running_daemon(files)
     reserved = 0 if files.server else disk_reserve.reserved_bytes(files.database)
     with source.open() as db:
         data = read_status(db, now, display_zone() or host_zone(), reserved)
         runs_elsewhere = boots.is_leader_running(db)
         leader = boots.find_leader(db)
-        problems = daemon_files.read_state(db, files, now).problems(TimeFormat.of_today(display_zone() or host_zone(), now))
+        problems = daemon_files.read_state(db, files, now).problems(times)
     standby = daemon_files.describe_standby(files, up, leader) if up else None
+    down = next((says for what, says in problems if what not in STARTS), "")
+    what_is_down = "the daemon is frozen" if up and down else "the daemon is down" if down else ""
+    data.verdict = read_verdict(data, times.at, what_is_down)
     if source.form == "json":
         as_json = _status_data(data, up, standby, leader.host if leader else None) | {"refused_starts": _refused_starts(files)}
         yield json.dumps(as_json, indent=2)
         return
     for fact in (
         _daemon_line(data.daemon, up, files, standby, now, elsewhere=runs_elsewhere),
+        *([Fact(f"now: {data.verdict.says}", level_of(data.verdict.level))] if data.entries else []),
         *([f"leader: {leader.describe(format_time)}"] if leader else []),
         *(Fact(f"problem: {says}", Level.BAD) for what, says in problems if what in (STARTS if standby else STARTS_AND_FREEZES)),
         *_open_problem_lines(data.problems, now),

@@ -1,50 +1,26 @@
-"""Describes all agents for the cards of the page, problems first, with what `explain` says of each, and its latest slots."""
+"""Describes an agent for its card on the page, with what `explain` says of it, and its latest slots."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
-from heartbeatd.answers import EntryOverview, EntryStatus
+from heartbeatd.answers import EntryOverview
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import find_entry
+from scheduler.insight.health import EntryHealth
 from scheduler.insight.records import Records
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model import local_days
 from scheduler.model.levels import Level
-from scheduler.model.outcome import Kind, Skip
+from scheduler.model.outcome import Kind
 from scheduler.store import overviews
 from scheduler.store.overviews import DayCost, LatestAnswer, SlotRecord
 
 STRIP_SLOTS = 48
 ANSWER_LENGTH = 280  # characters of the latest answer on a card
-
-
-class Group(StrEnum):
-    """What a user looks for among many agents or jobs. One may be in several groups."""
-
-    PROBLEMS = "problems"
-    ALERTS = "alerts"
-    RUNNING = "running"
-    QUIET = "quiet"
-    OFF = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class EntryHealth:
-    """How an agent or a job is, in one word. `rank` orders the agents: 0 is the worst. `groups` are those that it belongs to."""
-
-    label: str
-    rank: int
-    groups: frozenset[Group]
-    entry: EntryStatus
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +45,6 @@ class AgentCard:
         """How many of the slots had each level, without the levels that none had."""
         counts = Counter(self.slots)
         return [(level, counts[level]) for level in Level if counts[level]]
-
-
-def read_states(entries: Iterable[EntryStatus]) -> list[EntryHealth]:
-    """How each agent or job is, the worst first. `entries` are those of the status."""
-    return sorted(map(_state_of, entries), key=lambda state: (state.rank, state.name))
 
 
 def read_card(records: Records, state: EntryHealth) -> AgentCard:
@@ -108,28 +79,6 @@ def model_or_runner(heartbeat: Heartbeat) -> str:
         case ModelRunner(provider=provider):
             return provider.name
     return "Python function"
-
-
-def _state_of(entry: EntryStatus) -> EntryHealth:
-    last, trouble = entry.last_run, entry.failing
-    level = cause_of_run(last.state, last.outcome, last.reason, last.suppression, last.delivery).level if last else None
-    failing = entry.consecutive_failures > 0 or (trouble is not None and trouble.reason not in tuple(Skip))
-    is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
-    is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
-    has_alert = entry.alerting or entry.problems.reported > 0
-    groups = {
-        Group.PROBLEMS: failing or is_problem,
-        Group.ALERTS: has_alert,
-        Group.RUNNING: last is not None and last.state in ("running", "waiting"),
-        Group.OFF: entry.state != "active" or entry.muted is not None,
-    }
-    found = frozenset(group for group, applies in groups.items() if applies)
-    label: str = "failing" if failing else entry.state
-    if label == "active":
-        wrong = "undelivered" if entry.undelivered and trouble is None else "stopped" if is_problem else ""
-        label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
-    rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
-    return EntryHealth(label, rank, found or frozenset({Group.QUIET}), entry)
 
 
 def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import TypedDict
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
@@ -18,7 +17,6 @@ from heartbeatd.answers import (
     BudgetShare,
     BudgetStatus,
     BudgetUsage,
-    ChannelBacklog,
     DaemonBoot,
     Downtime,
     EntryName,
@@ -36,6 +34,7 @@ from heartbeatd.answers import (
     WakeStatus,
 )
 from scheduler.insight import entry_states, problem_list, reload_history, wake_waits
+from scheduler.insight.health import read_verdict
 from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
@@ -75,7 +74,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
     """
     leader = boots.find_leader(db)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
-    return Status(
+    status = Status(
         daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
         leader=Leader.model_validate(leader, from_attributes=True) if leader else None,
         problems=problem_list.list_open_problems(db, now),
@@ -97,25 +96,12 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         reminders=wakes.list_reminders(db),
         held=outbox.held_by_channel(db),
         reserve_bytes=reserve_bytes,
-        **read_broken_parts(db),
-    )
-
-
-class BrokenParts(TypedDict):
-    """The fields of the status about what does not work, beside the list of problems."""
-
-    deadman_problem: str | None
-    breakers: list[BreakerStatus]
-    outbox: list[ChannelBacklog]
-
-
-def read_broken_parts(db: sqlite3.Connection) -> BrokenParts:
-    boot = boots.latest_boot(db)
-    return BrokenParts(
         deadman_problem=boot.deadman_problem if boot else None,
         breakers=[_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
         outbox=[each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     )
+    status.verdict = read_verdict(status, times.at)
+    return status
 
 
 def _read_breaker(breaker: Breaker) -> BreakerStatus:

@@ -29,7 +29,9 @@ LEVELS: dict[str, Level] = {
     **dict.fromkeys(("bad", "down", "failing", "refused", "undelivered"), Level.BAD),
     **dict.fromkeys(WORRYING_SKIPS, Level.LOST),
     **dict.fromkeys((DeliveryState.PARTIAL, DeliveryState.UNCERTAIN, DeliveryState.HELD, Severity.WARNING), Level.LOST),
-    **dict.fromkeys(("clock_jumped", "daemon_down", "stopped", "silent", "frozen", "unusual", "warn"), Level.LOST),
+    **dict.fromkeys(
+        ("clock_jumped", "daemon_down", "stopped", "silent", "frozen", "unusual", "warn", "budget spent"), Level.LOST
+    ),
     **dict.fromkeys((DeliveryState.PENDING, DeliveryState.SENDING, Outcome.ASYNC), Level.WAITING),
     **dict.fromkeys(("due", "open", "running", "waiting"), Level.WAITING),
     **dict.fromkeys(PLANNED_SKIPS, Level.PLANNED),

@@ -31,8 +31,10 @@ from heartbeatd.questions import (
 from scheduler.insight import explanation as explaining
 from scheduler.insight import forecast, problem_list, status_data
 from scheduler.insight.daemon_state import read_daemon_state
+from scheduler.insight.health import read_verdict
 from scheduler.insight.periods import Period, parse_period
 from scheduler.insight.records import Records
+from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import CHANNEL
@@ -66,7 +68,9 @@ def get_status(request: ApiRequest, _: GetStatus) -> answers.Status:
     with open_reader(state) as db:
         status = status_data.read_status(db, state.clock(), state.settings().zone, reserved)
     status.config_hash = state.settings().hash
-    return status
+    seen = cut(status, request.caller)
+    seen.verdict = read_verdict(seen, TimeFormat.of_today(state.settings().zone, state.clock()).at)
+    return seen
 
 
 @handles(ListAgents)

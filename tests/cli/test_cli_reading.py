@@ -320,7 +320,8 @@ def test_status_shows_when_the_daemon_was_down(
     lines = printed(capsys, state, "status", in_kolkata)
     assert lines[0].startswith("daemon: down since 2026-11-20 18:00:00 (")
     assert lines[0].endswith("), stopped cleanly")
-    assert lines[1:3] == [
+    assert lines[1] == "now: the daemon is down; nothing has run yet"
+    assert lines[2:4] == [
         "  was down 2026-11-20 17:45:00 to 2026-11-20 17:50:00 (5m), ended unexpectedly",
         "  was down 2026-11-20 17:40:00 to 2026-11-20 17:45:00 (5m), stopped cleanly",
     ]

@@ -55,6 +55,25 @@ def test_the_login_and_the_fleet_are_accessible_on_every_screen(
         save_screenshot(page, f"fleet-{width}-{scheme}")
 
 
+def test_the_verdict_is_the_first_line_and_a_phone_shows_the_first_failing_agent_without_scrolling(
+    browser: Browser, daemon: WebDaemon
+) -> None:
+    with open_page(browser, daemon.server.url, "phone") as page:
+        page.set_viewport_size({"width": 390, "height": 640})
+        log_in(page, TOKENS["chief"])
+        expect(page.locator(".verdict")).to_have_text("2 failing, 1 stopped; last run 14:30")
+        assert page.title() == "(1) Fleet · heartbeatd on lab"
+        assert "icon-late" in (page.locator("link[rel=icon]").get_attribute("href") or "")
+        for form in ("cards", "rows"):
+            first = page.locator(f"#fleet .{form} li").first
+            box = first.locator(".bad").first.bounding_box()
+            assert "deploys" in first.inner_text() and box and box["y"] + box["height"] < 400
+            if form == "cards":
+                page.get_by_role("link", name="Compact rows").click()
+                expect(page.locator(".rows li")).to_have_count(8)
+        assert accessibility_problems(page) == []
+
+
 def test_problems_come_first(browser: Browser, daemon: WebDaemon) -> None:
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["chief"])
@@ -71,7 +90,7 @@ def test_the_search_shows_matching_agents_while_typing(browser: Browser, daemon:
         expect(page.locator(".agent")).to_have_count(2)
         assert "q=opus" in page.url
         assert page.evaluate("document.activeElement.id") == "q"
-        page.get_by_label("Show").select_option("problems")
+        page.get_by_role("link", name="Problems 1").last.click()
         expect(page.locator(".agent")).to_have_count(1)
         page.get_by_label("Search").fill("nothing like this")
         expect(page.get_by_text("No agent matches.")).to_be_visible()

@@ -75,6 +75,22 @@ def test_the_groups_have_numbers_and_keep_the_search(user: PageUser) -> None:
     assert all("q=a7" in target for target in targets)
 
 
+def test_compact_rows_show_400_agents_on_a_page_and_keep_the_search_and_the_group(user: PageUser) -> None:
+    first = user.get("/?as=rows")
+    assert "1,001 of 1,001 agents, page 1 of 3" in first.text
+    assert names(first) == ["works", *(f"a{number:03}" for number in range(399))]
+    targets = [each.attributes["href"] for each in user.get("/?as=rows&q=a7&show=off").elements if each.tag == "a"]
+    assert "/?show=problems&as=rows&q=a7" in targets
+    assert "/?show=off&q=a7" in targets  # back to the cards
+
+
+def test_the_first_line_is_the_verdict_of_the_status(user: PageUser) -> None:
+    status = user.daemon.get("/api/v1/status", CHIEF).data["verdict"]
+    assert (status["level"], status["failing"], status["last_run_at"]) == ("bad", 1, "2026-03-02T08:30:00Z")
+    assert status["says"] == "1 failing; last run 08:30"
+    assert "1 failing ; last run 08:30" in user.get("/").text
+
+
 def test_an_unknown_group_is_an_error_that_names_the_groups(user: PageUser) -> None:
     answer = user.get("/?show=nonsense")
     assert (answer.status, "show: write problems, alerts, running, quiet, off" in answer.text) == (400, True)

@@ -44,7 +44,10 @@ def user_with(daemon: WebDaemon, token: str) -> PageUser:
 
 def shown_number(answer: Answer) -> tuple[str, int] | None:
     """The colour and the number beside the link to the problems."""
-    found = re.search(r'href="/page/problems"[^>]*>Problems(?: <span class="badge (\w+)"[^>]*>(\d+)</span>)?</a>', answer.body)
+    found = re.search(
+        r'href="/page/problems"[^>]*>Problems <span id="problem-count">(?:<span class="badge (\w+)"[^>]*>(\d+)</span>)?</span></a>',
+        answer.body,
+    )
     assert found is not None
     return (found[1], int(found[2])) if found[2] else None
 

@@ -18,7 +18,7 @@ from world import AgentCall, Delayed, MakeWorld, World, count_steps
 
 from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
-from scheduler.insight import explanation, fleet
+from scheduler.insight import explanation, health
 from scheduler.insight.status_data import read_entries, read_status
 from scheduler.model.budget import Budget
 from scheduler.store import spend
@@ -265,8 +265,8 @@ def test_an_agent_whose_budget_is_spent_is_not_called_failing(make_world: MakeWo
     world = make_world(program_agent("{runs_per_day: 1}"))
     world.run(hours=5)
     entries = read_entries(world.store.connection, world.clock.now)
-    (state,) = fleet.read_states(entries)
-    assert (state.label, fleet.Group.PROBLEMS in state.groups) == ("stopped", True)
+    (state,) = health.read_states(entries)
+    assert (state.label, health.Group.PROBLEMS in state.groups) == ("budget spent", True)
     world.stop()
     assert main(["status", "-c", str(world.config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())

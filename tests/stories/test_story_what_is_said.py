@@ -22,7 +22,7 @@ from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Request
-from scheduler.insight import fleet, status_data
+from scheduler.insight import health, status_data
 from scheduler.insight.slot_history import cause_of_run
 from scheduler.model.levels import Level
 from scheduler.model.message import DeliveryResult
@@ -293,7 +293,7 @@ def test_one_dead_channel_beside_a_working_one_and_the_output_of_a_job(make_worl
         "partial",
         {"delivered to good", GIVEN_UP},
     )
-    states = fleet.read_states([found["ops"]])
+    states = health.read_states([found["ops"]])
     assert [state.label for state in states] == ["undelivered"]
     output = world.records("measure")[-1]
     cause = cause_of_run("closed", output["outcome"], output["reason"], output["suppression"], output["delivery"]["state"])

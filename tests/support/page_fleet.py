@@ -41,6 +41,9 @@ CHECKED = [
 ALERT = "The certificate of shop.example expires in 6 days. Renew it with `certbot renew`, then reload nginx."
 
 
+OTHERS = ("shop", "blog", "queue", "invoices", "mirror", "search")
+
+
 def report(text: str, usd: float = 0.008) -> str:
     """What a program prints that reports the usage of its call."""
     usage = {"input_tokens": 2100, "output_tokens": 40}
@@ -53,9 +56,14 @@ def failure() -> ProcessResult:
     return ProcessResult(1, b"", error, truncated=False, timed_out=False, problem=None, ended_by=None)
 
 
-def open_fleet(folder: Path) -> WebDaemon:
-    """A daemon, to be used with `with`, after 30 hours: some agents failed, some sent alerts, one is paused, one runs."""
-    daemon = WebDaemon(folder, YAML)
+def open_fleet(folder: Path, more: int = 0) -> WebDaemon:
+    """A daemon, to be used with `with`, after 30 hours: some agents failed, some sent alerts, one is paused, one runs.
+
+    `more` is how many agents there are beside these eight, of which one in thirty fails.
+    """
+    names = [f"{OTHERS[number % len(OTHERS)]}-{number:03}" for number in range(more)]
+    others = "".join(f"  {name}: {{heartbeat: {{interval: 10h}}}}\n" for name in names)
+    daemon = WebDaemon(folder, YAML.replace("cron:", f"{others}cron:"))
     world = daemon.world
     world.scripts.pop("ops", None)
     world.scripts["websites"] = lambda call: report(ALERT, 0.021) if call.at.hour % 7 == 0 else report(QUIET)
@@ -65,6 +73,8 @@ def open_fleet(folder: Path) -> WebDaemon:
     )
     world.scripts["mail"] = lambda call: report(f"{CHECKED[2]}\n{QUIET}", 0.004)
     world.scripts["night"] = lambda call: Delayed(QUIET, timedelta(minutes=50)) if call.at.hour == 13 else QUIET
+    world.scripts |= {name: lambda call: failure() for name in names[11::30]}
+    world.scripts |= {name: lambda call: report(QUIET, 0.004) for name in names if name not in world.scripts}
     daemon.do(lambda: world.run(hours=29.5))
     daemon.do(lambda: world.pause(("heartbeat", "mail")))
     daemon.do(lambda: world.run(minutes=10))

@@ -10,8 +10,9 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Mute
 from scheduler.engine.effects import VerbRequest
-from scheduler.insight import fleet, status_data
-from scheduler.insight.fleet import AgentCard, EntryHealth, Group
+from scheduler.insight import fleet, health, status_data
+from scheduler.insight.fleet import AgentCard
+from scheduler.insight.health import EntryHealth, Group
 from scheduler.model.outcome import Kind
 
 YAML = """
@@ -25,7 +26,7 @@ agents:
 
 def states(world: World) -> dict[str, EntryHealth]:
     entries = status_data.read_entries(world.store.connection, world.clock.now, kind=Kind.HEARTBEAT)
-    return {state.name: state for state in fleet.read_states(entries)}
+    return {state.name: state for state in health.read_states(entries)}
 
 
 def card(world: World, name: str) -> AgentCard:

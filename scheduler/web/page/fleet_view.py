@@ -1,13 +1,14 @@
-"""Shows all agents as cards: state, next run, last answer, latest slots, cost. Agents with problems come first."""
+"""Shows what is wrong now in one line, and all agents as cards or as compact rows. Agents with problems come first."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from heartbeatd.questions import ListAgents, ListProblems
-from scheduler.insight import fleet, status_data
-from scheduler.insight.fleet import AgentCard, EntryHealth, Group
+from heartbeatd.questions import GetStatus
+from scheduler.insight import fleet, health, status_data
+from scheduler.insight.fleet import AgentCard
+from scheduler.insight.health import EntryHealth, Group
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -17,7 +18,8 @@ from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 
-CARDS_PER_PAGE = 48
+PER_PAGE = {"": 48, "rows": 400}  # by how the agents are shown: as cards, or as compact rows
+MAX_NOTICES = 3  # above the agents; the view of problems has all of them
 LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
 # The shape of a slot in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the colours
 # apart. A failure looks like an exclamation mark.
@@ -42,14 +44,15 @@ SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for
 
 
 def show_fleet(request: PageRequest) -> Page:
-    """The cards of the agents that the user may see and looks for, a page at a time."""
-    wanted = request.choose("show", SHOWN, "")
-    states = fleet.read_states(ask(request.api, "list_agents", ListAgents()).agents)
+    """The agents that the user may see and looks for, a page at a time."""
+    wanted, form = request.choose("show", SHOWN, ""), request.choose("as", PER_PAGE, "")
+    status = ask(request.api, "get_status", GetStatus())
+    states = health.read_states(each for each in status.entries if each.kind == "heartbeat")
     search = request.query.get("q", "").strip()
     matching = _search(states, request.settings, search)
     counts = Counter(group for state in matching for group in state.groups)
     found = [state for state in matching if not wanted or Group(wanted) in state.groups]
-    shown, numbers = request.numbered_page(found, CARDS_PER_PAGE)
+    shown, numbers = request.numbered_page(found, PER_PAGE[form])
     records = read_records(request.api, request.db)
     filters = [
         (label, group, counts[Group(group)] if group else len(matching), group == wanted) for group, label in SHOWN.items()
@@ -57,9 +60,11 @@ def show_fleet(request: PageRequest) -> Page:
     return Page(
         "fleet.html",
         {
-            "problems": [each for each in ask(request.api, "list_problems", ListProblems()).problems if each.kind is None],
-            "broken": status_data.read_broken_parts(request.db) if request.caller.agents is None else None,
-            "cards": [fleet.read_card(records, state) for state in shown],
+            "problems": [each for each in status.problems if each.kind is None],
+            "max_notices": MAX_NOTICES,
+            "status": status,
+            "form": form,
+            "shown": shown if form else [fleet.read_card(records, state) for state in shown],
             "total": len(states),
             "matching": len(found),
             "filters": filters,
@@ -79,7 +84,7 @@ def show_card(request: PageRequest) -> Page:
     entries = status_data.read_entries(request.db, request.now, request.settings.zone, Kind.HEARTBEAT, name)
     if not entries:
         raise not_found(f"agent {name!r}")
-    (state,) = fleet.read_states(entries)
+    (state,) = health.read_states(entries)
     card = fleet.read_card(read_records(request.api, request.db), state)
     return Page("card.html", {"card": card, **CARD_HELPERS})
 

@@ -8,8 +8,8 @@ from itertools import islice
 from heartbeatd.answers import ConfigValue, EntryStatus
 from heartbeatd.questions import GetEntryConfig, ListJobs
 from scheduler.config.file.diagnostics import ConfigError
-from scheduler.insight import explanation, fleet, forecast, schedule_texts, status_data
-from scheduler.insight.fleet import Group
+from scheduler.insight import explanation, forecast, health, schedule_texts, status_data
+from scheduler.insight.health import Group
 from scheduler.model import entry_schedule
 from scheduler.model.outcome import Kind
 from scheduler.store import entries, run_history
@@ -54,7 +54,7 @@ def list_jobs(request: PageRequest) -> Page:
             _describe_schedule(request, each.name, schedules[Kind.CRON, each.name][1]),
             Group.PROBLEMS in each.groups,
         )
-        for each in fleet.read_states(ask(request.api, "list_jobs", ListJobs()).cron)
+        for each in health.read_states(ask(request.api, "list_jobs", ListJobs()).cron)
     ]
     matching = [row for row in found if wanted.casefold() in row.entry.name.casefold() and row.is_in(chosen)]
     matching.sort(key=lambda row: (not row.has_problem, row.entry.name))

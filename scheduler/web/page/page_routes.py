@@ -45,7 +45,7 @@ NO_READ = "The token {!r} may not read. Add read to server.tokens.{}.may, or use
 
 # The views: path, function, what it concerns, and the keys that the query may have.
 VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], Concern, tuple[str, ...]], ...] = (
-    ("/", fleet_view.show_fleet, Concern.PART, ("q", "show", "page")),
+    ("/", fleet_view.show_fleet, Concern.PART, ("q", "show", "as", "page")),
     ("/page/cards/{name}", fleet_view.show_card, Concern.AGENT, ()),
     ("/page/agents/{name}", agent_view.show_agent, Concern.AGENT, ("on", "cursor")),
     ("/page/agents/{name}/checklist", agent_checklist.show_checklist, Concern.AGENT, ()),

@@ -37,9 +37,22 @@
       const answer = await fetch(url, { headers: { "HX-Request": "true" }, credentials: "same-origin" });
       if (answer.status === 401) { location.assign("/page/login"); return; }
       if (!answer.ok) return;
-      const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+      const whole = new DOMParser().parseFromString(await answer.text(), "text/html");
+      replaceHead(whole);
+      const found = whole.getElementById(id);
       if (found && !isInUse(element)) replace(element, found);
     } catch { /* the daemon restarts: the stream connects again, and everything is refreshed then */ } finally { waiting.delete(id); }
+  }
+
+  // The title, the icon, the number of problems and the verdict are those of the page that was loaded last.
+  function replaceHead(whole) {
+    if (!whole.querySelector("header.top")) return; // it was a part of a page
+    document.title = whole.title;
+    document.querySelector("link[rel=icon]").href = whole.querySelector("link[rel=icon]").getAttribute("href");
+    for (const where of ["#problem-count", "#verdict"]) {
+      const old = document.querySelector(where), found = whole.querySelector(where);
+      if (old && found && !old.contains(document.activeElement)) replace(old, found);
+    }
   }
 
   // A person may be typing in it, or have a menu of it open.
