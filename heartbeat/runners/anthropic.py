@@ -28,29 +28,36 @@ from heartbeat.runners.model_call import (
     read_access,
     request_for_answer,
 )
+from heartbeat.runners.redaction import reveal_secret
 from heartbeat.spec import ModelRunner
 
 BASE_URL = "https://api.anthropic.com"
+_WITHOUT_MARKS = set[tuple[str, str, str | None]]()
+"""Providers with their address and a model that refuse the marks for the cache."""
 MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 
 
 async def send(request: ModelRequest, http: HttpClient) -> Response:
     """Send one request, or none if the key or the model is missing. Takes its `run.timeout` at most. Raises CallError.
 
-    A server with the same Messages API need not know the marks for the cache. If it refuses them, they are left out.
+    A server with the same Messages API need not know the marks for the cache. If it refuses them, they are left out, and for this
+    model until this process ends. That is not stored, because the server may learn them with an update.
     """
-    most, marked = request.runner.max_output_tokens, _with_cache_marks(request)
-    has_marks = marked != [*request.conversation]
+    provider = request.runner.provider
+    place = provider.name, reveal_secret(provider.base_url or ""), request.run.model
+    most, plain = request.runner.max_output_tokens, [*request.conversation]
+    marked = plain if place in _WITHOUT_MARKS else _with_cache_marks(request)
     ends = asyncio.get_running_loop().time() + request.run.timeout.total_seconds()
     try:
         reply = await _send_request(replace(request, conversation=marked), http, max_tokens=most)
     except CallError as error:
         left = timedelta(seconds=ends - asyncio.get_running_loop().time())
-        is_refused = error.answer.failure is Failure.BAD_REQUEST and has_marks and request.runner.provider.base_url is not None
+        is_refused = error.answer.failure is Failure.BAD_REQUEST and marked != plain and provider.base_url is not None
         if not is_refused or left <= timedelta():
             raise
         again = replace(request, run=replace(request.run, timeout=left))
         reply = await _send_request(again, http, max_tokens=most)
+        _WITHOUT_MARKS.add(place)  # the marks were the reason, because the same request without them was not refused
     return _parse_reply(reply)
 
 

@@ -63,7 +63,7 @@ def check_config(name: str | None, strict: bool, diff: bool, tools: bool, source
 
 def _listed_models(settings: Settings) -> list[str]:
     """The models with a price from the list of the library."""
-    return sorted(model for model, price in settings.prices.items() if price.listed)
+    return sorted({key.partition("/")[2] for key, price in settings.prices.items() if price.listed})  # PROVIDER/MODEL
 
 
 def _listed_prices(settings: Settings, now: datetime) -> str | None:

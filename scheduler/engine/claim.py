@@ -17,6 +17,7 @@ from scheduler.engine import budget_reservations, planning, recovery, settle, wa
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
 from scheduler.model import entry_schedule, prompt_cache
+from scheduler.model.budget import find_price
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
@@ -249,7 +250,7 @@ def _cache_plan(tick: Tick, entry: Entry) -> CachePlan:
     if not isinstance(agent.runner, ModelRunner) or agent.runner.provider.kind != "anthropic":
         return NO_CACHE
     expected = None if agent.precheck else every  # with a precheck, most runs call no model
-    price = tick.plan.settings.prices.get(agent.model or "")
+    price = find_price(tick.plan.settings.prices, agent.runner.provider.name, agent.model)
     own = price and price.of_request(agent.prompt_limit.own, tick.now.date())
     looks = runs.last_cache_looks(tick.tx.db, entry.key)
     asked = runs.last_cache_looks(tick.tx.db, entry.key, asked=True) if looks else []

@@ -31,6 +31,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.foresight.assumptions import USUAL_SHARES, AnswerKind, Fault, Shares
 from scheduler.foresight.playback import Attempt, Playback
 from scheduler.foresight.recording import Recording, ended, recorded_answer, recorded_command, recorded_precheck
+from scheduler.model.budget import find_price
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted, CallCharged, Event, RunClosed
@@ -74,7 +75,8 @@ class Assumptions:
         if any(beat.postcheck for beat in settings.heartbeats.values()) or any(job.postcheck for job in settings.jobs.values()):
             lines.append("postchecks find that the work was done")
         called = [each for agent in settings.enabled_agents for each in agent.called]
-        unpriced = {model or "" for runner, model in called if isinstance(runner, ModelRunner)} - settings.prices.keys()
+        models = [(runner.provider.name, model) for runner, model in called if isinstance(runner, ModelRunner)]
+        unpriced = {model or "" for provider, model in models if not find_price(settings.prices, provider, model)}
         programs = [] if all(isinstance(runner, ModelRunner) for runner, _ in called) else ["programs"]
         if left_out := ", ".join([*sorted(unpriced), *programs]):
             lines.append(f"not in the costs, because no price is known: {left_out}")

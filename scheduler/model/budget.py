@@ -329,6 +329,16 @@ class PriceVariant:
 PRICE_KEYS = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
 
 
+def price_key(provider: str | None, model: str | None) -> str:
+    """The key of the price of a model at one provider."""
+    return f"{provider}/{model}"
+
+
+def find_price(prices: Mapping[str, Price], provider: str | None, model: str | None) -> Price | None:
+    """The price of a model at a provider, otherwise that of this model at every provider. Without a provider, only the latter."""
+    return prices.get(price_key(provider, model)) or prices.get(model or "")
+
+
 def highest_input_price(price: Price) -> float:
     """The highest price of input: a gateway may write it to a cache, though we do not request that."""
     return max(price.input, price.cache_read, price.cache_write)
@@ -354,7 +364,10 @@ def attempt_usage(
 
 def _limits_of_models(called: Iterable[Called], prices: Mapping[str, Price], input_tokens: int) -> tuple[ModelCallLimit, ...]:
     models = [(model or "", runner) for runner, model in called if isinstance(runner, ModelRunner)]
-    return tuple(_model_call_limit(model, runner, prices.get(model), input_tokens) for model, runner in models)
+    return tuple(
+        _model_call_limit(model, runner, find_price(prices, runner.provider.name, model), input_tokens)
+        for model, runner in models
+    )
 
 
 def _model_call_limit(model: str, runner: ModelRunner, listed: Price | None, input_tokens: int) -> ModelCallLimit:
@@ -404,7 +417,7 @@ def call_cost(prices: Mapping[str, Price], call: Call, day: date) -> float | Non
     """
     if call.cost_usd is not None:
         return call.cost_usd
-    listed = prices.get(call.model or "")
+    listed = find_price(prices, call.provider, call.model)
     if listed is None or call.tokens is None:
         return None
     tokens = call.tokens
@@ -422,7 +435,7 @@ def call_cost(prices: Mapping[str, Price], call: Call, day: date) -> float | Non
 
 def cache_saving(prices: Mapping[str, Price], call: Call, day: date) -> float:
     """What the cache of the provider has saved in a call, in USD; below 0: it cost more than plain input would have."""
-    listed, tokens = prices.get(call.model or ""), call.tokens
+    listed, tokens = find_price(prices, call.provider, call.model), call.tokens
     if listed is None or tokens is None:
         return 0.0
     price, hour = listed.of_request(tokens.total - tokens.output, day), tokens.cache_write_1h

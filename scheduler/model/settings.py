@@ -218,7 +218,7 @@ class Settings:
     channels: Mapping[str, Channel]
     heartbeats: Mapping[str, Heartbeat]
     jobs: Mapping[str, Job]
-    prices: Mapping[str, Price] = field(default_factory=dict)  # by model
+    prices: Mapping[str, Price] = field(default_factory=dict)  # by model, or by PROVIDER/MODEL
     job_agents: Mapping[str, Agent] = field(default_factory=dict)  # that jobs with a prompt call, by the name of the job
     deadman: Deadman | None = None
     network: Network = Network()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from config_file import complaints, read, warnings
 
 from heartbeat.runners import Call, Tokens
 from scheduler.cli.main import main
-from scheduler.config.settings.listed_prices import describe_list, find_price
+from scheduler.config.settings.listed_prices import describe_list, find_listed_price
 from scheduler.model.budget import Price, PriceVariant, call_cost
 from scheduler.model.outcome import Kind
 
@@ -27,7 +28,7 @@ agents:
 
 def test_a_budget_needs_no_price_for_a_listed_model(tmp_path: Path) -> None:
     settings = read(tmp_path, RIGHT, ENVIRON).settings
-    price = settings.prices["claude-haiku-4-5"]
+    price = settings.prices["anthropic/claude-haiku-4-5"]
     assert (price.input, price.output, price.cache_read, price.cache_write, price.cache_write_1h) == (1.0, 5.0, 0.1, 1.25, 2.0)
     assert settings.allowances[Kind.HEARTBEAT, "ops"].max_usage.usd == pytest.approx((50_000 * 1.25 + 2000 * 5) / 1e6)
 
@@ -46,11 +47,40 @@ def test_an_unknown_model_and_the_model_of_a_local_server_need_a_price(tmp_path:
     assert 'because "claude-haiku-4-5" has no price' in complaint
 
 
+TWO_PROVIDERS = (
+    RIGHT.replace("limits: {budget: {usd_per_month: 40}}\n", "")
+    + """\
+  near: {runner: {kind: openai, provider: local}, model: claude-haiku-4-5, heartbeat: {interval: 30m, deliver: log}}
+"""
+)
+
+
+def cost_at(prices: Mapping[str, Price], provider: str | None) -> float | None:
+    """What a million tokens of input cost."""
+    return call_cost(prices, Call(provider, "claude-haiku-4-5", tokens=Tokens(1_000_000)), date(2026, 11, 28))
+
+
+def test_a_model_of_the_same_name_at_another_provider_does_not_have_the_listed_price(tmp_path: Path) -> None:
+    """A local server may have a model of any name. Only the agent at Anthropic has a known cost."""
+    found = read(tmp_path, TWO_PROVIDERS, ENVIRON)
+    assert [each.path for each in found.warnings if "has no price" in each.message] == ["agents.near.model"]
+    assert [cost_at(found.settings.prices, each) for each in ("anthropic", "local", None)] == [1.0, None, None]
+
+
+def test_a_price_may_be_that_of_one_provider(tmp_path: Path) -> None:
+    own = "prices: {local/claude-haiku-4-5: {input: 0, output: 0}, claude-haiku-4-5: {input: 2, output: 3}}\n"
+    text = own + TWO_PROVIDERS.replace("deliver: log", "deliver: log, budget: {usd_per_day: 5}")
+    settings = read(tmp_path, text, ENVIRON).settings
+    assert [cost_at(settings.prices, each) for each in ("anthropic", "local", None)] == [2.0, 0.0, 2.0]
+    reserved = [settings.allowances[Kind.HEARTBEAT, name].max_usage.usd for name in ("ops", "near")]
+    assert reserved == [pytest.approx((50_000 * 2.5 + 2000 * 3) / 1e6), 0.0]
+
+
 def test_a_model_of_another_provider_is_found_by_its_address(tmp_path: Path) -> None:
     text = RIGHT.replace("http://127.0.0.1:9/v1", "https://api.deepseek.com/v1").replace(
         "{kind: anthropic}, model: claude-haiku-4-5", "{kind: openai, provider: local}, model: deepseek-chat"
     )
-    assert read(tmp_path, text, ENVIRON).settings.prices["deepseek-chat"].listed
+    assert read(tmp_path, text, ENVIRON).settings.prices["local/deepseek-chat"].listed
 
 
 def test_only_enabled_agents_that_call_a_model_load_the_list(tmp_path: Path) -> None:
@@ -85,7 +115,7 @@ def test_a_call_costs_the_price_of_its_day_and_its_size() -> None:
 
 
 def test_the_list_has_prices_for_long_requests_and_by_date() -> None:
-    opus = find_price("claude-opus-4-6", "anthropic", None)
+    opus = find_listed_price("claude-opus-4-6", "anthropic", None)
     assert opus is not None
     assert [opus.of_request(250_000, day).input for day in (date(2026, 3, 12), date(2026, 3, 13))] == [10.0, 5.0]
     assert opus.of_request(200_000, date(2026, 3, 12)).input == 5.0

@@ -171,13 +171,16 @@ def test_a_provider_that_keeps_nothing_is_soon_asked_no_more(make_world: MakeWor
     assert ratio(server.bills["ops"]) <= 1.12
 
 
-def test_a_server_that_refuses_the_marks_gets_the_prompt_without_them(make_world: MakeWorld) -> None:
+def test_a_server_that_refuses_the_marks_gets_the_prompt_without_them_and_is_not_asked_again(make_world: MakeWorld) -> None:
     with CachingModels(quiet) as server:
         server.knows_marks = False
-        world = make(make_world, server, agent("ops", 30_000))
+        # The process remembers the refusal of this model at this address. A server of a later test may get the same port.
+        context, lines = agent("ops", 30_000, budget="unlimited")
+        world = make(make_world, server, (context, lines.replace("claude-haiku-4-5", "claude-sonnet-4-6")))
         world.run(hours=2.9)
     assert {row["outcome"] for row in world.records("ops")} == {"ok"}
     assert server.marks == [[]] * 12
+    assert len(server.requests) == 1 + 12
 
 
 def test_the_price_of_writing_never_exceeds_the_reservation(make_world: MakeWorld) -> None:

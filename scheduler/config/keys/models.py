@@ -919,7 +919,9 @@ class Config(ConfigPart):
     telemetry: Telemetry = key(Telemetry(), "Traces of the runs.", file_only=True)
     limits: Limits = key(Limits(), "Limits for all agents and jobs.")
     providers: dict[types.Name, Provider] = key({}, "Model providers.", unset="`anthropic`, without a key", file_only=True)
-    prices: dict[str, Price] = key({}, "Prices of models, by name. Other models have [listed prices](money.md#prices).")
+    prices: dict[str, Price] = key(
+        {}, "Prices of models, by MODEL or PROVIDER/MODEL. Other models have [listed prices](money.md#prices)."
+    )
     channels: dict[types.ChannelName, Annotated[Channel, OrShort({"type": "string"})]] = key(
         {}, "Channels for messages. `log` is built in.", file_only=True
     )

@@ -26,7 +26,7 @@ class PriceList:
 
 
 @cache
-def find_price(model: str, provider: str, url: str | None) -> Price | None:
+def find_listed_price(model: str, provider: str, url: str | None) -> Price | None:
     """The price of a model at `provider` (the kind of API) or, if it is set, at the address `url`. None if it is not listed."""
     try:
         _, found = _list().find_provider_model(model, None, None if url else provider, url)
@@ -37,7 +37,7 @@ def find_price(model: str, provider: str, url: str | None) -> Price | None:
 
 
 def describe_list(today: date) -> PriceList:
-    """The list that `find_price` uses."""
+    """The list that `find_listed_price` uses."""
     from importlib.metadata import version
 
     dates = {

@@ -14,9 +14,9 @@ from heartbeatd.secret import Secret
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode
-from scheduler.config.settings.listed_prices import CACHE_WRITE, CACHE_WRITE_1H, find_price
+from scheduler.config.settings.listed_prices import CACHE_WRITE, CACHE_WRITE_1H, find_listed_price
 from scheduler.config.settings.secrets import UnsetSecret
-from scheduler.model.budget import Price
+from scheduler.model.budget import Price, find_price, price_key
 
 ANTHROPIC = Provider("anthropic", "anthropic", None, None)  # usable without a declaration, but without a key
 
@@ -120,9 +120,10 @@ def _declaration_example(name: str, kind: ProviderKind) -> str:
 
 
 class Prices:
-    """The prices by model: those of the config, and the listed ones of other models that are used.
+    """The prices by model or PROVIDER/MODEL: those of the config, and the listed ones of other models, each at its provider.
 
-    A model without a price is reported once, where it is first used.
+    Another provider may have a model of the same name at another price, such as a local server. A model without a price is
+    reported once for each provider, where it is first used.
     """
 
     def __init__(self, parts: Mapping[str, models.Price]) -> None:
@@ -131,16 +132,17 @@ class Prices:
 
     def check_price(self, model: str, provider: Provider, node: ConfigNode, *inside: str) -> None:
         """Look up the price of a model that is used. Warn at `inside` if it has none."""
-        if model in self.by_model or model in self._reported:
+        key = price_key(provider.name, model)
+        if find_price(self.by_model, provider.name, model) or key in self._reported:
             return
         url = reveal_secret(provider.base_url) if provider.base_url else None
         if url == "" and node.context.secrets.is_disabled:
             url = None  # an address with a reference that is not resolved
-        listed = find_price(model, provider.kind, url)
+        listed = find_listed_price(model, provider.kind, url)
         if listed is not None:
-            self.by_model[model] = listed
+            self.by_model[key] = listed
             return
-        self._reported.add(model)
+        self._reported.add(key)
         advice = f"this model has no price, so its cost is not counted; write {price_line(model)}, in USD per million tokens"
         node.add_warning(advice, *inside)
 

@@ -28,6 +28,7 @@ from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, carried_keys
 from scheduler.config.settings.entry_parts import choose_effort
 from scheduler.config.settings.providers import Prices, Providers
+from scheduler.model.budget import find_price
 from scheduler.system import extras
 
 DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set none
@@ -168,15 +169,16 @@ class Runners:
         if decide is None or beat.precheck or beat.model is None or not (beat.enabled and isinstance(beat.runner, ModelRunner)):
             return
         leaves_out = beat.context_files or beat.session_keep or beat.prompt
-        if not leaves_out and self._costs_as_much(decide.model, beat.model):
+        if not leaves_out and self._costs_as_much(decide.runner.provider, decide.model, beat.runner.provider, beat.model):
             problem = "without a precheck, this model gets no more facts than the agent's own model, and it is not cheaper"
             node.add_warning(f"{problem}; remove decide, add a precheck, or write a cheaper model", "heartbeat", "decide")
 
-    def _costs_as_much(self, model: str, other: str) -> bool:
+    def _costs_as_much(self, provider: Provider, model: str, other_provider: Provider, other: str) -> bool:
         """Whether the prices of a model are surely not below those of another, which is not free."""
-        if model == other:
+        if (provider.name, model) == (other_provider.name, other):
             return True
-        price, others = self._prices.by_model.get(model), self._prices.by_model.get(other)
+        price = find_price(self._prices.by_model, provider.name, model)
+        others = find_price(self._prices.by_model, other_provider.name, other)
         if price is None or others is None or not (others.input or others.output):
             return False
         return price.input >= others.input and price.output >= others.output
