@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd
 from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals, RunVerdict
@@ -14,13 +12,11 @@ from scheduler.cli import output
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import Column, entry_label, format_list, format_table, format_time, print_answer
 from scheduler.cli.progress import show_progress
-from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
-from scheduler.config.settings.config_snapshot import load_stored
 from scheduler.foresight.assumptions import check_begin
-from scheduler.foresight.replay import WARM_UP, Past, replay
+from scheduler.foresight.playback import temporary_folder
+from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records
 from scheduler.model.expected_error import InputError
-from scheduler.store import config_history
 
 MAX_RUNS = 30  # changed runs that are listed
 
@@ -35,16 +31,11 @@ def print_replay(since: datetime, source: Source) -> None:
     with show_progress("playing the records", delay=0.0) as progress:
         settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
         with source.open() as db:
-            stored = config_history.config_in_force(db)
-            try:
-                former = load_stored(stored[0]).settings if stored else None
-            except ConfigError:  # of an older version; all prechecks then count as those that were recorded
-                former = None
-            past = Past.read(db, since - WARM_UP, settings, former)
+            past = Past.read(db, since - WARM_UP, settings, settings_of_records(db))
         if not any(run.slot >= since for run in past.runs):
             raise InputError(f"no run since {format_time(since)} is recorded; write an earlier time with --since")
-        with TemporaryDirectory(prefix="heartbeatd-") as folder:
-            found = replay(past, settings, since, until, Path(folder), progress.note)
+        with temporary_folder() as folder:
+            found = replay(past, settings, since, until, folder, progress.note)
     print_answer(found.as_data(), source.form, _lines(found))
 
 

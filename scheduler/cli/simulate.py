@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from heartbeat.spec import ModelRunner
 from heartbeat.words import abbreviate_duration, format_count, format_usd
 from heartbeatd.answers import (
     FigureRange,
@@ -25,19 +22,17 @@ from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import Column, entry_label, format_list, format_time, print_answer, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
-from scheduler.foresight.assumptions import USUAL_SHARES, Fault, check_begin, check_faults, parse_fault, parse_share, parse_shares
-from scheduler.foresight.recording import Recording
-from scheduler.foresight.simulation import Assumptions, simulate
+from scheduler.foresight.assumptions import check_begin
+from scheduler.foresight.playback import temporary_folder
+from scheduler.foresight.simulation import read_assumptions, read_history, simulate
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.expected_error import InputError
-from scheduler.model.settings import Settings
-from scheduler.store import entries, recorded_runs
+from scheduler.store import entries
 
 T = TypeVar("T")
 
 MAX_ROWS = 12  # agents and jobs that are listed
 LONGEST = timedelta(days=400)
-HISTORY = timedelta(days=30)  # how far back --like-history looks
 
 
 def print_simulation(
@@ -59,38 +54,13 @@ def print_simulation(
     check_begin("--from", begin, now)
     with show_progress("playing the config", delay=0.0) as progress:
         settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
-        assumed = Assumptions(
-            _parsed("--answers", parse_shares, answers) or USUAL_SHARES,
-            1.0 if work is None else _parsed("--work", parse_share, work) or 0.0,
-            _read_faults(faults, begin, settings),
-        )
         with source.open() as db:
             known = entries.all_entries(db)
-            if like_history:
-                assumed.recording = Recording(recorded_runs.read_runs(db, now - HISTORY), settings.zone)
-        if assumed.recording is not None and not assumed.recording:
-            raise InputError(f"--like-history: no run of the last {HISTORY.days} days is recorded; write --answers instead")
-        with TemporaryDirectory(prefix="heartbeatd-") as folder:
-            found = simulate(
-                settings, assumed, begin, begin + span, range(seed, seed + seeds), Path(folder), known, progress.note
-            )
+            recording = read_history(db, now, settings) if like_history else None
+        assumed = read_assumptions(settings, begin, answers, work, faults, recording)
+        with temporary_folder() as folder:
+            found = simulate(settings, assumed, begin, begin + span, range(seed, seed + seeds), folder, known, progress.note)
     print_answer(found.as_data(), source.form, _lines(found))
-
-
-def _parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
-    """The value of an option; None if it was not given. Raises InputError."""
-    try:
-        return None if text is None else parse(text)
-    except ValueError as error:
-        raise InputError(f"{option}: {error}") from None
-
-
-def _read_faults(texts: tuple[str, ...], begin: datetime, settings: Settings) -> tuple[Fault, ...]:
-    parsed = (_parsed("--faults", lambda text: parse_fault(text, begin, settings.zone), text) for text in texts)
-    found = tuple(fault for fault in parsed if fault is not None)
-    called = [runner for agent in settings.enabled_agents for runner, _ in agent.called if isinstance(runner, ModelRunner)]
-    check_faults(found, {runner.provider.name for runner in called}, {*settings.channels})
-    return found
 
 
 # --- the text -----------------------------------------------------------------------------------------------------------------

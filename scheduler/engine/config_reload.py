@@ -106,13 +106,14 @@ class Reloaded:
 class EditedConfig:
     """The result of an edit: the SHA-256 of the new file, its changed lines as a diff without context, and the reload.
 
-    Secrets in `diff` are masked. `problems` are the warnings of the loader.
+    Secrets in `diff` are masked. `problems` are the warnings of the loader. `stored` is the copy for the database.
     """
 
     hash: str
     diff: tuple[str, ...]
     reloaded: Reloaded
     problems: tuple[Diagnostic, ...]
+    stored: StoredConfig | None = None
 
 
 class LoadConfig(Protocol):
@@ -183,7 +184,9 @@ class Reloader:
             if not dry and after != before:
                 replace_file(path, before, after)
                 self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, reloaded.diff)), loaded, reloaded, by)
-        return EditedConfig(hash_of_bytes(after), changed_lines(old, new, mask_text), reloaded, tuple(loaded.warnings))
+        return EditedConfig(
+            hash_of_bytes(after), changed_lines(old, new, mask_text), reloaded, tuple(loaded.warnings), plan.stored_config
+        )
 
     def _check_in_force(self, content: bytes) -> None:
         """Raise Refused if the file would change anything as it is."""

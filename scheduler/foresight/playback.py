@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol, TypeVar
+from tempfile import TemporaryDirectory
+from typing import NoReturn, Protocol, TypeVar
 
 from heartbeat.attempt import finish_at_once
 from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources
@@ -41,9 +43,26 @@ from scheduler.work.plan import make_plan
 
 NO_TIME = timedelta()
 LANE_TAKEN = "another run of this agent"
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 MAX_COPIED = 1024 * 1024  # bytes of a file that an agent reads; a larger one does not fit into any prompt
 Attempt = Callable[[Claim], AttemptResult]
 Spec = TypeVar("Spec", Heartbeat, Agent)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder, which is removed at the end, and before SIGTERM or SIGHUP ends the process. For the main thread only."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        with TemporaryDirectory(prefix="heartbeatd-") as folder:
+            yield Path(folder)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Outside(Protocol):

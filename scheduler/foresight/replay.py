@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,6 +16,8 @@ from pathlib import Path
 from heartbeat.runners import AgentRequest, Answer, ProcessResult
 from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals, RunVerdict, UnknownRuns
 from heartbeatd.verbs import RunJob, Wake
+from scheduler.config.file.diagnostics import ConfigError
+from scheduler.config.settings.config_snapshot import load_stored
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.foresight.playback import Attempt, Playback, RecordPassedSlots
@@ -27,7 +29,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, AttemptResult, Kind, Outcome, Reason, Skip, Suppression, Trigger
 from scheduler.model.settings import History, Settings
-from scheduler.store import boots, entries, recorded_runs
+from scheduler.store import boots, config_history, entries, recorded_runs
 from scheduler.store.boots import Downtime
 from scheduler.store.recorded_runs import RecordedRun, RecordedWake
 from scheduler.work.plan import HeartbeatEntry, make_plan
@@ -80,6 +82,15 @@ class Past:
             entries.all_entries(db),
             None if former is None else _precheck_commands(former),
         )
+
+
+def settings_of_records(db: sqlite3.Connection) -> Settings | None:
+    """The active config, by which the last days were recorded; None if it is not known."""
+    stored = config_history.config_in_force(db)
+    try:
+        return load_stored(stored[0]).settings if stored else None
+    except ConfigError:  # of an older version; all prechecks then count as those that were recorded
+        return None
 
 
 def _precheck_commands(settings: Settings) -> dict[Key, str | None]:
@@ -187,7 +198,14 @@ def _reason(word: str | None) -> Reason | None:
 
 
 def replay(
-    past: Past, settings: Settings, since: datetime, until: datetime, folder: Path, note: Callable[[float], None] = lambda _: None
+    past: Past,
+    settings: Settings,
+    since: datetime,
+    until: datetime,
+    folder: Path,
+    note: Callable[[float], None] = lambda _: None,
+    *,
+    shown: Collection[str] | None = None,
 ) -> Replay:
     """Play the time from `since` to `until` again with these settings.
 
@@ -195,7 +213,8 @@ def replay(
     2. Wakes and downtimes come at their recorded times.
     3. The records that this makes are compared with the recorded ones, run by run.
 
-    `note` is called with the share of the time that is played, from 0 to 1.
+    `note` is called with the share of the time that is played, from 0 to 1. With `shown`, everything is played, and only the runs
+    of these agents are compared.
     """
     outside = RecordedOutside(past)
     begin = max(min((run.slot for run in past.runs), default=since), since - WARM_UP) - timedelta(seconds=1)
@@ -211,8 +230,13 @@ def replay(
     runs = recorded_runs.read_runs(playback.connection, begin)
     messages = recorded_runs.read_messages(playback.connection, begin)
     playback.close()
-    runs = [run for run in runs if run.id not in outside.before_first_seen]
+    runs = [run for run in runs if run.id not in outside.before_first_seen and _is_shown(run, shown)]
+    past = replace(past, runs=[run for run in past.runs if _is_shown(run, shown)])
     return _compare(past, Played(runs, messages, outside), since, until)
+
+
+def _is_shown(run: RecordedRun, shown: Collection[str] | None) -> bool:
+    return shown is None or (run.kind is Kind.HEARTBEAT and run.name in shown)
 
 
 def _as_then(settings: Settings) -> Settings:

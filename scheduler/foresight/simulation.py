@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -28,19 +29,32 @@ from heartbeatd.answers import (
     Simulation,
 )
 from scheduler.engine.delivery import Delivery
-from scheduler.foresight.assumptions import USUAL_SHARES, AnswerKind, Fault, Shares
+from scheduler.foresight.assumptions import (
+    USUAL_SHARES,
+    AnswerKind,
+    Fault,
+    Shares,
+    check_faults,
+    parse_fault,
+    parse_share,
+    parse_shares,
+)
 from scheduler.foresight.playback import Attempt, Playback
 from scheduler.foresight.recording import Recording, ended, recorded_answer, recorded_command, recorded_precheck
 from scheduler.model.budget import find_price
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted, CallCharged, Event, RunClosed
+from scheduler.model.expected_error import InputError
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import FAILURES, SUCCESSES, AttemptResult, Kind, Outcome, Skip
 from scheduler.model.settings import Settings, Target
+from scheduler.store import recorded_runs
 from scheduler.work.plan import HeartbeatEntry, JobEntry
 
 MAX_SILENCES = 5  # agents that are listed
+HISTORY = timedelta(days=30)  # how far back --like-history looks
+STEP = timedelta(hours=1)  # after which it is checked whether there is time for more
 ANSWER_TIME = timedelta(seconds=20)  # of an agent or a command
 CHECK_TIME = timedelta(seconds=1)  # of an attempt that calls nothing
 FORM_TOKENS = 400  # of the description of the tool for findings or for a decision, which comes with the prompt
@@ -82,6 +96,43 @@ class Assumptions:
             lines.append(f"not in the costs, because no price is known: {left_out}")
         lines.append(f"an answer takes {format_duration(ANSWER_TIME)}; the tokens of prompts are estimated, rather too high")
         return [*lines, *(fault.describe(settings.zone) for fault in self.faults)]
+
+
+def read_assumptions(
+    settings: Settings,
+    begin: datetime,
+    answers: str | None,
+    work: str | None,
+    faults: Iterable[str],
+    recording: Recording | None = None,
+) -> Assumptions:
+    """The assumptions in the notation of the command line; None for the usual ones. Raises InputError, which names the option."""
+    parsed = tuple(_parsed("--faults", lambda text: parse_fault(text, begin, settings.zone), each) for each in faults)
+    called = [runner for agent in settings.enabled_agents for runner, _ in agent.called if isinstance(runner, ModelRunner)]
+    check_faults(parsed, {runner.provider.name for runner in called}, {*settings.channels})
+    shares = USUAL_SHARES if answers is None else _parsed("--answers", parse_shares, answers)
+    return Assumptions(shares, 1.0 if work is None else _parsed("--work", parse_share, work), parsed, recording)
+
+
+def read_history(db: sqlite3.Connection, now: datetime, settings: Settings) -> Recording:
+    """What was recorded in the last 30 days. Raises InputError if that is nothing."""
+    found = Recording(recorded_runs.read_runs(db, now - HISTORY), settings.zone)
+    if not found:
+        raise InputError(f"--like-history: no run of the last {HISTORY.days} days is recorded; write --answers instead")
+    return found
+
+
+def _parsed(option: str, parse: Callable[[str], K], text: str) -> K:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from None
+
+
+def only_agents(settings: Settings, names: Collection[str]) -> Settings:
+    """The settings with these agents only, and without jobs."""
+    beats = {name: beat for name, beat in settings.heartbeats.items() if name in names}
+    return replace(settings, heartbeats=beats, jobs={}, job_agents={})
 
 
 @dataclass(slots=True)
@@ -206,9 +257,13 @@ class Silence:
 
 
 class Tally:
-    """Counts what happens with one seed. Days, hours and minutes are those of the config's zone."""
+    """Counts what happens with one seed to the entries of `settings`. Days, hours and minutes are those of the config's zone.
 
-    def __init__(self, settings: Settings, start: datetime) -> None:
+    Messages about none of them, such as those about a provider, count if `is_whole`: all entries that are played are counted.
+    """
+
+    def __init__(self, settings: Settings, start: datetime, *, is_whole: bool = True) -> None:
+        self._is_whole = is_whole
         self._zone = settings.zone
         self._zones = {(Kind.HEARTBEAT, name): beat.zone for name, beat in settings.heartbeats.items()}
         self._zones |= {(Kind.CRON, name): job.zone for name, job in settings.jobs.items()}
@@ -229,6 +284,8 @@ class Tally:
 
     def listen(self, now: datetime, event: Event) -> None:
         """Count an event of the engine."""
+        if not self._is_whole and (getattr(event, "kind", None), getattr(event, "name", None)) not in self._zones:
+            return
         if isinstance(event, RunClosed):
             self._count_end(now, event)
         elif isinstance(event, AttemptStarted):
@@ -255,13 +312,17 @@ class Tally:
 
     def count_call(self, key: Key, now: datetime) -> None:
         """Count a call of an agent or a model."""
+        if key not in self._zones:
+            return
         self.calls[key] += 1
         self.calls_on[self._day(now)] += 1
 
     def count_message(self, kind: str, name: str, target: Target, now: datetime) -> None:
         """Count a message that has arrived."""
-        if kind in tuple(Kind):
+        if (kind, name) in self._zones:
             self.messages[Kind(kind), name] += 1
+        elif not self._is_whole:
+            return
         self.recipients[target.label][now.astimezone(self._zone).hour] += 1
 
     def time_of_day(self, key: Key, instant: datetime) -> str:
@@ -286,20 +347,32 @@ def simulate(
     folder: Path,
     known: Iterable[EntryRow] = (),
     note: Callable[[float], None] = lambda _: None,
+    *,
+    shown: Collection[str] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Simulation:
     """Play the config from `begin` to `end`, once for each seed.
 
     `folder` is an empty temporary folder. `known` are rows of the daemon's database: entries keep their schedules. `note` is
-    called with the share of the work that is done, from 0 to 1.
+    called with the share of the work that is done, from 0 to 1. With `shown`, everything is played, and only these agents are
+    counted. Once `is_over`, the first seed ends where it is, and others are left out: `until` and `seeds` say what was played.
     """
     known, tallies = tuple(known), list[Tally]()
+    counted = settings if shown is None else only_agents(settings, shown)
 
     def listen(now: datetime) -> None:
         note((len(tallies) + (now - begin) / (end - begin)) / len(seeds))
 
     for seed in seeds:
-        tallies.append(play_seed(settings, assumed, begin, end, seed, folder / f"seed-{seed}", known, listen))
-    return _summarize(settings, assumed, begin, end, seeds, tallies)
+        tally = Tally(counted, begin, is_whole=shown is None)
+        reached = play_seed(settings, assumed, begin, end, seed, folder / f"seed-{seed}", tally, known, listen, is_over)
+        if tallies and reached < end:
+            break
+        tallies.append(tally)
+        end = reached
+        if is_over():
+            break
+    return _summarize(counted, assumed, begin, end, seeds[: len(tallies)], tallies)
 
 
 def play_seed(
@@ -309,11 +382,15 @@ def play_seed(
     end: datetime,
     seed: int,
     folder: Path,
+    tally: Tally,
     known: Iterable[EntryRow] = (),
     note: Callable[[datetime], None] = lambda _: None,
-) -> Tally:
-    """Play the config once, and count what happens. `note` is called with the time of each event."""
-    tally = Tally(settings, begin)
+    is_over: Callable[[], bool] = lambda: False,
+) -> datetime:
+    """Play the config once, and count what happens. Returns `end`, or how far it was played until `is_over`.
+
+    `note` is called with the time of each event.
+    """
     outside = SimulatedOutside(assumed, seed, lambda: playback.clock.now, tally)
 
     def listen(now: datetime, event: Event) -> None:
@@ -324,12 +401,22 @@ def play_seed(
     for fault in sorted(assumed.faults, key=lambda each: each.begins):
         begins, ends = max(fault.begins, playback.clock.now), min(fault.ends, end)  # it may be down already
         if fault.kind == "daemon" and begins < ends:
-            playback.run_until(begins)
+            if not _run_until(playback, begins, is_over):
+                break
             playback.be_down_until(ends)
-    playback.run_until(end)
+    _run_until(playback, end, is_over)
     playback.close()
-    tally.end(end)
-    return tally
+    tally.end(playback.clock.now)
+    return playback.clock.now
+
+
+def _run_until(playback: Playback, end: datetime, is_over: Callable[[], bool]) -> bool:
+    """Whether the end was reached before the real time for this was over. At least one step is played."""
+    while playback.clock.now < end:
+        playback.run_until(min(end, playback.clock.now + STEP))
+        if is_over():
+            return False
+    return True
 
 
 # --- the figures over all seeds -----------------------------------------------------------------------------------------------

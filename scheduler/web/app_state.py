@@ -52,7 +52,8 @@ class AppState:
     `settings` returns the active config, `count_running` the number of runs in progress by kind. The token file and the
     address file are written next to `database_path`. If the engine does not answer a request within `answer_timeout` seconds,
     the client gets 503. `server` is the address of the server that has the database instead of the file.
-    The two limiters keep many readers from delaying runs, and the users of the page from delaying programs.
+    The first two limiters keep many readers from delaying runs, and the users of the page from delaying programs. With the last
+    one, one config is played at a time.
     """
 
     settings: Callable[[], Settings]
@@ -70,6 +71,7 @@ class AppState:
     server: str | None = None
     read_limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(READ_THREADS))
     view_limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(READ_THREADS))
+    play_limiter: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from scheduler.config.keys.validation import find_unknown_key
 from scheduler.config.settings.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
+from scheduler.model.config_changes import StoredConfig
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
 from scheduler.web.access import concerns
@@ -69,14 +70,26 @@ def get_entry_config(request: ApiRequest, _: GetEntryConfig) -> EntryConfig:
 @handles(SetConfig)
 def patch_config(request: ApiRequest, verb: SetConfig) -> ConfigEdited | ConfigSuggestion:
     """Change values of the entry in the path, or anywhere in the config."""
-    if request.subject is None:
-        return _edit(request, verb, verb.changes)
-    kind, name = request.key
-    _check_entry(request, kind, name)
-    return _edit(request, verb, {kind.section: {name: verb.changes}})
+    changes: Changes = verb.changes
+    if request.subject is not None:
+        kind, name = request.key
+        _check_entry(request, kind, name)
+        changes = {kind.section: {name: verb.changes}}
+    found = _edit(request, verb, changes)
+    return found if isinstance(found, ConfigSuggestion) else _edited_data(found, request.caller, written=not verb.dry_run)
 
 
-def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> ConfigEdited | ConfigSuggestion:
+def stored_with_changes(request: ApiRequest, name: str, verb: SetConfig) -> StoredConfig | None:
+    """The copy of the config with changes of an agent, which are not written; None if the caller may not write them.
+
+    Raises as `patch_config` does.
+    """
+    changes = {Kind.HEARTBEAT.section: {name: verb.changes}}
+    found = _edit(request, verb.model_copy(update={"dry_run": True}), changes)
+    return None if isinstance(found, ConfigSuggestion) else found.stored
+
+
+def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> EditedConfig | ConfigSuggestion:
     """Write the changes, or return the lines to write if the caller may not write them."""
     if not body.changes:
         raise bad_request("changes: write keys with their new values, as in {heartbeat: {interval: 1h}}; null removes a key")
@@ -93,14 +106,13 @@ def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> ConfigEdite
     # Only a token that may reload applies what others have written into the file.
     alone = request.caller.agents is not None or "operate" not in request.caller.may
     try:
-        edited = request.app_state.edit_config(change, expected, by=sender_of(request).by, dry=body.dry_run, alone=alone)
+        return request.app_state.edit_config(change, expected, by=sender_of(request).by, dry=body.dry_run, alone=alone)
     except FileChanged as error:
         raise HttpError(412, "changed", f"{error}; GET it again") from None
     except EditRefused as error:
         raise HttpError(409, "edit_refused", error.located_in(request.app_state.settings().path.name)) from None
     except OSError as error:
         raise HttpError(409, "unwritable", f"the config file cannot be written: {error.strerror or error}") from None
-    return _edited_data(edited, request.caller, written=not body.dry_run)
 
 
 def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> ConfigEdited:

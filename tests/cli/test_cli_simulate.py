@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from loops import loop_over
+from patience import PATIENCE, wait_until
+from warm_start import Heartbeatd
 
 from scheduler.cli.main import main
 
@@ -95,3 +99,14 @@ def test_a_wrong_option_is_refused_in_one_line(
 ) -> None:
     assert main(["simulate", "-c", str(config), *arguments]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {error}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_temporary_folder(number: int, config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    with Heartbeatd("simulate", "-c", config, "--for", "400d", env={**os.environ, "TMPDIR": str(folder)}) as running:
+        wait_until(lambda: list(folder.glob("heartbeatd-*/seed-1")))
+        running.send_signal(number)
+        assert running.wait(PATIENCE) == 128 + number
+    assert list(folder.iterdir()) == []

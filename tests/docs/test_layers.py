@@ -54,6 +54,7 @@ ROOMS = {
 CLOCKS = {
     "scheduler/app.py",
     "scheduler/extras/cluster/worker.py",
+    "scheduler/foresight/own_process.py",
     "scheduler/system/boot_clock.py",
     "scheduler/system/orphans.py",
     "scheduler/system/file_watch.py",

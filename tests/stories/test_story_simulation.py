@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -30,6 +31,7 @@ from scheduler.foresight.simulation import (
     OUTPUT_TOKENS,
     PROBLEM_KEYS,
     Assumptions,
+    Tally,
     draw,
     play_seed,
     simulate,
@@ -277,8 +279,25 @@ agents:
     world.write_config(config.replace("7h", interval))
     settings, now = load_config(world.config, {}).settings, world.clock.now
     known = entries.all_entries(world.store.connection)
-    tally = play_seed(settings, Assumptions(), now, now + timedelta(hours=8), 1, tmp_path / "files", known)
+    tally = Tally(settings, now)
+    play_seed(settings, Assumptions(), now, now + timedelta(hours=8), 1, tmp_path / "files", tally, known)
     assert f"{min(tally.starts):%H:%M}" == first_start
+
+
+def test_without_time_for_all_seeds_the_first_is_played_as_far_as_it_comes(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG, "utf-8")
+    settings, begin = load_config(tmp_path / "config.yaml", {}).settings, utc(START)
+    after = lambda steps: partial(next, iter([*[False] * (steps - 1), *[True] * 99]))  # noqa: E731
+    short, one, all_ = (
+        simulate(
+            settings, Assumptions(), begin, begin + timedelta(hours=10), [1, 2, 3], tmp_path / str(steps), is_over=after(steps)
+        )
+        for steps in (4, 15, 50)
+    )
+    assert (short.until - begin, short.seeds) == (timedelta(hours=4), [1])
+    assert (one.until - begin, one.seeds) == (timedelta(hours=10), [1])
+    assert (all_.until - begin, all_.seeds) == (timedelta(hours=10), [1, 2, 3])
+    assert one.runs.mean == one.runs.high > short.runs.mean > 0
 
 
 def test_nothing_is_written_beside_the_config(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import get_args
 
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ConfigSuggestion, ConfigValue, EntryConfig
+from heartbeatd.answers import ConfigSuggestion, ConfigValue, EntryConfig, Replay
 from heartbeatd.questions import GetEntryConfig
 from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml
@@ -29,6 +29,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, as_http_error
+from scheduler.web.page.foresight_view import MAX_REPLAYED, REPLAYED_DAYS, replay_week, words_of
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.perform import ask, perform
@@ -123,11 +124,16 @@ class ConfigDiff:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The result of a sent form. `diff` has changes to confirm, and `written` those that were applied; both may be None."""
+    """The result of a sent form. `diff` has changes to confirm, and `written` those that were applied; both may be None.
+
+    `replayed` is the last week with the changes, or `not_replayed` says why there is none.
+    """
 
     problems: tuple[Problem, ...] = ()
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     diff: ConfigDiff | None = None
+    replayed: Replay | None = None
+    not_replayed: str = ""
     written: tuple[str, ...] | None = None
     status: int = 200
 
@@ -149,10 +155,22 @@ async def send_config(form: FormRequest) -> Page | Redirect:
         outcome = _Outcome()
     else:
         outcome = await _try_changes(form.api, form.fields, write=step == "write")
+        if step == "replay" and outcome.diff:
+            outcome = await _add_replay(form, outcome)
     if outcome.written is not None:
         effects = "; ".join(outcome.written) or "nothing changed"
         return Redirect("", f"Written and applied. {effects}")
     return await run_in_threadpool(_build_page, form.api, form.fields, outcome)
+
+
+async def _add_replay(form: FormRequest, outcome: _Outcome) -> _Outcome:
+    """The outcome with the last week as it would have been with the changes."""
+    verb = SetConfig(changes=changes_of_form(form.fields), hash=form.fields.get("hash", ""))
+    try:
+        config = await run_in_threadpool(config_editing.stored_with_changes, form.api, form.api.path["name"], verb)
+        return outcome if config is None else replace(outcome, replayed=await replay_week(form, config))
+    except (ConfigError, HttpError, Refused) as error:  # the first and the last: the file has changed just now
+        return replace(outcome, not_replayed=as_http_error(error).message)
 
 
 async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outcome:
@@ -354,6 +372,9 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         "sections": sections,
         "may_write": "edit" in request.caller.may,
         "outcome": outcome,
+        "replayed_days": REPLAYED_DAYS,
+        "most_replayed": MAX_REPLAYED,
+        "words_of": words_of,
         "has_config": True,
         "seen": SEEN,
     }

@@ -22,6 +22,7 @@ from scheduler.web.page import (
     agent_view,
     daemon_views,
     fleet_view,
+    foresight_view,
     jobs_view,
     plan_view,
 )
@@ -57,6 +58,7 @@ VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], Concern, tuple[str, ...]]
     ("/page/outbox", daemon_views.list_messages, Concern.PART, ("state", "before")),
     ("/page/outbox/{id}", daemon_views.show_message, Concern.MESSAGE, ()),
     ("/page/plan", plan_view.show_plan, Concern.PART, ("q", "kind", "page")),
+    ("/page/simulate", foresight_view.show_form, Concern.PART, ()),
     ("/page/costs", daemon_views.show_costs, Concern.PART, ("for",)),
     ("/page/changes", daemon_views.list_changes, Concern.PART, ("before", "result")),
     ("/page/changes/{id}", daemon_views.show_change, Concern.PART, ()),
@@ -67,6 +69,7 @@ VIEWS: tuple[tuple[str, Callable[[PageRequest], Page], Concern, tuple[str, ...]]
 FORMS: tuple[tuple[str, Handle, Concern], ...] = (
     ("/page/agents/{name}/checklist", agent_checklist.save_checklist, Concern.AGENT),
     ("/page/agents/{name}/config", agent_config.send_config, Concern.AGENT),
+    ("/page/simulate", foresight_view.simulate_month, Concern.PART),
     ("/page/changes/check", daemon_views.check_reload, Concern.ALL),
 )
 

@@ -102,12 +102,14 @@ class PageRequest:
 class FormRequest:
     """What the handler of a form gets: the request, and the fields without those that every form has.
 
-    `problem` is why nothing may be changed: the handler only shows the form again. It is empty if the form may be handled.
+    `problem` is why nothing may be changed: the handler only shows the form again. It is empty if the form may be handled. `gone`
+    returns when the browser no longer waits for the answer.
     """
 
     api: ApiRequest
     session: Session
     fields: Mapping[str, str]
+    gone: Callable[[], Awaitable[None]]
     problem: str = ""
 
     def check(self) -> None:
@@ -197,7 +199,7 @@ def form_endpoint(
             target = fields["next"] if is_own_url(fields.get("next", "")) else "/"
             await run_in_threadpool(authorize, api, may, concern)
             own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
-            result = await handle(FormRequest(api, session, own, "" if is_own else KEPT_FORM))
+            result = await handle(FormRequest(api, session, own, partial(_wait_until_gone, request), "" if is_own else KEPT_FORM))
         except (HttpError, Refused) as error:
             if isinstance(error, HttpError) and error.code == "form_code":
                 return await run_in_threadpool(_error_response, request, app_state, session, error)
@@ -209,6 +211,12 @@ def form_endpoint(
         return await run_in_threadpool(render_page, result, shared_values(api, session, target))
 
     return endpoint
+
+
+async def _wait_until_gone(request: Request) -> None:
+    """Return when the connection is closed. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def parse_form(sent: bytes) -> dict[str, str]:

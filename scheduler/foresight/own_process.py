@@ -1,0 +1,172 @@
+"""Plays a config in a process of its own, which delays no thread of the daemon, and can be ended.
+
+The process gets a task as JSON on its standard input, and writes the answer as JSON. It only reads the database. Of the config it
+gets the copy without secrets that the database keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from heartbeatd.answers import Replay, Simulation
+from scheduler.config.settings.config_snapshot import load_stored
+from scheduler.foresight.playback import temporary_folder
+from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records
+from scheduler.foresight.simulation import read_assumptions, read_history, simulate
+from scheduler.model.config_changes import StoredConfig
+from scheduler.model.expected_error import ExpectedError, InputError
+from scheduler.model.settings import Settings
+from scheduler.store import entries
+from scheduler.store.locations import open_read_only
+from scheduler.system.process import MAX_OUTPUT, Children
+
+SEEDS = (1, 2, 3)
+SECONDS = 15.0  # after which a simulation ends early
+MAX_RUNS = 5000  # of a replay with its warm-up: about as much as can be played in that time
+KILLED_AFTER = timedelta(seconds=40)
+MODULE = "scheduler.foresight.own_process"
+INSTALL_FOLDER = Path(__file__).resolve().parents[2]
+NICENESS = 10  # runs come first
+Gone = Callable[[], Awaitable[None]]
+
+
+class NotPlayed(ExpectedError):
+    """There is no answer. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a process reads, and for whom: the database or the `server` that has it, and the agents to show (None: all)."""
+
+    database: Path
+    server: str | None
+    now: datetime
+    shown: Collection[str] | None
+
+
+async def simulate_apart(place: Place, wish: Mapping[str, object], gone: Gone) -> Simulation:
+    """The coming days of the active config. `wish` has `days`, `answers`, `work`, `faults` and `like_history`.
+
+    Ended when `gone` returns. Raises NotPlayed.
+    """
+    return Simulation.model_validate_json(await _play(place, {"simulate": wish}, gone))
+
+
+async def replay_apart(place: Place, days: int, config: StoredConfig, gone: Gone) -> Replay:
+    """The last days with another config. Ended when `gone` returns. Raises NotPlayed."""
+    snapshot = base64.b64encode(config.snapshot).decode()
+    return Replay.model_validate_json(
+        await _play(place, {"replay": {"days": days, "path": str(config.path), "snapshot": snapshot}}, gone)
+    )
+
+
+async def _play(place: Place, task: Mapping[str, object], gone: Gone) -> str:
+    shown = None if place.shown is None else sorted(place.shown)
+    task = {**task, "database": str(place.database), "server": place.server, "now": place.now.isoformat(), "shown": shown}
+    path = os.pathsep.join(filter(None, (str(INSTALL_FOLDER), os.environ.get("PYTHONPATH"))))
+    children = Children(f"foresight/{os.getpid()}")
+    leaving = asyncio.ensure_future(gone())
+    playing = asyncio.ensure_future(
+        children.start(
+            (sys.executable, "-P", "-m", MODULE),
+            stdin=json.dumps(task).encode(),
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=Path("/"),
+            keep=MAX_OUTPUT,
+            timeout=KILLED_AFTER,
+        )
+    )
+    try:
+        await asyncio.wait((playing, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        if not playing.done():
+            children.end_all("cancelled")
+    result = await playing
+    if result.ended_by == "timeout":
+        raise NotPlayed(f"this takes longer than {KILLED_AFTER.seconds} s; use the command")
+    if result.exit_code != 0:
+        why = result.problem or result.errors.decode(errors="replace").strip().rpartition("\n")[2] or "it was ended"
+        raise NotPlayed(f"the process that plays the config failed: {why}")
+    found = json.loads(result.output)
+    if "problem" in found:
+        raise NotPlayed(found["problem"])
+    return json.dumps(found["answer"])
+
+
+# --- in the process -----------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Read the task, and write the answer, or why there is none."""
+    ends = time.monotonic() + SECONDS
+    os.nice(NICENESS)
+    task = json.load(sys.stdin)
+    now, shown = datetime.fromisoformat(task["now"]), task["shown"]
+    try:
+        with temporary_folder() as folder, closing(open_read_only(task["server"] or Path(task["database"]))) as db:
+            found: Simulation | Replay
+            if "simulate" in task:
+                found = _simulate(db, task["simulate"], now, shown, folder, lambda: time.monotonic() > ends)
+            else:
+                found = _replay(db, task["replay"], now, shown, folder)
+        answer: dict[str, object] = {"answer": found.as_data()}
+    except ExpectedError as error:
+        answer = {"problem": str(error).removeprefix("--")}
+    json.dump(answer, sys.stdout)
+
+
+def _simulate(
+    db: sqlite3.Connection,
+    wish: Mapping[str, Any],
+    now: datetime,
+    shown: Collection[str] | None,
+    folder: Path,
+    is_over: Callable[[], bool],
+) -> Simulation:
+    settings = _settings(db)
+    begin = now.replace(microsecond=0)
+    recording = read_history(db, now, settings) if wish["like_history"] else None
+    assumed = read_assumptions(settings, begin, wish["answers"], wish["work"], wish["faults"], recording)
+    known, end = entries.all_entries(db), begin + timedelta(days=wish["days"])
+    db.close()  # an open transaction would keep the daemon from shortening its write-ahead log
+    return simulate(settings, assumed, begin, end, SEEDS, folder, known, shown=shown, is_over=is_over)
+
+
+def _settings(db: sqlite3.Connection) -> Settings:
+    found = settings_of_records(db)
+    if found is None:
+        raise InputError("the database has no config of this version; reload the config first")
+    return found
+
+
+def _replay(
+    db: sqlite3.Connection, wish: Mapping[str, Any], now: datetime, shown: Collection[str] | None, folder: Path
+) -> Replay:
+    settings = load_stored(StoredConfig(Path(wish["path"]), "", "", (), base64.b64decode(wish["snapshot"]))).settings
+    since, former = now - timedelta(days=wish["days"]), settings_of_records(db)
+    past = Past.read(db, since - WARM_UP, settings, former)
+    if len(past.runs) > MAX_RUNS:  # half of what can be played is the warm-up
+        first = sorted(run.slot for run in past.runs)[-MAX_RUNS]
+        since = max(since, first + (now - first) / 2)
+        past = Past.read(db, first, settings, former)
+    db.close()
+    if not any(run.slot >= since for run in past.runs):
+        raise InputError("no run of these days is recorded")
+    return replay(past, settings, since, now, folder, shown=shown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Shows a month in advance, and prepares the replay of the last week for the form of an agent's config.
+
+Both are played in a process of its own, one at a time, which ends when the browser leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+import anyio
+
+from heartbeat.words import format_usd
+from heartbeatd.answers import FigureRange, Replay, RunVerdict, Simulation
+from scheduler.foresight import own_process
+from scheduler.foresight.own_process import NotPlayed, Place
+from scheduler.model.config_changes import StoredConfig
+from scheduler.web.api_request import ApiRequest
+from scheduler.web.http_errors import HttpError, bad_request
+from scheduler.web.page.rendering import Page
+from scheduler.web.page.time_axis import TimeAxis
+from scheduler.web.page.views import FormRequest, PageRequest
+
+Played = TypeVar("Played")
+
+SPANS = {"7": "7 days", "14": "14 days", "30": "30 days", "90": "90 days"}
+USUAL = {"days": "30", "answers": "quiet:0.97,problem:0.02,fail:0.01", "work": "1", "faults": "", "like_history": ""}
+MAX_ROWS = 12  # agents, jobs and recipients that are shown; the command lists the others
+REPLAYED_DAYS = 7
+MAX_REPLAYED = 30  # changed runs that are listed
+PATIENCE = 10.0  # seconds that a form waits while another config is played
+BUSY = "another config is being played; try again in half a minute"
+NO_FAULTS = "faults: your token is limited to some agents, and a fault concerns all of them"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a chart with its range, in percent of the height, and its figures as text."""
+
+    text: str
+    height: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars from zero. `first` and `last` are below the ends of the axis, and `highest` between them."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    first: str
+    last: str
+    highest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A line with a bar from `x`, as wide as `width`, in percent; the entry, and the same as text."""
+
+    kind: str
+    name: str
+    x: float
+    width: float
+    text: str
+
+
+def show_form(_: PageRequest) -> Page:
+    """The form. Nothing is played before it is sent."""
+    return _page(USUAL)
+
+
+async def simulate_month(form: FormRequest) -> Page:
+    """Plays the active config with the assumptions of the form. The figures of a limited token are those of its agents."""
+    sent = {key: form.fields.get(key, "") for key in USUAL}
+    try:
+        form.check()
+        if sent["days"] not in SPANS:
+            raise bad_request(f"days: write {', '.join(SPANS)}")
+        if sent["faults"] and form.api.caller.agents is not None:
+            raise HttpError(403, "forbidden", NO_FAULTS)
+        wish = {
+            "days": int(sent["days"]),
+            "answers": sent["answers"] or None,
+            "work": sent["work"] or None,
+            "faults": [sent["faults"]] if sent["faults"] else [],
+            "like_history": bool(sent["like_history"]),
+        }
+        found = await _play(form.api, partial(own_process.simulate_apart, wish=wish, gone=form.gone))
+    except HttpError as error:
+        return _page(sent, problem=error.message, status=error.status)
+    return _page(sent, found)
+
+
+async def replay_week(form: FormRequest, config: StoredConfig) -> Replay:
+    """The last week with another config, as far as the user may see it. Raises HttpError."""
+    return await _play(form.api, partial(own_process.replay_apart, days=REPLAYED_DAYS, config=config, gone=form.gone))
+
+
+async def _play(api: ApiRequest, play: Callable[[Place], Awaitable[Played]]) -> Played:
+    state = api.app_state
+    try:
+        with anyio.fail_after(PATIENCE):
+            await state.play_limiter.acquire()
+    except TimeoutError:
+        raise HttpError(503, "busy", BUSY) from None
+    try:
+        return await play(Place(state.database_path, state.server, state.clock(), api.caller.agents))
+    except NotPlayed as error:
+        raise HttpError(409, "not_played", str(error)) from None
+    finally:
+        state.play_limiter.release()
+
+
+def words_of(verdict: RunVerdict) -> str:
+    """What became of a run, in a few words."""
+    sent = f"{verdict.messages} sent" if verdict.messages else None
+    return ", ".join(word for word in (verdict.outcome, verdict.reason or verdict.suppression, sent) if word)
+
+
+def _page(sent: dict[str, str], found: Simulation | None = None, problem: str = "", status: int = 200) -> Page:
+    context: dict[str, object] = {"sent": sent, "spans": SPANS, "found": found, "problem": problem, "most": MAX_ROWS}
+    if found is not None:
+        zone, span = ZoneInfo(found.zone), found.until - found.from_
+        axis = TimeAxis(found.from_, found.until, zone)
+        context |= {
+            "span": span,
+            "is_short": span < timedelta(days=int(sent["days"])),
+            "all_seeds": len(own_process.SEEDS),
+            "seconds": int(own_process.SECONDS),
+            "by_day": _days(found),
+            "recipients": _recipients(found),
+            "early": [
+                Stretch(
+                    each.kind, each.name, 0.0, min(100.0, 100 * each.days.mean / max(1, len(found.days))),
+                    f"{_count(each.days)} of {len(found.days)} days, at {each.earliest} at the earliest",
+                )
+                for each in found.early_budget_ends
+            ],
+            "silences": list(_silences(found, axis, zone)),
+            "figure": _count,
+            "figure_usd": _usd,
+        }  # fmt: skip
+    return Page("simulate.html", context, status)
+
+
+def _days(found: Simulation) -> Chart:
+    """The cost of each day, or its calls if no price is known."""
+    is_cost = found.usd is not None
+    figures = [each.usd if each.usd and is_cost else each.calls for each in found.days]
+    show: Callable[[FigureRange], str] = _usd if is_cost else _count
+    texts = [f"{each.day:%a %d %b}" for each in found.days]
+    return _chart("Cost by day" if is_cost else "Calls by day", figures, texts, show)
+
+
+def _recipients(found: Simulation) -> list[Chart]:
+    """The messages of each recipient by hour of the day, all with the same scale."""
+    shown = sorted(found.recipients, key=lambda each: -each.messages.mean)[:MAX_ROWS]
+    hours = [f"{hour:02}:00" for hour in range(24)]
+    most = max((hour for each in shown for hour in each.by_hour), default=0.0)
+    return [
+        _chart(
+            f"{each.recipient}: {_count(each.messages)}",
+            [FigureRange(mean=hour, low=hour, high=hour) for hour in each.by_hour],
+            hours,
+            lambda figure: f"{figure.mean:g}",
+            most,
+        )
+        for each in shown
+    ]
+
+
+def _chart(
+    title: str,
+    figures: Sequence[FigureRange],
+    labels: Sequence[str],
+    show: Callable[[FigureRange], str],
+    most: float | None = None,
+) -> Chart:
+    """A chart whose highest figure is `most`, or that of the figures."""
+    top = max((each.high for each in figures), default=0.0)
+    scale = 100 / (most or top or 1.0)
+    bars = tuple(
+        Bar(f"{label}: {show(each)}", each.mean * scale, each.low * scale, each.high * scale)
+        for label, each in zip(labels, figures, strict=True)
+    )
+    highest = show(FigureRange(mean=top, low=top, high=top))
+    return Chart(title, bars, labels[0] if labels else "", labels[-1] if labels else "", highest)
+
+
+def _silences(found: Simulation, axis: TimeAxis, zone: ZoneInfo) -> Iterable[Stretch]:
+    for each in found.longest_silences:
+        begin, end = each.since.astimezone(zone), each.until.astimezone(zone)
+        why = f", because of {each.because}" if each.because else ""
+        text = f"{begin:%a %d %b %H:%M} to {end:%a %d %b %H:%M}{why}"
+        yield Stretch(each.kind, each.name, axis.place(each.since), axis.width(each.since, each.until), text)
+
+
+def _count(figure: FigureRange) -> str:
+    """A mean, with the range if the seeds differ."""
+    shown = f"{figure.mean:,.1f}".removesuffix(".0")
+    return shown if figure.low == figure.high else f"{shown} ({figure.low:,.0f} to {figure.high:,.0f})"
+
+
+def _usd(figure: FigureRange | None) -> str:
+    if figure is None:
+        return "–"
+    shown = format_usd(figure.mean)
+    return shown if figure.low == figure.high else f"{shown} ({format_usd(figure.low)} to {format_usd(figure.high)})"

@@ -1,0 +1,139 @@
+"""The page shows a month in advance, and the last week with other values of an agent, from a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from page_agents import TOKENS, form_fields, user_of
+from page_user import Answer, PageUser
+from patience import wait_until
+from web_daemon import WebDaemon
+
+from scheduler.system.orphans import find_orphans
+
+CONFIG = f"""\
+timezone: UTC
+server: {{listen: "127.0.0.1:0", tokens: {{
+  reader: {{value: "{TOKENS["reader"]}", may: [read]}},
+  self: {{value: "{TOKENS["self"]}", may: [read, edit], agents: [ops]}},
+  all: {{value: "{TOKENS["all"]}", may: [read, wake, operate, edit]}}}}}}
+channels: {{chat: {{kind: command, argv: [send]}}, phone: {{kind: command, argv: [send]}}}}
+defaults: {{heartbeat: {{checklist: "- look\\n", stagger: 0s}}}}
+agents:
+  ops:
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat:
+      interval: 6h
+      deliver: chat
+      budget: {{runs_per_day: 3}}
+  web:
+    runner: {{kind: command, argv: [agent]}}
+    heartbeat: {{interval: 4h, deliver: phone}}
+cron:
+  measure: {{every: 12h, command: measure}}
+"""
+OPS = "/page/agents/ops/config"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
+    """A daemon with three recorded days, in which `ops` has an alert each day at 12:00."""
+    with WebDaemon(tmp_path_factory.mktemp("page"), CONFIG, start="2026-03-02 00:00") as running:
+        running.reloader.reload(by="test")  # the active config is in the database
+        running.world.scripts = {"ops": lambda call: f"disk {call.at:%d} is full" if call.at.hour == 12 else "HEARTBEAT_OK"}
+        running.do(lambda: running.world.run(hours=72))
+        yield running
+
+
+def sent(user: PageUser, **fields: str) -> dict[str, str]:
+    return {"form_code": user.get("/page/simulate").form_code, "days": "7", **fields}
+
+
+def simulated(user: PageUser, **fields: str) -> Answer:
+    return user.post("/page/simulate", sent(user, **fields))
+
+
+def charts(answer: Answer) -> list[str]:
+    return [each.attributes["aria-label"].split(":")[0] for each in answer.elements if each.attributes.get("role") == "img"]
+
+
+def test_a_simulation_has_a_plot_of_each_figure(daemon: WebDaemon) -> None:
+    found = simulated(user_of(daemon), answers="problem:1")
+    assert found.status == 200
+    assert sorted(charts(found)) == ["Calls by day", "chat", "ops", "ops", "phone", "web"]
+    assert re.search(r"ops 6 of 8 days, at 18:00 at the earliest", found.text)
+    assert "cron/measure" in found.text and "Busiest minute" in found.text
+    assert 'id="short"' not in found.body
+
+
+def test_a_limited_token_sees_the_figures_of_its_agents_only(daemon: WebDaemon) -> None:
+    """Runs are those of `ops`: three a day because of its budget. A fault would concern others."""
+    user = user_of(daemon, "self")
+    found = simulated(user, answers="problem:1")
+    assert charts(found) == ["Calls by day", "chat", "ops", "ops"]
+    assert re.search(r"Runs 2[1-4] Failed 0 Calls 2[1-4] ", found.text)
+    assert not re.search("web|phone|measure", found.text)
+    assert simulated(user, faults="daemon-down:2h@03:00").status == 403
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"answers": "quiet:2"}, "answers: '2' is not a share"),
+        ({"faults": "channel-down=sms:1h@03:00"}, "faults: no channel 'sms'; write chat"),
+        ({"days": "8"}, "days: write 7, 14, 30, 90"),
+    ],
+)
+def test_a_wrong_value_is_named_and_the_form_is_kept(fields: dict[str, str], problem: str, daemon: WebDaemon) -> None:
+    found = simulated(user_of(daemon), **fields)
+    assert problem in found.text.replace('"', "'")
+    key, value = next(iter(fields.items()))
+    assert key == "days" or form_fields(found, "/page/simulate")[key] == value
+
+
+def test_a_form_of_an_earlier_login_plays_nothing(daemon: WebDaemon) -> None:
+    assert user_of(daemon).post("/page/simulate", {"form_code": "old", "days": "7"}).status == 403
+
+
+def test_when_the_browser_leaves_the_process_ends_and_leaves_no_folder(
+    daemon: WebDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mark = f"foresight/{os.getpid()}"
+    user = user_of(daemon)
+    body = urlencode(sent(user, days="90"))
+    with socket.create_connection(("127.0.0.1", daemon.port)) as browser:
+        cookie = "; ".join(f"{name}={value}" for name, value in user.cookies.items())
+        host = f"127.0.0.1:{daemon.port}"
+        browser.sendall(
+            f"POST /page/simulate HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nSec-Fetch-Site: same-origin\r\n"
+            f"Cookie: {cookie}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        wait_until(lambda: list(tmp_path.iterdir()))
+        assert find_orphans({mark})
+    wait_until(lambda: not find_orphans({mark}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def replayed(user: PageUser, **changes: str) -> Answer:
+    form = form_fields(user.get(OPS), OPS) | changes
+    shown = user.post(OPS, form | {"step": "check"})
+    assert "Show the last 7 days with these changes" in shown.text  # the button for browsers without JavaScript
+    return user.post(OPS, form_fields(shown, OPS) | {"step": "replay"})
+
+
+@pytest.mark.parametrize("token", ["all", "self"])
+def test_the_form_shows_the_last_week_with_the_changes_before_they_are_written(token: str, daemon: WebDaemon) -> None:
+    """With hours from 13:00, none of the alerts would have been sent."""
+    found = replayed(user_of(daemon, token), **{"heartbeat.active_hours": "13:00-24:00"})
+    assert "Nothing is written yet." in found.text
+    assert re.search(r"Messages 4 0 Suppressed answers \d+ \d+ Calls", found.text)
+    assert "alert, 1 sent skipped, active_hours" in found.text
+    assert ("web" in found.text.split("with these changes")[1]) is False
+    assert daemon.config.read_text() == CONFIG
