@@ -10,44 +10,20 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from page_agents import TOKENS, form_fields, user_of
+from page_agents import form_fields, user_of
+from page_foresight import CONFIG, open_recorded
 from page_user import Answer, PageUser
 from patience import wait_until
 from web_daemon import WebDaemon
 
 from scheduler.system.orphans import find_orphans
 
-CONFIG = f"""\
-timezone: UTC
-server: {{listen: "127.0.0.1:0", tokens: {{
-  reader: {{value: "{TOKENS["reader"]}", may: [read]}},
-  self: {{value: "{TOKENS["self"]}", may: [read, edit], agents: [ops]}},
-  all: {{value: "{TOKENS["all"]}", may: [read, wake, operate, edit]}}}}}}
-channels: {{chat: {{kind: command, argv: [send]}}, phone: {{kind: command, argv: [send]}}}}
-defaults: {{heartbeat: {{checklist: "- look\\n", stagger: 0s}}}}
-agents:
-  ops:
-    runner: {{kind: command, argv: [agent]}}
-    heartbeat:
-      interval: 6h
-      deliver: chat
-      budget: {{runs_per_day: 3}}
-  web:
-    runner: {{kind: command, argv: [agent]}}
-    heartbeat: {{interval: 4h, deliver: phone}}
-cron:
-  measure: {{every: 12h, command: measure}}
-"""
 OPS = "/page/agents/ops/config"
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
-    """A daemon with three recorded days, in which `ops` has an alert each day at 12:00."""
-    with WebDaemon(tmp_path_factory.mktemp("page"), CONFIG, start="2026-03-02 00:00") as running:
-        running.reloader.reload(by="test")  # the active config is in the database
-        running.world.scripts = {"ops": lambda call: f"disk {call.at:%d} is full" if call.at.hour == 12 else "HEARTBEAT_OK"}
-        running.do(lambda: running.world.run(hours=72))
+    with open_recorded(tmp_path_factory.mktemp("page")) as running:
         yield running
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -35,11 +36,11 @@ def agent(name: str, size: int, *, budget: str = "{usd_per_day: 5}", more: str =
     )
 
 
-def make(make_world: MakeWorld, server: CachingModels, *agents: tuple[str, str]) -> World:
+def make(make_world: MakeWorld, server: CachingModels, *agents: tuple[str, str], shared: str = "") -> World:
     yaml = (
         f'providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{server.url}"}}}}\n'
         "prices: {claude-haiku-4-5: {input: 1.0, output: 5.0, cache_read: 0.1}}\n"
-        "limits: {min_interval: 1m}\ndefaults: {heartbeat: {light_context: false}}\nagents:\n"
+        f"limits: {{min_interval: 1m{shared}}}\ndefaults: {{heartbeat: {{light_context: false}}}}\nagents:\n"
         + "".join(lines for _, lines in agents)
     )
     world = make_world(yaml, environ={"KEY": KEY}, start="2026-03-02 07:00")
@@ -63,7 +64,8 @@ def test_in_a_week_the_full_agent_costs_at_most_half_and_the_small_one_the_same(
         world = make(
             make_world, server,
             agent("full", 30_000, budget="{usd_per_day: 0.10, usd_per_month: 1}", more=HOURS),
-            agent("small", 400, interval="30m", more=HOURS),
+            agent("small", 400, interval="30m", budget="{usd_per_day: 0.08, usd_per_run: 0.074}", more=HOURS),
+            shared=", budget: {usd_per_day: 0.19, usd_per_month: 0.6}",
         )  # fmt: skip
         world.run(days=7)
     full, small = server.bills["full"], server.bills["small"]
@@ -72,12 +74,14 @@ def test_in_a_week_the_full_agent_costs_at_most_half_and_the_small_one_the_same(
     assert (small.written_5m, small.written_1h) == (0, 0)
     assert charged(world, "full") == pytest.approx(full.usd(1.0, 5.0))
     assert charged(world, "small") == pytest.approx(small.usd(1.0, 5.0))
-    by_day: dict[str, float] = {}
-    for row in world.records("full"):
-        if row["charged"]:
-            day = row["started_at"][:10]
-            by_day[day] = by_day.get(day, 0.0) + row["charged"]["usd"]
-    assert max(by_day.values()) <= 0.10
+    by_day: dict[str, Counter[str]] = {"full": Counter(), "small": Counter()}
+    for row in (row for row in world.records() if row["charged"]):
+        by_day[row["name"]][row["started_at"][:10]] += row["charged"]["usd"]
+        assert row["charged"]["usd"] <= 0.074
+    both = by_day["full"] + by_day["small"]
+    assert (len(both), max(both.values()) <= 0.19, both.total() <= 0.6) == (7, True, True)
+    assert max(by_day["full"].values()) <= 0.10
+    assert max(by_day["small"].values()) <= 0.08
     saved = full.usd_without_cache(1.0, 5.0) - full.usd(1.0, 5.0)
     now = world.clock.now
     report = build_report(world.store.connection, now - timedelta(days=30), now, running=True)

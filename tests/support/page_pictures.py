@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/page.md: the status page of a made-up fleet in Debian's Chromium.
+"""Draws the pictures of docs/page.md and docs/simulate.md: the status page of a made-up fleet in Debian's Chromium.
 
 python tests/support/page_pictures.py [NAME ...]
 """
@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import page_agents
 from browser import log_in, open_browser, open_page
 from checkout import HOME
 from page_fleet import open_fleet
+from page_foresight import open_month, open_recorded
+from playwright.sync_api import Browser, Page
 from web_daemon import TOKENS
 
 TARGET = HOME / "docs" / "pictures"
@@ -35,6 +40,45 @@ def main(names: list[str]) -> None:
                 if height is not None:
                     page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
                 page.screenshot(path=TARGET / f"{name}.png", full_page=height is None)
+    with open_browser() as browser:
+        if not names or "page-simulate" in names:
+            with draw_simulation(browser, "phone", "light") as page:
+                box = page.locator("#simulated").bounding_box()
+                page.screenshot(path=TARGET / "page-simulate.png", full_page=True, clip={**box, "height": 1000})
+        if not names or "page-replay" in names:
+            with draw_replay(browser, "desktop", "light") as page:
+                page.locator("#replay").screenshot(path=TARGET / "page-replay.png")
+
+
+@contextmanager
+def draw_simulation(browser: Browser, width: str, scheme: str) -> Iterator[Page]:
+    """The page after a simulation."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_month(Path(folder)) as daemon,
+        open_page(browser, daemon.server.url, width, scheme) as page,
+    ):
+        log_in(page, page_agents.TOKENS["all"], "/page/simulate")
+        page.get_by_label("Time").select_option("7")
+        page.get_by_label("Shares of answers").fill("quiet:0.9,problem:0.09,fail:0.01")
+        page.get_by_role("button", name="Simulate").click()
+        page.get_by_role("heading", name="Assumed").wait_for()
+        yield page
+
+
+@contextmanager
+def draw_replay(browser: Browser, width: str, scheme: str) -> Iterator[Page]:
+    """The form of an agent with changes that are not written yet, and the last days with them."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_recorded(Path(folder)) as daemon,
+        open_page(browser, daemon.server.url, width, scheme) as page,
+    ):
+        log_in(page, page_agents.TOKENS["self"], "/page/agents/ops/config")
+        page.locator("[name='heartbeat.active_hours']").fill("08:00-24:00")
+        page.get_by_role("button", name="Check the changes").click()
+        page.get_by_role("heading", name="with these changes").wait_for()
+        yield page
 
 
 if __name__ == "__main__":

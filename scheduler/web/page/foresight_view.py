@@ -167,7 +167,7 @@ def _recipients(found: Simulation) -> list[Chart]:
             f"{each.recipient}: {_count(each.messages)}",
             [FigureRange(mean=hour, low=hour, high=hour) for hour in each.by_hour],
             hours,
-            lambda figure: f"{figure.mean:g}",
+            _count,
             most,
         )
         for each in shown
