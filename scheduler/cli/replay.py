@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd
-from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals, RunVerdict
+from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals
 from scheduler.cli import output
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import Column, entry_label, format_list, format_table, format_time, print_answer
@@ -15,7 +15,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.playback import temporary_folder
-from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records
+from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records, words_of
 from scheduler.model.expected_error import InputError
 
 MAX_RUNS = 30  # changed runs that are listed
@@ -61,16 +61,10 @@ def _total_rows(before: ReplayTotals, after: ReplayTotals) -> Iterator[tuple[str
     yield "cost", format_usd(before.usd), format_usd(after.usd)
 
 
-def _words(verdict: RunVerdict) -> str:
-    """The outcome, why, and the messages."""
-    sent = format_count(verdict.messages, "message") if verdict.messages else None
-    return ", ".join(word for word in (verdict.outcome, verdict.reason or verdict.suppression, sent) if word)
-
-
 COLUMNS: list[Column[ReplayedRun]] = [
     Column("RUN", lambda each: str(each.id), is_number=True),
     Column("TIME", lambda each: format_time(each.slot)[5:16]),
     Column("NAME", entry_label),
-    Column("RECORDED", lambda each: _words(each.before)),
-    Column("REPLAYED", lambda each: _words(each.after)),
+    Column("RECORDED", lambda each: words_of(each.before)),
+    Column("REPLAYED", lambda each: words_of(each.after)),
 ]

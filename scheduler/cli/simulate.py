@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from heartbeat.words import abbreviate_duration, format_count, format_usd
+from heartbeat.words import abbreviate_duration, format_count
 from heartbeatd.answers import (
-    FigureRange,
     LongestSilence,
     SimulatedDay,
     SimulatedEntry,
@@ -24,7 +23,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.playback import temporary_folder
-from scheduler.foresight.simulation import read_assumptions, read_history, simulate
+from scheduler.foresight.simulation import count_text, read_assumptions, read_history, simulate, usd_text
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.expected_error import InputError
 from scheduler.store import entries
@@ -73,9 +72,9 @@ def _lines(found: Simulation) -> Iterator[str]:
     for assumption in found.assumed:
         yield from wrap_text(f"assumed: {assumption}", 2)
     yield ""
-    cost = f", {_usd(found.usd)}" if found.usd else ""
-    runs = f"{_count(found.runs)} runs, {_count(found.failed)} failed"
-    yield f"{runs}, {_count(found.calls)} calls, {_count(found.messages)} messages{cost}"
+    cost = f", {usd_text(found.usd)}" if found.usd else ""
+    runs = f"{count_text(found.runs)} runs, {count_text(found.failed)} failed"
+    yield f"{runs}, {count_text(found.calls)} calls, {count_text(found.messages)} messages{cost}"
     if found.busiest_minute:
         yield f"busiest minute: {format_count(found.busiest_minute.runs, 'start')} at {format_time(found.busiest_minute.at)[:16]}"
     yield ""
@@ -85,7 +84,7 @@ def _lines(found: Simulation) -> Iterator[str]:
     yield from _table(found.skips, SKIP_COLUMNS)
     yield from _table(found.days, DAY_COLUMNS)
     for early in found.early_budget_ends:
-        yield f"{entry_label(early)}: its budget ends early on {_count(early.days)} days, at {early.earliest} at the earliest"
+        yield f"{entry_label(early)}: its budget ends early on {count_text(early.days)} days, at {early.earliest} at the earliest"
     yield from _table(found.recipients, RECIPIENT_COLUMNS)
     yield from _table(found.longest_silences, SILENCE_COLUMNS)
 
@@ -96,19 +95,6 @@ def _table(items: list[T], columns: list[Column[T]]) -> Iterator[str]:
         yield ""
 
 
-def _count(figure: FigureRange) -> str:
-    """A mean, and the range if the seeds differ."""
-    shown = f"{figure.mean:,.1f}".removesuffix(".0")
-    return shown if figure.low == figure.high else f"{shown} ({figure.low:,.0f} to {figure.high:,.0f})"
-
-
-def _usd(figure: FigureRange | None) -> str:
-    if figure is None:
-        return "-"
-    shown = format_usd(figure.mean)
-    return shown if figure.low == figure.high else f"{shown} ({format_usd(figure.low)} to {format_usd(figure.high)})"
-
-
 def _busy_hours(recipient: SimulatedRecipient) -> str:
     """The hours with the most messages, each with its number."""
     ranked = sorted(range(24), key=lambda hour: (-recipient.by_hour[hour], hour))
@@ -117,25 +103,25 @@ def _busy_hours(recipient: SimulatedRecipient) -> str:
 
 ENTRY_COLUMNS: list[Column[SimulatedEntry]] = [
     Column("NAME", entry_label),
-    Column("RUNS", lambda each: _count(each.runs)),
-    Column("CALLS", lambda each: _count(each.calls)),
-    Column("MESSAGES", lambda each: _count(each.messages)),
-    Column("COST", lambda each: _usd(each.usd)),
+    Column("RUNS", lambda each: count_text(each.runs)),
+    Column("CALLS", lambda each: count_text(each.calls)),
+    Column("MESSAGES", lambda each: count_text(each.messages)),
+    Column("COST", lambda each: usd_text(each.usd)),
 ]
 SKIP_COLUMNS: list[Column[SimulatedSkips]] = [
-    Column("SKIPPED", lambda each: _count(each.slots)),
+    Column("SKIPPED", lambda each: count_text(each.slots)),
     Column("REASON", lambda each: each.reason),
     Column("", lambda each: SlotCause(each.reason).text),
 ]
 DAY_COLUMNS: list[Column[SimulatedDay]] = [
     Column("DAY", lambda each: f"{each.day:%a %m-%d}"),
-    Column("RUNS", lambda each: _count(each.runs)),
-    Column("CALLS", lambda each: _count(each.calls)),
-    Column("COST", lambda each: _usd(each.usd)),
+    Column("RUNS", lambda each: count_text(each.runs)),
+    Column("CALLS", lambda each: count_text(each.calls)),
+    Column("COST", lambda each: usd_text(each.usd)),
 ]
 RECIPIENT_COLUMNS: list[Column[SimulatedRecipient]] = [
     Column("RECIPIENT", lambda each: each.recipient),
-    Column("MESSAGES", lambda each: _count(each.messages)),
+    Column("MESSAGES", lambda each: count_text(each.messages)),
     Column("MOST IN THE HOURS", _busy_hours),
 ]
 SILENCE_COLUMNS: list[Column[LongestSilence]] = [

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -27,18 +26,17 @@ from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_record
 from scheduler.foresight.simulation import read_assumptions, read_history, simulate
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.expected_error import ExpectedError, InputError
-from scheduler.model.settings import Settings
 from scheduler.store import entries
 from scheduler.store.locations import open_read_only
 from scheduler.system.process import MAX_OUTPUT, Children
 
 SEEDS = (1, 2, 3)
-SECONDS = 15.0  # after which a simulation ends early
+SECONDS = 15.0  # of CPU, after which a simulation ends early
+LONGEST = 40.0  # seconds after which it ends early on a busy machine
 MAX_RUNS = 5000  # of a replay with its warm-up: about as much as can be played in that time
-KILLED_AFTER = timedelta(seconds=40)
+KILLED_AFTER = timedelta(seconds=55)  # before the server closes the connection
 MODULE = "scheduler.foresight.own_process"
 INSTALL_FOLDER = Path(__file__).resolve().parents[2]
-NICENESS = 10  # runs come first
 Gone = Callable[[], Awaitable[None]]
 
 
@@ -111,61 +109,49 @@ async def _play(place: Place, task: Mapping[str, object], gone: Gone) -> str:
 
 def main() -> None:
     """Read the task, and write the answer, or why there is none."""
-    ends = time.monotonic() + SECONDS
-    os.nice(NICENESS)
+    ends = time.monotonic() + LONGEST
     task = json.load(sys.stdin)
-    now, shown = datetime.fromisoformat(task["now"]), task["shown"]
+    place = Place(Path(task["database"]), task["server"], datetime.fromisoformat(task["now"]), task["shown"])
     try:
-        with temporary_folder() as folder, closing(open_read_only(task["server"] or Path(task["database"]))) as db:
+        with temporary_folder() as folder:
             found: Simulation | Replay
             if "simulate" in task:
-                found = _simulate(db, task["simulate"], now, shown, folder, lambda: time.monotonic() > ends)
+                is_over = lambda: time.process_time() > SECONDS or time.monotonic() > ends  # noqa: E731
+                found = _simulate(place, task["simulate"], folder, is_over)
             else:
-                found = _replay(db, task["replay"], now, shown, folder)
+                found = _replay(place, task["replay"], folder)
         answer: dict[str, object] = {"answer": found.as_data()}
     except ExpectedError as error:
         answer = {"problem": str(error).removeprefix("--")}
     json.dump(answer, sys.stdout)
 
 
-def _simulate(
-    db: sqlite3.Connection,
-    wish: Mapping[str, Any],
-    now: datetime,
-    shown: Collection[str] | None,
-    folder: Path,
-    is_over: Callable[[], bool],
-) -> Simulation:
-    settings = _settings(db)
-    begin = now.replace(microsecond=0)
-    recording = read_history(db, now, settings) if wish["like_history"] else None
-    assumed = read_assumptions(settings, begin, wish["answers"], wish["work"], wish["faults"], recording)
-    known, end = entries.all_entries(db), begin + timedelta(days=wish["days"])
-    db.close()  # an open transaction would keep the daemon from shortening its write-ahead log
-    return simulate(settings, assumed, begin, end, SEEDS, folder, known, shown=shown, is_over=is_over)
+def _simulate(place: Place, wish: Mapping[str, Any], folder: Path, is_over: Callable[[], bool]) -> Simulation:
+    begin = place.now.replace(microsecond=0)
+    with closing(open_read_only(place.server or place.database)) as db:
+        settings = settings_of_records(db)
+        if settings is None:
+            raise InputError("the database has no config of this version; reload the config first")
+        recording = read_history(db, place.now, settings) if wish["like_history"] else None
+        assumed = read_assumptions(settings, begin, wish["answers"], wish["work"], wish["faults"], recording)
+        known = entries.all_entries(db)
+    end = begin + timedelta(days=wish["days"])
+    return simulate(settings, assumed, begin, end, SEEDS, folder, known, shown=place.shown, is_over=is_over)
 
 
-def _settings(db: sqlite3.Connection) -> Settings:
-    found = settings_of_records(db)
-    if found is None:
-        raise InputError("the database has no config of this version; reload the config first")
-    return found
-
-
-def _replay(
-    db: sqlite3.Connection, wish: Mapping[str, Any], now: datetime, shown: Collection[str] | None, folder: Path
-) -> Replay:
+def _replay(place: Place, wish: Mapping[str, Any], folder: Path) -> Replay:
     settings = load_stored(StoredConfig(Path(wish["path"]), "", "", (), base64.b64decode(wish["snapshot"]))).settings
-    since, former = now - timedelta(days=wish["days"]), settings_of_records(db)
-    past = Past.read(db, since - WARM_UP, settings, former)
-    if len(past.runs) > MAX_RUNS:  # half of what can be played is the warm-up
-        first = sorted(run.slot for run in past.runs)[-MAX_RUNS]
-        since = max(since, first + (now - first) / 2)
-        past = Past.read(db, first, settings, former)
-    db.close()
+    since = place.now - timedelta(days=wish["days"])
+    with closing(open_read_only(place.server or place.database)) as db:
+        former = settings_of_records(db)
+        past = Past.read(db, since - WARM_UP, settings, former)
+        if len(past.runs) > MAX_RUNS:  # half of what can be played is the warm-up
+            first = sorted(run.slot for run in past.runs)[-MAX_RUNS]
+            since = max(since, first + (place.now - first) / 2)
+            past = Past.read(db, first, settings, former)
     if not any(run.slot >= since for run in past.runs):
         raise InputError("no run of these days is recorded")
-    return replay(past, settings, since, now, folder, shown=shown)
+    return replay(past, settings, since, place.now, folder, shown=place.shown)
 
 
 if __name__ == "__main__":

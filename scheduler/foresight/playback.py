@@ -109,17 +109,7 @@ class _AgentOfClaim:
     def call_agent(self, request: AgentRequest) -> Answer:
         return self._outside.call_agent(self._claim, request)
 
-    async def start(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes,
-        env: Mapping[str, object],
-        cwd: Path,
-        keep: int = 0,
-        keep_tail: bool = False,
-        timeout: timedelta | None = None,
-    ) -> ProcessResult:
+    async def start(self, argv: Sequence[str], *, timeout: timedelta | None = None, **_: object) -> ProcessResult:
         return self._outside.run_program(self._claim, is_precheck=timeout is not None)  # a job's command has no limit of its own
 
 

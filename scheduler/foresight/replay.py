@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from heartbeat.runners import AgentRequest, Answer, ProcessResult
+from heartbeat.words import format_count
 from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals, RunVerdict, UnknownRuns
 from heartbeatd.verbs import RunJob, Wake
 from scheduler.config.file.diagnostics import ConfigError
@@ -317,6 +318,12 @@ def _verdict(run: RecordedRun | None, messages: Mapping[int, int]) -> RunVerdict
         suppression=run.suppression,
         messages=0 if is_shared else messages.get(run.id, 0),
     )
+
+
+def words_of(verdict: RunVerdict) -> str:
+    """The outcome, why, and the messages."""
+    sent = format_count(verdict.messages, "message") if verdict.messages else None
+    return ", ".join(word for word in (verdict.outcome, verdict.reason or verdict.suppression, sent) if word)
 
 
 def _changed_run(run: RecordedRun, before: RunVerdict, after: RunVerdict) -> ReplayedRun:

@@ -16,7 +16,7 @@ from heartbeat.findings import Finding, Report
 from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, ProcessResult, Tokens
 from heartbeat.spec import ModelRunner, Runner, estimate_tokens
 from heartbeat.verdict import OK_TOKEN
-from heartbeat.words import format_duration
+from heartbeat.words import format_duration, format_usd
 from heartbeatd.answers import (
     BusiestMinute,
     EarlyBudgetEnd,
@@ -420,6 +420,20 @@ def _run_until(playback: Playback, end: datetime, is_over: Callable[[], bool]) -
 
 
 # --- the figures over all seeds -----------------------------------------------------------------------------------------------
+
+
+def count_text(figure: FigureRange) -> str:
+    """A mean, and the range if the seeds differ."""
+    shown = f"{figure.mean:,.1f}".removesuffix(".0")
+    return shown if figure.low == figure.high else f"{shown} ({figure.low:,.0f} to {figure.high:,.0f})"
+
+
+def usd_text(figure: FigureRange | None) -> str:
+    """The same for a cost; a dash without a known price."""
+    if figure is None:
+        return "-"
+    shown = format_usd(figure.mean)
+    return shown if figure.low == figure.high else f"{shown} ({format_usd(figure.low)} to {format_usd(figure.high)})"
 
 
 def _range(figures: Iterable[float]) -> FigureRange:

@@ -110,6 +110,6 @@ def test_the_form_shows_the_last_week_with_the_changes_before_they_are_written(t
     found = replayed(user_of(daemon, token), **{"heartbeat.active_hours": "13:00-24:00"})
     assert "Nothing is written yet." in found.text
     assert re.search(r"Messages 4 0 Suppressed answers \d+ \d+ Calls", found.text)
-    assert "alert, 1 sent skipped, active_hours" in found.text
+    assert "alert, 1 message skipped, active_hours" in found.text
     assert ("web" in found.text.split("with these changes")[1]) is False
     assert daemon.config.read_text() == CONFIG

@@ -26,10 +26,11 @@ from scheduler.config.file.text_editing import nest_value
 from scheduler.config.keys.models import Section, config_schema, keys_on_path, model_of_form
 from scheduler.config.keys.reference import describe_form
 from scheduler.engine.inbox import Refused
+from scheduler.foresight.replay import words_of
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, as_http_error
-from scheduler.web.page.foresight_view import MAX_REPLAYED, REPLAYED_DAYS, replay_week, words_of
+from scheduler.web.page.foresight_view import MAX_REPLAYED, REPLAYED_DAYS, replay_week
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.perform import ask, perform

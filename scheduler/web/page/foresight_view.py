@@ -14,10 +14,10 @@ from zoneinfo import ZoneInfo
 
 import anyio
 
-from heartbeat.words import format_usd
-from heartbeatd.answers import FigureRange, Replay, RunVerdict, Simulation
+from heartbeatd.answers import FigureRange, Replay, Simulation
 from scheduler.foresight import own_process
 from scheduler.foresight.own_process import NotPlayed, Place
+from scheduler.foresight.simulation import count_text, usd_text
 from scheduler.model.config_changes import StoredConfig
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, bad_request
@@ -116,14 +116,8 @@ async def _play(api: ApiRequest, play: Callable[[Place], Awaitable[Played]]) -> 
         state.play_limiter.release()
 
 
-def words_of(verdict: RunVerdict) -> str:
-    """What became of a run, in a few words."""
-    sent = f"{verdict.messages} sent" if verdict.messages else None
-    return ", ".join(word for word in (verdict.outcome, verdict.reason or verdict.suppression, sent) if word)
-
-
 def _page(sent: dict[str, str], found: Simulation | None = None, problem: str = "", status: int = 200) -> Page:
-    context: dict[str, object] = {"sent": sent, "spans": SPANS, "found": found, "problem": problem, "most": MAX_ROWS}
+    context: dict[str, object] = {"sent": sent, "spans": SPANS, "played": found, "problem": problem, "most": MAX_ROWS}
     if found is not None:
         zone, span = ZoneInfo(found.zone), found.until - found.from_
         axis = TimeAxis(found.from_, found.until, zone)
@@ -137,13 +131,13 @@ def _page(sent: dict[str, str], found: Simulation | None = None, problem: str = 
             "early": [
                 Stretch(
                     each.kind, each.name, 0.0, min(100.0, 100 * each.days.mean / max(1, len(found.days))),
-                    f"{_count(each.days)} of {len(found.days)} days, at {each.earliest} at the earliest",
+                    f"{count_text(each.days)} of {len(found.days)} days, at {each.earliest} at the earliest",
                 )
                 for each in found.early_budget_ends
             ],
             "silences": list(_silences(found, axis, zone)),
-            "figure": _count,
-            "figure_usd": _usd,
+            "figure": count_text,
+            "figure_usd": usd_text,
         }  # fmt: skip
     return Page("simulate.html", context, status)
 
@@ -152,7 +146,7 @@ def _days(found: Simulation) -> Chart:
     """The cost of each day, or its calls if no price is known."""
     is_cost = found.usd is not None
     figures = [each.usd if each.usd and is_cost else each.calls for each in found.days]
-    show: Callable[[FigureRange], str] = _usd if is_cost else _count
+    show: Callable[[FigureRange], str] = usd_text if is_cost else count_text
     texts = [f"{each.day:%a %d %b}" for each in found.days]
     return _chart("Cost by day" if is_cost else "Calls by day", figures, texts, show)
 
@@ -164,10 +158,10 @@ def _recipients(found: Simulation) -> list[Chart]:
     most = max((hour for each in shown for hour in each.by_hour), default=0.0)
     return [
         _chart(
-            f"{each.recipient}: {_count(each.messages)}",
+            f"{each.recipient}: {count_text(each.messages)}",
             [FigureRange(mean=hour, low=hour, high=hour) for hour in each.by_hour],
             hours,
-            _count,
+            count_text,
             most,
         )
         for each in shown
@@ -198,16 +192,3 @@ def _silences(found: Simulation, axis: TimeAxis, zone: ZoneInfo) -> Iterable[Str
         why = f", because of {each.because}" if each.because else ""
         text = f"{begin:%a %d %b %H:%M} to {end:%a %d %b %H:%M}{why}"
         yield Stretch(each.kind, each.name, axis.place(each.since), axis.width(each.since, each.until), text)
-
-
-def _count(figure: FigureRange) -> str:
-    """A mean, with the range if the seeds differ."""
-    shown = f"{figure.mean:,.1f}".removesuffix(".0")
-    return shown if figure.low == figure.high else f"{shown} ({figure.low:,.0f} to {figure.high:,.0f})"
-
-
-def _usd(figure: FigureRange | None) -> str:
-    if figure is None:
-        return "–"
-    shown = format_usd(figure.mean)
-    return shown if figure.low == figure.high else f"{shown} ({format_usd(figure.low)} to {format_usd(figure.high)})"
