@@ -253,6 +253,7 @@ class Engine:
             run_for_message(tick, done.task.message, partial(delivery.settle_delivery, tick.tx, done))
         for request in work.requests:
             request.apply(tick)
+        tick.tx.db.write_changes()  # here, or the first part below that reads entries writes them in a savepoint of its own
 
     def _record_result(self, tick: Tick, done: Done[Claim, AttemptResult]) -> None:
         """Record the result of an attempt. If the daemon cancelled it, the result says why.
@@ -297,9 +298,9 @@ class Engine:
             due = entries.due_entries(tick.tx.db, tick.now, free, most)
             if not due:
                 break
-            open_runs = runs.open_runs_of(tick.tx.db, due)
-            agent_memory.read_checked_items(tick.tx, [each.name for each in due if each.kind is Kind.HEARTBEAT])
-            for each in due:
+            open_runs = runs.open_runs_of(tick.tx.db, [each for each, is_open in due if is_open])
+            agent_memory.read_checked_items(tick.tx, [each.name for each, _ in due if each.kind is Kind.HEARTBEAT])
+            for each, _ in due:
                 start = partial(claim_due, tick, each, open_runs.get(each.id))
                 if (claim := run_for_entry(tick, each.kind, each.name, start)) is not None:
                     claims.append(claim)

@@ -29,7 +29,7 @@ from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
 from scheduler.model.timestamps import to_millis
 from scheduler.store.rows import read_row
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, recall
 
 PROBE_EVERY = timedelta(minutes=30)
 ACCOUNT_STAGGER = timedelta(minutes=2)
@@ -39,11 +39,9 @@ PlannedEntries = Mapping[Key, Entry]
 
 MAX_TURNS = 100  # entries that are remembered in `turns`
 
-# The open breakers, and (with an empty reason) the circuits with a problem that is not over, or whose end is still to be sent.
-OPEN_OR_FAILING = """
-select provider, model, reason, error, opened_at, probe_at, half_open_at, tried_by, turns from breaker
-union all
-select name, part, '', '', 0, 0, 0, null, '[]' from problem where kind = 'provider' and (over_at is null
+# The circuits with a problem that is not over, or whose end is still to be sent.
+FAILING = """
+select name, part from problem where kind = 'provider' and (over_at is null
   or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))
 """
 
@@ -111,13 +109,12 @@ def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
 
 def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
     """The open breaker of a circuit; None if it is closed."""
-    return _open_breakers_by_circuit(tx).get(circuit)
+    return _open_breakers_by_circuit(tx.db).get(circuit)
 
 
 def failing_circuits(tx: Transaction) -> frozenset[Circuit]:
-    """The circuits with a problem that is not over, or whose end is still to be sent. The query of the breakers has them too."""
-    _open_breakers_by_circuit(tx)
-    return tx.failing_circuits
+    """The circuits with a problem that is not over, or whose end is still to be sent."""
+    return recall(tx.db, FAILING, lambda rows: frozenset(Circuit(row["name"], row["part"]) for row in rows))
 
 
 def has_open_breaker(tx: Transaction, entry: Entry) -> bool:
@@ -148,7 +145,7 @@ def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelt
     """
     lent = [
         breaker
-        for breaker in _open_breakers_by_circuit(tx).values()
+        for breaker in _open_breakers_by_circuit(tx.db).values()
         if breaker.tried_by == claim.run.id and breaker.circuit in claim.facts.probes
     ]
     for breaker in lent:
@@ -157,7 +154,6 @@ def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelt
             "update breaker set probe_at = ?, tried_by = null, turns = ? where provider = ? and model = ?",
             (to_millis(tx.now + wait), json.dumps(turns), *breaker.circuit),
         )
-        tx.open_breakers = None
     return bool(lent)
 
 
@@ -171,24 +167,23 @@ def allow_probes_now(tx: Transaction) -> None:
         " or (tried_by is not null and not exists (select 1 from run where id = tried_by and state = 'running'))",
         {"now": to_millis(tx.now), "rate": RATE_REASON, "limit": LIMIT_REASON},
     )
-    tx.open_breakers = None
 
 
 def close_unused_breakers(tx: Transaction, planned: Iterable[Entry]) -> None:
     """Close the breakers of providers and models that no enabled entry of the plan uses."""
-    for circuit in list(_open_breakers_by_circuit(tx)):
+    for circuit in list(_open_breakers_by_circuit(tx.db)):
         if not any(entry.enabled and circuit in entry.circuits for entry in planned):
             _close_breaker(tx, circuit, why="not used any more")
 
 
 def list_open_breakers(db: sqlite3.Connection) -> list[Breaker]:
     """Every open breaker, sorted by provider and model."""
-    return [_breaker_from_row(row) for row in db.execute("select * from breaker order by provider, model")]
+    return [*_open_breakers_by_circuit(db).values()]
 
 
 def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, error: str, wait: timedelta | None) -> None:
     """Open a breaker, or keep it open. The next probe may begin after `wait`, if that is known."""
-    was = _open_breakers_by_circuit(tx).get(circuit)
+    was = _open_breakers_by_circuit(tx.db).get(circuit)
     usual = LONGEST_RETRY_AFTER if reason == RATE_REASON else PROBE_EVERY
     probe_at = to_millis(tx.now + (usual if wait is None else wait))
     turns = json.dumps(_append_turn(was.turns if was else (), claim.entry.key))
@@ -199,18 +194,16 @@ def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, 
         " tried_by = null",
         (*circuit, reason, error, to_millis(tx.now), probe_at, probe_at, turns),
     )
-    tx.open_breakers = None
     if was is None:
         tx.report(BreakerMoved(circuit, reason, is_open=True, error=error))
 
 
 def _close_breaker(tx: Transaction, circuit: Circuit, only: str | None = None, why: str = "answered") -> tuple[Circuit, ...]:
     """Close a breaker if it is open and, with `only`, has that reason; returns its circuit, or nothing."""
-    breaker = _open_breakers_by_circuit(tx).get(circuit)
+    breaker = _open_breakers_by_circuit(tx.db).get(circuit)
     if breaker is None or (only is not None and breaker.reason != only):
         return ()
     tx.db.execute("delete from breaker where provider = ? and model = ?", circuit)
-    tx.open_breakers = None
     tx.report(BreakerMoved(circuit, why, is_open=False))
     return (circuit,)
 
@@ -221,7 +214,6 @@ def _assign_probe(tx: Transaction, circuit: Circuit, run_id: int) -> None:
         "update breaker set probe_at = ?, tried_by = ? where provider = ? and model = ?",
         (to_millis(tx.now + PROBE_EVERY), run_id, *circuit),
     )
-    tx.open_breakers = None
 
 
 def _may_probe(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry: Entry) -> bool:
@@ -272,13 +264,13 @@ def _append_turn(turns: tuple[tuple[str, str], ...], key: tuple[str, str]) -> tu
 
 def _open_breakers_of(tx: Transaction, entry: Entry) -> list[Breaker]:
     """The open breakers of an entry. While none is open, which is usual, the entry's circuits are not worked out."""
-    found = _open_breakers_by_circuit(tx)
+    found = _open_breakers_by_circuit(tx.db)
     return [found[circuit] for circuit in entry.circuits if circuit in found] if found else []
 
 
 def _open_breakers_by_alternative(tx: Transaction, entry: Entry) -> list[list[Breaker]]:
     """The open breakers of what the entry calls without a fallback, and with each fallback."""
-    found = _open_breakers_by_circuit(tx)
+    found = _open_breakers_by_circuit(tx.db)
     alternatives = entry.alternatives if found else ((),)
     return [[found[circuit] for circuit in circuits if circuit in found] for circuits in alternatives]
 
@@ -289,13 +281,13 @@ def _refusing_breakers(tx: Transaction, planned: PlannedEntries, entry: Entry) -
     return [[each for each in found if not _may_probe(tx, planned, each, entry)] for found in by_alternative]
 
 
-def _open_breakers_by_circuit(tx: Transaction) -> dict[Circuit, Breaker]:
-    """Every open breaker by its circuit, queried once per transaction for all entries: most providers have none."""
-    if tx.open_breakers is None:
-        rows = tx.db.execute(OPEN_OR_FAILING).fetchall()
-        tx.open_breakers = {breaker.circuit: breaker for breaker in (_breaker_from_row(row) for row in rows if row["reason"])}
-        tx.failing_circuits = frozenset(Circuit(row["provider"], row["model"]) for row in rows if not row["reason"])
-    return tx.open_breakers
+def _open_breakers_by_circuit(db: sqlite3.Connection) -> dict[Circuit, Breaker]:
+    """Every open breaker by its circuit, sorted by provider and model: most providers have none."""
+    return recall(db, "select * from breaker order by provider, model", _breakers_from_rows)
+
+
+def _breakers_from_rows(rows: list[sqlite3.Row]) -> dict[Circuit, Breaker]:
+    return {breaker.circuit: breaker for breaker in map(_breaker_from_row, rows)}
 
 
 def _breaker_from_row(row: sqlite3.Row) -> Breaker:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from scheduler.model.outcome import LONGEST_RETRY_DELAY
-from scheduler.model.timestamps import EPOCH, MILLISECOND, from_millis, to_millis
+from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.lane_holds import MAX_HOLD
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, first_time, recall
 
 NOT_SUSPENDED = timedelta()
 SLEEP_TOLERANCE = timedelta(seconds=30)  # a clock may be corrected by so much right after the machine has resumed
@@ -72,7 +72,6 @@ def record_clock_change(tx: Transaction, by: timedelta, *, down: bool = False, s
     """Record that the system clock has just changed. `down`: no daemon ran for so long, so the change is only possible."""
     values = (to_millis(tx.now), by // MILLISECOND, int(down), slept // MILLISECOND)
     tx.db.execute("insert into jump (at, by_ms, down, slept_ms) values (?, ?, ?, ?)", values)
-    tx.clock_was_ahead_until = None
 
 
 def changed_recently(tx: Transaction) -> bool:
@@ -83,8 +82,8 @@ def changed_recently(tx: Transaction) -> bool:
 
 def settles_at(tx: Transaction) -> datetime | None:
     """Until when nothing is given up by the clock because of the latest change, or of such a start; None if there was none."""
-    row = tx.db.execute("select at from jump order by id desc limit 1").fetchone()
-    return from_millis(row["at"]) + SETTLES if row else None
+    last = recall(tx.db, "select at from jump where id = (select max(id) from jump)", lambda rows: rows and first_time(rows))
+    return last + SETTLES if last else None
 
 
 def latest_set_back(db: sqlite3.Connection) -> ClockSetBack | None:
@@ -181,11 +180,9 @@ def _set_back_value(at: datetime, by: timedelta, ahead: timedelta) -> ClockSetBa
 
 
 def was_shown_before(tx: Transaction, instant: datetime) -> bool:
-    """Whether the clock has shown this instant before, so that there may be rows of it. Queried once per transaction."""
-    if tx.clock_was_ahead_until is None:
-        row = tx.db.execute("select max(at - by_ms) from jump where by_ms < 0").fetchone()
-        tx.clock_was_ahead_until = EPOCH if row[0] is None else from_millis(row[0])
-    return instant <= tx.clock_was_ahead_until
+    """Whether the clock has shown this instant before, so that there may be rows of it."""
+    ahead_until = recall(tx.db, "select max(at - by_ms) from jump where by_ms < 0", first_time)
+    return ahead_until is not None and instant <= ahead_until
 
 
 def clock_changes_between(db: sqlite3.Connection, since: datetime, until: datetime) -> list[ClockChange]:
@@ -304,4 +301,3 @@ def limit_future_times(tx: Transaction, *, never_was: bool) -> None:
     values = {name: to_millis(tx.now + ahead) for name, ahead in latest.items()}
     for statement in (*SET_BACK.values(), *(NEVER_WAS.values() if never_was else ())):
         tx.db.execute(statement, values)
-    tx.open_breakers = None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from scheduler.model.entry_row import EntryRow
 from scheduler.model.expected_error import ExpectedError
 from scheduler.store.disk_reserve import DiskReserve, shortage_message
 from scheduler.store.migrations import migrations
@@ -82,7 +81,8 @@ class Store:
         self.connection = connection
         self.reserve = reserve
         self._inodes = {file: _inode(file) for file in (path, *_log_files(path))}
-        self._rows_in_progress: dict[tuple[str, str], EntryRow] = {}
+        self._last: UnitOfWork | None = None  # the last transaction, if it was committed
+        self._version = (0, 0)  # of the content after it
 
     @classmethod
     def open(cls, path: Path, *, check: bool = False, reserve: DiskReserve | None = None) -> Store:
@@ -148,15 +148,17 @@ class Store:
         DatabaseFull if its disk is full.
         """
         self._check_same_file()
-        # Only this connection writes, so a row is read once for a run: when it is due. After a rollback none is known.
-        known, self._rows_in_progress = self._rows_in_progress, {}
+        last, self._last = self._last, None  # after a rollback nothing is known
         try:
             self.connection.execute("begin immediate")
-            work = UnitOfWork(self.connection, known)
+            # It changes with each commit of another connection, such as that of a person who edits the file.
+            others = self.connection.execute("pragma data_version").fetchone()[0]
+            is_same = (others, self.connection.total_changes) == self._version
+            work = UnitOfWork(self.connection, last if is_same else None)
             yield work
             work.write_changes()
             self.connection.execute("commit")
-            self._rows_in_progress = work.rows_in_progress()
+            self._last, self._version = work, (others, self.connection.total_changes)
         except sqlite3.DatabaseError as error:
             self._roll_back()
             raise self._translate_error(error) from error

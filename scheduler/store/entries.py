@@ -20,10 +20,14 @@ from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
 from scheduler.store.rows import read_row, time_places
 from scheduler.store.transaction import COLUMNS as COLUMNS
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, first_time, recall
 
 TIMES = time_places(EntryRow)
 SELECT_ENTRY = f"select {', '.join(COLUMNS)} from entry"  # noqa: S608 (names of ours)
+SELECT_DUE = (
+    f"select {', '.join(COLUMNS)}, exists (select 1 from run where run.kind = entry.kind and run.name = entry.name"  # noqa: S608
+    " and run.state in ('running', 'waiting')) from entry"
+)
 SELECT_ENTRIES = (
     f"select {', '.join(f'entry.{column}' for column in COLUMNS)} from json_each(?) as wanted cross join entry"  # noqa: S608
     " where entry.kind = wanted.value ->> 0 and entry.name = wanted.value ->> 1"
@@ -40,23 +44,25 @@ def entry_from_row(row: Sequence[Any]) -> EntryRow:
     return EntryRow._make(values)
 
 
-def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -> list[EntryRow]:
-    """The entries that are due, the longest due first: at most `most`, and no more than there are free `places`.
+def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -> list[tuple[EntryRow, bool]]:
+    """The entries that are due, each with whether it has an open run, the longest due first: at most `most`, and `places`.
 
     If more entries are due than there are places, the entries whose last run is longest ago come first.
     """
-    limit = min(places, most)
-    rows = db.execute(f"{SELECT_ENTRY} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit)).fetchall()
+    limit, next_at = min(places, most), next_due_at(db)
+    if next_at is None or next_at > now:
+        return []
+    rows = db.execute(f"{SELECT_DUE} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit)).fetchall()
     if len(rows) == limit < COMPETING and _more_are_due(db, now, places):
         rows = db.execute(LONGEST_WAITING, (to_millis(now), limit)).fetchall()
-    return [entry_from_row(row) for row in rows]
+    return [(entry_from_row(row[:-1]), bool(row[-1])) for row in rows]
 
 
 COMPETING = 200  # entries that are compared; a longer queue is fair too, because the longest due are compared first
 
 # A last slot later than settled_until was run before the clock was set back.
 LONGEST_WAITING = (
-    f"{SELECT_ENTRY} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (our own number)
+    f"{SELECT_DUE} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (our own number)
     " order by max(coalesce(min(last_slot, settled_until), 0), coalesce(last_ended_at, 0)), due_at, id limit ?"
 )
 
@@ -68,7 +74,7 @@ def _more_are_due(db: sqlite3.Connection, now: datetime, number: int) -> bool:
 
 def next_due_at(db: sqlite3.Connection) -> datetime | None:
     """When the next entry comes due. One seek: the index on due_at serves as the heap."""
-    return from_optional_millis(db.execute("select min(due_at) from entry where due_at is not null").fetchone()[0])
+    return recall(db, "select min(due_at) from entry where due_at is not null", first_time)
 
 
 def find_entry(db: sqlite3.Connection, kind: Kind, name: str) -> EntryRow | None:

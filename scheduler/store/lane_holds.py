@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import LaneHolder
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store.transaction import Transaction, is_file
+from scheduler.store.transaction import Transaction, is_file, recall
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
 MAX_HOLD = timedelta(hours=24)
@@ -28,7 +28,6 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
         " on conflict (name, holder) do update set until_at = excluded.until_at",
         (name, holder, to_millis(until)),
     )
-    tx.held_lanes = None
     return True
 
 
@@ -46,15 +45,14 @@ def _is_over(db: sqlite3.Connection) -> str:
 def delete_hold(tx: Transaction, name: str, holder: str) -> None:
     """End a hold, if there is one."""
     tx.db.execute("delete from hold where name = ? and holder = ?", (name, holder))
-    tx.held_lanes = None
 
 
 def is_lane_held(tx: Transaction, name: str) -> bool:
-    """Whether a lane is held now. Queried once per transaction for all agents: most lanes are not held."""
-    if tx.held_lanes is None:
-        rows = tx.db.execute("select distinct name from hold where not " + _is_over(tx.db), (to_millis(tx.now),))  # noqa: S608 (literals of ours)
-        tx.held_lanes = {row[0] for row in rows}
-    return name in tx.held_lanes
+    """Whether a lane is held now. Most lanes are not held."""
+    if name not in recall(tx.db, "select distinct name from hold", lambda rows: frozenset(row[0] for row in rows)):
+        return False
+    query = "select 1 from hold where name = ? and not " + _is_over(tx.db)  # noqa: S608 (literals of ours)
+    return tx.db.execute(query, (name, to_millis(tx.now))).fetchone() is not None
 
 
 def describe_holder(db: sqlite3.Connection, name: str, zone: ZoneInfo | None, now: datetime) -> str | None:

@@ -22,7 +22,7 @@ from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import clock_changes
 from scheduler.store.rows import read_row
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, first_time, recall
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 LAST_STEP = LADDER[-1]
@@ -237,6 +237,9 @@ def due_for_hours(db: sqlite3.Connection, now: datetime) -> tuple[list[HeldMessa
     A message of which a part was sent already is in neither.
     """
     found: dict[tuple[object, ...], list[sqlite3.Row]] = {}
+    next_at = _next_pending_at(db)
+    if next_at is None or next_at > now:
+        return [], []
     for row in db.execute(DUE_FOR_HOURS, (to_millis(now), SENT_BY_USER)).fetchall():
         key = (row["awaits"], row["run_id"], row["kind"], row["name"], row["notice"], row["channel"], row["whom"])
         found.setdefault(key, []).append(row)
@@ -286,6 +289,8 @@ def merge_held(tx: Transaction, messages: Sequence[HeldMessage], into: int) -> N
 def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldNotice]:
     """The delayed notifications, of one cron job or of all, the oldest first."""
     found: dict[tuple[int, str, str, str], HeldNotice] = {}
+    if not recall(db, "select 1 from outbox where awaits is not null and state = 'pending' limit 1", bool):
+        return []
     query = (
         "select run_id, notice, name, channel, whom, text, awaits, not_before, hold_note from outbox"
         " where awaits is not null and awaits <> '[]' and state = 'pending' and (cast(? as text) is null or name = ?) order by id"
@@ -343,7 +348,9 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
 
     Together with those in progress (`busy`, by channel) there are at most `at_once` in all and `share` per channel.
     """
-    chosen = []
+    next_at, chosen = _next_pending_at(tx.db), []
+    if next_at is None or next_at > tx.now:
+        return []
     full = json.dumps([channel for channel, count in busy.items() if count >= share])
     for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), full)).fetchall():
         if busy.total() < at_once and busy[row["channel"]] < share:
@@ -361,8 +368,15 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
 
 def next_due_at(db: sqlite3.Connection, full: list[str]) -> datetime | None:
     """When the next message is due, of any channel except the `full` ones, which have their share in progress."""
+    if _next_pending_at(db) is None:
+        return None
     query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
     return from_optional_millis(db.execute(query, (json.dumps(full),)).fetchone()[0])
+
+
+def _next_pending_at(db: sqlite3.Connection) -> datetime | None:
+    """When the next pending message would be due if no other part came before it."""
+    return recall(db, "select min(not_before) from outbox where state = 'pending' and merged_into is null", first_time)
 
 
 def has_untried_message(db: sqlite3.Connection) -> bool:

@@ -201,8 +201,6 @@ def _delivery_text(row: sqlite3.Row) -> str:
 
 def save_problem(tx: Transaction, problem: Problem) -> Problem:
     """Insert or update a problem, without its notices; returns it with its id. One that never opened and is over is deleted."""
-    if problem.subject.kind == PROVIDER:
-        tx.open_breakers = None  # they are cached together with the circuits that were unstable
     if problem.over_at is not None and not problem.openings:
         delete_problem(tx, problem.id)
         return replace(problem, id=0)
@@ -288,7 +286,6 @@ def count_unsettled(db: sqlite3.Connection, subject: Subject) -> int:
 
 def delete_problem(tx: Transaction, problem_id: int) -> None:
     """Delete a problem and what was sent about it. Its consequences are no longer consequences."""
-    tx.open_breakers = None
     tx.db.execute("delete from problem_notice where problem_id = ?", (problem_id,))
     tx.db.execute("delete from problem where id = ?", (problem_id,))
 
@@ -356,7 +353,6 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
 
     A problem is kept for a day at least, because it may open again.
     """
-    tx.open_breakers = None
     before = to_millis(tx.now - max(keep, UNSTABLE_TIME))
     tx.db.execute("delete from problem where over_at < ?", (before,))
     tx.db.execute(

@@ -24,7 +24,7 @@ from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, 
 from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES, CacheLook
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.rows import read_row
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, first_time, recall
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that are kept
 BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook', 'reminder')"
@@ -102,6 +102,8 @@ def find_open_run(db: sqlite3.Connection, kind: Kind, name: str) -> OpenRun | No
 
 def open_runs_of(db: sqlite3.Connection, entry_rows: Sequence[EntryRow]) -> dict[int, OpenRun]:
     """The open runs of these entries by the ids of their rows: one query for all entries that are due in a tick."""
+    if not entry_rows:
+        return {}
     rows = db.execute(
         "select entry.id as entry_id, run.* from entry join run on run.kind = entry.kind and run.name = entry.name"
         " where run.state in ('running', 'waiting') and entry.id in (select cast(value as bigint) from json_each(?))",
@@ -387,7 +389,7 @@ def overdue_results(db: sqlite3.Connection, now: datetime, limit: int) -> list[A
 
 def next_overdue_at(db: sqlite3.Connection) -> datetime | None:
     """When the next awaited result becomes overdue."""
-    return from_optional_millis(db.execute("select min(result_due_at) from run where result_due_at is not null").fetchone()[0])
+    return recall(db, "select min(result_due_at) from run where result_due_at is not null", first_time)
 
 
 def stop_awaiting_result(tx: Transaction, kind: Kind, name: str, slot: datetime) -> None:

@@ -15,10 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.model.budget import Amount, BudgetDay, Scope, Spent
-from scheduler.model.circuit import Breaker, Circuit
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import Event
-from scheduler.model.timestamps import to_millis
+from scheduler.model.timestamps import from_optional_millis, to_millis
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ class Transaction:
     """Everything that a function of the store needs in order to write.
 
     Rows carry `now`, the daemon process that writes them (`owner`, its instance id) and the active config (`config_hash`).
-    The other fields cache rare conditions, so that each is queried once for all entries: None means not queried yet.
+    The other fields keep what is queried once for all entries.
     """
 
     db: UnitOfWork
@@ -36,14 +35,9 @@ class Transaction:
     owner: str
     config_hash: str = ""
     events: list[Event] = field(default_factory=list)
-    held_lanes: set[str] | None = None  # agents whose lane is held over HTTP
-    entries_with_wakes: set[tuple[str, str]] | None = None  # entries for which a wake may be waiting
-    open_breakers: dict[Circuit, Breaker] | None = None
-    failing_circuits: frozenset[Circuit] = frozenset()  # with a problem that is not settled; with `open_breakers`
     checked_items: dict[str, dict[str, datetime]] = field(default_factory=dict)  # of the agents whose runs are claimed next
     unknown_usd: dict[tuple[str, BudgetDay], tuple[Spent, float]] = field(default_factory=dict)  # by limit: spend.unknown_usd
     month_shares: dict[Scope, Amount] | None = None  # see spend.largest_shares
-    clock_was_ahead_until: datetime | None = None  # the latest time that a system clock change has set back
 
     @classmethod
     def for_reading(cls, db: sqlite3.Connection, now: datetime) -> Transaction:
@@ -68,7 +62,6 @@ class Transaction:
         except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
             self.db.undo_savepoint(pending)
             del self.events[reported:]
-            self.held_lanes = self.entries_with_wakes = self.open_breakers = None  # their rows may have changed back
             return on_error(error)
         self.db.close_savepoint()
         return done
@@ -81,10 +74,6 @@ COLUMNS = tuple(FORMER_NAMES.get(field, field) for field in EntryRow._fields)
 MAX_KEPT_ROWS = 2000  # of entries with a run in progress, from one transaction to the next
 
 SLOT_COUNTS = ("good_slots", "bad_slots")  # only the metrics show these columns, so they are no fields of a row
-
-_READS = 0
-_WRITES = 1
-_NAMES_ENTRIES = 2
 
 Key = tuple[str, str]
 Pending = tuple[dict[Key, tuple[EntryRow, EntryRow]], dict[int, tuple[int, int]]]
@@ -102,13 +91,18 @@ class UnitOfWork(Connection):
     A run reads and changes its entry's row in several steps of one transaction, and a tick changes hundreds of rows in the same
     columns. So a changed row stays here until a statement names the table `entry`, or the transaction ends. Then all changed rows
     are written, those with the same columns by one `executemany`.
+
+    What is rare, such as a waiting wake, is queried for each run. So such an answer stays here until a statement writes to one of
+    the tables that the query names.
     """
 
-    def __init__(self, connection: sqlite3.Connection, known: dict[Key, EntryRow] | None = None) -> None:
-        """`known` are rows that nobody has changed since they were committed."""
+    def __init__(self, connection: sqlite3.Connection, last: UnitOfWork | None = None) -> None:
+        """`last` is the last transaction, if it was committed, and nobody has written since."""
         self._connection = connection
         self._changes_before = connection.total_changes
-        self._known: dict[Key, EntryRow] = known or {}  # as stored, also of the rows that were read in this transaction
+        # As stored, also of the rows that were read in this transaction.
+        self._known: dict[Key, EntryRow] = last.rows_in_progress() if last else {}
+        self._recalled: dict[str, Any] = last._recalled if last else {}  # by query
         self._changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
         self._slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
         self._savepoints = 0  # that are open
@@ -116,8 +110,7 @@ class UnitOfWork(Connection):
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
         """Execute a statement. It sees every changed row."""
-        if effect := _effect_of(statement):
-            self._prepare_for(effect)
+        self._prepare_for(_effect_of(statement))
         return self._connection.execute(statement, values)
 
     def executemany(self, statement: str, values: Iterable[Any]) -> sqlite3.Cursor:
@@ -125,13 +118,28 @@ class UnitOfWork(Connection):
         self._prepare_for(_effect_of(statement))
         return self._connection.executemany(statement, values)
 
-    def _prepare_for(self, effect: int) -> None:
-        if effect & _NAMES_ENTRIES:
+    def recall(self, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
+        """What `make` makes of the rows of this query, which has no parameters. Nobody may change it."""
+        self._prepare_for(_effect_of(query))
+        if query not in self._recalled:
+            self._recalled[query] = make(self._connection.execute(query).fetchall())
+        found: T = self._recalled[query]
+        return found
+
+    def _prepare_for(self, effect: _Effect) -> None:
+        if effect.names_entries:
             self.write_changes()
-        if effect & _WRITES:
+        if effect.writes:
             self._begin_savepoints()
-            if effect & _NAMES_ENTRIES:
+            self._forget(effect.tables[:1])
+            if effect.names_entries:
                 self._known.clear()
+
+    def _forget(self, written: tuple[str, ...]) -> None:
+        """Forget what was recalled of a table that a statement is about to write. Without a table, forget all."""
+        stale = [query for query in self._recalled if not written or written[0] in _effect_of(query).tables]
+        for query in stale:
+            del self._recalled[query]
 
     @property
     def has_written(self) -> bool:
@@ -189,6 +197,8 @@ class UnitOfWork(Connection):
         for entry_id, counts in self._slot_counts.items():
             alike.setdefault(SLOT_COUNTS, []).append([*counts, entry_id])
         self._changed, self._slot_counts = {}, {}
+        if alike:
+            self._forget(("entry",))
         for columns, rows in alike.items():
             self._connection.executemany(_update_statement(columns), rows)
 
@@ -214,11 +224,22 @@ class UnitOfWork(Connection):
         self.close_savepoint()
         self._changed, self._slot_counts = pending
         self._known.clear()
+        self._recalled.clear()
 
     def _begin_savepoints(self) -> None:
         while self._begun < self._savepoints:
             self._connection.execute("savepoint part")
             self._begun += 1
+
+
+def recall(db: sqlite3.Connection, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
+    """What `make` makes of the rows of this query, which has no parameters. In a transaction, it may be known already."""
+    return db.recall(query, make) if isinstance(db, UnitOfWork) else make(db.execute(query).fetchall())
+
+
+def first_time(rows: list[sqlite3.Row]) -> datetime | None:
+    """The time that is the only value of the only row."""
+    return from_optional_millis(rows[0][0])
 
 
 def is_file(db: sqlite3.Connection) -> bool:
@@ -227,11 +248,20 @@ def is_file(db: sqlite3.Connection) -> bool:
     return isinstance(connection, sqlite3.Connection)
 
 
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """Whether a statement writes, and the tables that it names. The first one is the one that it writes."""
+
+    writes: bool
+    names_entries: bool
+    tables: tuple[str, ...]
+
+
 @lru_cache(maxsize=1024)
-def _effect_of(statement: str) -> int:
-    reads = statement.lstrip().startswith(("select", "with"))
+def _effect_of(statement: str) -> _Effect:
+    writes = not statement.lstrip().startswith(("select", "with"))
     names_entries = re.search(r"\bentry\b", statement) is not None
-    return (_READS if reads else _WRITES) | (_NAMES_ENTRIES if names_entries else 0)
+    return _Effect(writes, names_entries, tuple(re.findall(r"\b(?:from|join|into|update)\s+(\w+)", statement)))
 
 
 @lru_cache(maxsize=256)  # runs nearly always change the same sets of columns

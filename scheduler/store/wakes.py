@@ -16,7 +16,7 @@ from scheduler.model.timestamps import from_millis, from_optional_millis, to_mil
 from scheduler.model.wake import MAX_REMINDERS, WAITS_FOR_FLOOD, WAITS_FOR_GAP, RejectedBecause, Wake, clip_wake_text
 from scheduler.store import entries, rejected_wakes, runs
 from scheduler.store.rows import read_row
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, first_time, recall
 
 # Reminders do not merge: each has its own time and text.
 SAME_SENDER = (
@@ -93,7 +93,6 @@ def keep_wake(
     if row is not None:
         _report_result(tx, wake, WakeResult.JOINED)
     else:
-        _cache_waiting(tx, wake.kind, wake.name)
         row = tx.db.execute(START_REMINDER if wake.id else INSERT, values | {"id": wake.id}).fetchone()
     if waits_for is not None:
         _report_result(tx, wake, WakeResult.DEFERRED, final=False)
@@ -126,13 +125,16 @@ def list_reminders(db: sqlite3.Connection, agent: str | None = None) -> list[Rem
 
 def due_reminders(db: sqlite3.Connection, now: datetime, limit: int) -> list[Wake]:
     """The reminders whose time has come, the oldest first, at most `limit`."""
+    next_at = next_reminder_at(db)
+    if next_at is None or next_at > now:
+        return []
     query = "select * from wake where state = 'planned' and due_at <= ? order by due_at, id limit ?"
     return [_wake_from_row(row) for row in db.execute(query, (to_millis(now), limit))]
 
 
 def next_reminder_at(db: sqlite3.Connection) -> datetime | None:
     """When the time of the next reminder comes; None if there is none."""
-    return from_optional_millis(db.execute("select min(due_at) from wake where state = 'planned'").fetchone()[0])
+    return recall(db, "select min(due_at) from wake where state = 'planned'", first_time)
 
 
 def postpone_reminder(tx: Transaction, reminder: Wake, at: datetime) -> None:
@@ -152,7 +154,7 @@ def end_waiting_wake(tx: Transaction, wake_id: int, why: RejectedBecause) -> boo
 
 def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
     """The waiting wake of the same sender, with which this wake would merge."""
-    if not _may_have_wakes(tx, wake.kind, wake.name):
+    if not _does_any_wait(tx):
         return None
     row = tx.db.execute(OF_SENDER, _columns(wake)).fetchone()
     return _wake_from_row(row) if row else None
@@ -172,7 +174,7 @@ def count_wakes_by_token(tx: Transaction, kind: Kind, name: str) -> dict[str, in
 
 def find_wait_reason(tx: Transaction, kind: Kind, name: str, reasons: Iterable[str]) -> tuple[str, datetime | None] | None:
     """For which of these reasons a wake of the entry waits, and when it starts a run; None if none waits for any."""
-    if not _may_have_wakes(tx, kind, name):
+    if not _does_any_wait(tx):
         return None
     query = (
         "select waits_for, due_at from wake where kind = ? and name = ? and state = 'waiting'"
@@ -184,7 +186,7 @@ def find_wait_reason(tx: Transaction, kind: Kind, name: str, reasons: Iterable[s
 
 def release_held_wakes(tx: Transaction, entry_row: EntryRow) -> None:
     """Let the held wakes of an agent start their run."""
-    if _may_have_wakes(tx, entry_row.kind, entry_row.name):
+    if _does_any_wait(tx):
         tx.db.execute(
             "update wake set held_until = null where kind = ? and name = ? and state = 'waiting'",
             (entry_row.kind, entry_row.name),
@@ -194,7 +196,7 @@ def release_held_wakes(tx: Transaction, entry_row: EntryRow) -> None:
 
 def start_waiting_wakes_now(tx: Transaction, kind: Kind, name: str, *, refused_only: bool) -> None:
     """Let waiting wakes of an entry start a run now that would have waited for a slot. `refused_only`: only refused wakes."""
-    if _may_have_wakes(tx, kind, name):
+    if _does_any_wait(tx):
         tx.db.execute(
             "update wake set due_at = ? where kind = ? and name = ? and state = 'waiting' and due_at is null"
             " and (waits_for is not null or ? = 0)",
@@ -240,7 +242,7 @@ def _columns(wake: Wake) -> dict[str, object]:
 
 def next_start_at(tx: Transaction, kind: Kind, name: str) -> datetime | None:
     """When the next waiting wake of an entry is to start a run; None if none is."""
-    if not _may_have_wakes(tx, kind, name):
+    if not _does_any_wait(tx):
         return None
     query = "select min(max(due_at, coalesce(held_until, 0))) from wake where kind = ? and name = ? and state = 'waiting'"
     return from_optional_millis(tx.db.execute(query, (kind, name)).fetchone()[0])
@@ -254,7 +256,7 @@ def any_starts_by(db: sqlite3.Connection, until: datetime) -> bool:
 
 def find_starting_wake(tx: Transaction, kind: Kind, name: str) -> Wake | None:
     """The wake that starts a run now: the one that has waited longest. None if none does."""
-    if not _may_have_wakes(tx, kind, name):
+    if not _does_any_wait(tx):
         return None
     row = tx.db.execute(
         "select * from wake where kind = ? and name = ? and state = 'waiting'"
@@ -266,7 +268,7 @@ def find_starting_wake(tx: Transaction, kind: Kind, name: str) -> Wake | None:
 
 def take_waiting_wakes(tx: Transaction, kind: Kind, name: str, run_id: int, first: Wake | None) -> tuple[Wake, ...]:
     """Assign all waiting wakes of an entry to a run. `first` is the wake that started it; the others are delivered with it."""
-    if not _may_have_wakes(tx, kind, name):
+    if not _does_any_wait(tx):
         return ()
     rows = tx.db.execute(
         "update wake set state = 'taken', run_id = ?, started = case when id = ? then 1 else 0 end"
@@ -333,8 +335,6 @@ def return_wakes(tx: Transaction, run_id: int, again_at: datetime | None = None,
                 (to_optional_millis(again_at), why, wake.id),
             )
         _report_result(tx, wake, WakeResult.DEFERRED, final=False)
-    if taken:
-        _cache_waiting(tx, taken[0].kind, taken[0].name)
 
 
 def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
@@ -355,7 +355,7 @@ def _join_newer(tx: Transaction, wake: Wake, again_at: datetime | None) -> bool:
 
 def delay_waiting_wakes(tx: Transaction, kind: Kind, name: str, gap: timedelta) -> None:
     """Let wakes that came during a run start the next one only after the gap."""
-    if not _may_have_wakes(tx, kind, name):
+    if not _does_any_wait(tx):
         return
     start = to_millis(tx.now + gap)
     tx.db.execute(
@@ -492,30 +492,9 @@ def count_waiting_by_agent(db: sqlite3.Connection) -> dict[str, int]:
     return {row["name"]: row["rows"] for row in db.execute(query, (Kind.HEARTBEAT,))}
 
 
-# One seek per entry with waiting wakes: a thousand wakes of one agent cost as much as one.
-ENTRIES_WITH_WAKES = """
-with recursive each (wake) as (
-  select (select id from wake where state = 'waiting' order by kind, name limit 1)
-  union all
-  select (select following.id from wake as following join wake as last on last.id = each.wake
-    where following.state = 'waiting' and (following.kind, following.name) > (last.kind, last.name)
-    order by following.kind, following.name limit 1)
-  from each where each.wake is not null
-)
-select kind, name from each join wake on wake.id = each.wake
-"""
-
-
-def _may_have_wakes(tx: Transaction, kind: Kind, name: str) -> bool:
-    """Whether a wake may be waiting for an entry. Queried once per transaction for all entries: most have no wake."""
-    if tx.entries_with_wakes is None:
-        tx.entries_with_wakes = {(row[0], row[1]) for row in tx.db.execute(ENTRIES_WITH_WAKES)}
-    return (kind, name) in tx.entries_with_wakes
-
-
-def _cache_waiting(tx: Transaction, kind: Kind, name: str) -> None:
-    if tx.entries_with_wakes is not None:
-        tx.entries_with_wakes.add((kind, name))
+def _does_any_wait(tx: Transaction) -> bool:
+    """Whether a wake waits for any entry. Usually none does."""
+    return recall(tx.db, "select 1 from wake where state = 'waiting' limit 1", bool)
 
 
 def count_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str) -> int:

@@ -10,11 +10,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from world import MakeWorld
 
 from scheduler.engine.startup import open_store
 from scheduler.store import run_history
@@ -29,6 +31,10 @@ from scheduler.store.database import (
     open_read_only_any_version,
 )
 from scheduler.store.migrations import FIRST_SCHEMA, migrations
+from scheduler.store.transaction import Transaction, UnitOfWork, _effect_of
+
+NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
+AGENT = 'agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, checklist: "- look\\n", deliver: log}}}'
 
 
 @contextmanager
@@ -373,3 +379,85 @@ def test_an_older_database_can_be_read_before_the_daemon_migrates_it(tmp_path: P
     assert row is not None
     assert (row["outcome"], row["truncated"], row["result_due_at"]) == ("ok", False, None)
     assert path.read_bytes() == before
+
+
+HOLDERS = "select holder from hold order by holder"
+
+
+def read_holders(db: UnitOfWork) -> list[str]:
+    return db.recall(HOLDERS, lambda rows: [row["holder"] for row in rows])
+
+
+def add_hold(db: UnitOfWork | sqlite3.Connection, holder: str) -> None:
+    db.execute("insert into hold (name, holder, until_at) values ('ops', ?, 1)", (holder,))
+
+
+@contextmanager
+def counted_queries(store: Store, query: str) -> Iterator[list[str]]:
+    seen: list[str] = []
+    store.connection.set_trace_callback(lambda statement: seen.append(statement) if statement == query else None)
+    yield seen
+    store.connection.set_trace_callback(None)
+
+
+def test_what_is_rare_is_queried_once_until_a_statement_writes_its_table(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store, counted_queries(store, HOLDERS) as queries:
+        for _ in range(3):
+            with store.transaction() as db:
+                assert [read_holders(db), read_holders(db)] == [[], []]
+                db.execute("delete from breaker")
+        assert len(queries) == 1
+        with store.transaction() as db:
+            add_hold(db, "gateway")
+            assert read_holders(db) == ["gateway"]
+        assert len(queries) == 2
+
+
+def test_what_is_rare_is_queried_again_after_a_part_or_a_transaction_was_rolled_back(tmp_path: Path) -> None:
+    def fail() -> None:
+        add_hold(db, "part")
+        assert read_holders(db) == ["part"]
+        raise ValueError
+
+    with opened(tmp_path / "a.db") as store:
+        with store.transaction() as db:
+            Transaction(db, NOW, "boot").run_part(fail, lambda _: None)
+            assert read_holders(db) == []
+        with suppress(ValueError), store.transaction() as db:
+            add_hold(db, "transaction")
+            assert read_holders(db) == ["transaction"]
+            raise ValueError
+        with store.transaction() as db:
+            assert read_holders(db) == []
+
+
+def test_a_transaction_sees_what_a_person_has_written_since_the_last_one(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        with store.transaction() as db:
+            assert read_holders(db) == []
+        with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as shell:
+            add_hold(shell, "shell")
+        with store.transaction() as db:
+            assert read_holders(db) == ["shell"]
+        add_hold(store.connection, "outside of any transaction")
+        with store.transaction() as db:
+            assert read_holders(db) == ["outside of any transaction", "shell"]
+
+
+def test_each_query_whose_answer_is_kept_names_all_tables_that_it_reads(make_world: MakeWorld) -> None:
+    def note(action: int, table: str | None, *_: object) -> int:
+        if action == sqlite3.SQLITE_READ and table:
+            read.add(table)
+        return sqlite3.SQLITE_OK
+
+    world = make_world(AGENT)
+    world.run(minutes=70)
+    with world.store.transaction() as db:
+        queries = [*db._recalled]
+    assert len(queries) > 5
+    with closing(sqlite3.connect(world.state)) as reader:
+        reader.set_authorizer(note)
+        for query in queries:
+            read = set[str]()
+            reader.execute(query)
+            assert read <= {*_effect_of(query).tables}, query

@@ -93,7 +93,7 @@ def _claim_all(folder: Path, owner: str) -> list[str]:
         with store.transaction() as db:
             now = utc("2026-03-02 08:00")
             tick = Tick(Transaction(db, now, owner), plan.make_plan(settings), now, random.Random(1))
-            due = entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)
+            due = [row for row, _ in entries.due_entries(db, tick.now + timedelta(seconds=1), 5, 5)]
             for entry_row in due:
                 claim = claim_due(tick, entry_row, None)
                 claimed += [claim.entry.name] if claim else []

@@ -477,14 +477,14 @@ def test_a_500_from_an_http_agent_is_not_a_provider_error(make_world: MakeWorld)
 # --- statements -------------------------------------------------------------------------------------------------------
 
 
-def test_one_query_per_tick_reads_the_breakers_and_a_success_writes_none(make_world: MakeWorld) -> None:
+def test_one_query_per_tick_at_most_reads_the_breakers_and_a_success_writes_none(make_world: MakeWorld) -> None:
     with Server([OK]) as server:
         world = make_world(fleet(server.url, "a", "b"), environ={"KEY": KEY})
         with world.traced_statements() as statements:
             world.run(minutes=61)
     assert [row["outcome"] for row in world.records()] == ["ok"] * 6
     ticks = " ".join(statements).split("begin immediate")
-    assert max(tick.count("breaker") for tick in ticks) == 1
+    assert max(tick.count("breaker") for tick in ticks) <= 1
     assert "delete from breaker" not in " ".join(statements)
 
 

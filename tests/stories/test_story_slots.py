@@ -480,7 +480,7 @@ def test_an_agent_runs_soon_after_the_machine_was_suspended(make_world: MakeWorl
     ]
 
 
-def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_world: MakeWorld) -> None:
+def test_at_most_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_world: MakeWorld) -> None:
     beat = (
         '{runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}}'
     )
@@ -489,7 +489,7 @@ def test_one_statement_per_tick_looks_up_the_open_runs_of_all_due_entries(make_w
         world.run(minutes=40)
     turns = " ".join(statements).split("begin immediate")
     assert len(world.records()) == 6
-    assert max(turn.count("from entry join run") for turn in turns) == 1
+    assert max(turn.count("from entry join run") for turn in turns) <= 1
 
 
 @pytest.mark.long_on_server("1,000 entries")
