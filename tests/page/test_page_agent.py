@@ -58,6 +58,12 @@ def press(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
+def open_form(page: Page, word: str) -> None:
+    """Unfold the form of a button that has inputs."""
+    if page.locator(f"#do-{word}").get_attribute("open") is None:
+        page.locator(f"#do-{word} > summary").click()
+
+
 def expect_notice(page: Page, text: str) -> None:
     expect(page.locator(".notice").first).to_contain_text(text)
 
@@ -75,6 +81,9 @@ def test_each_view_of_an_agent_is_accessible_on_every_screen(
     with open_page(browser, kept_daemon.server.url, width, scheme) as page:
         log_in(page, TOKENS["all"], OPS)
         expect(page.get_by_role("heading", name="ops", level=1)).to_be_visible()
+        for shown in ("#why", ".said", "[action$='/wake']", "#do-pause > summary", "#do-mute > summary"):  # without scrolling
+            box = page.locator(shown).first.bounding_box()
+            assert box and box["y"] + box["height"] < 800, shown
         check_screen(page, f"agent-{width}-{scheme}")
         page.get_by_role("link", name="Checklist").click()
         check_screen(page, f"agent-checklist-{width}-{scheme}")
@@ -121,11 +130,13 @@ def test_every_button_works_on_every_screen(width: str, scheme: str, browser: Br
         log_in(page, TOKENS["all"], OPS)
         press(page, "Run now")
         expect_notice(page, "for agent/ops is queued")
+        open_form(page, "wake")
         page.get_by_label("Text to put into the agent's prompt").fill("look at the disk")
         press(page, "Wake")
         expect_notice(page, "is queued; it waits until")  # limits.wake_gap
         expect(page.get_by_role("heading", name="Waiting wakes")).to_be_visible()
 
+        open_form(page, "pause")
         page.locator("#pause-for").fill("soon")
         press(page, "Pause")
         expect_notice(page, "'soon' is not a duration")
@@ -136,9 +147,10 @@ def test_every_button_works_on_every_screen(width: str, scheme: str, browser: Br
         press(page, "Resume")
         expect_notice(page, "agent/ops is resumed")
 
+        open_form(page, "mute")
         page.get_by_label("End it when a problem opens").check()
-        press(page, "Mute")
-        expect_notice(page, "agent/ops is muted until")
+        page.locator("#do-mute").get_by_role("button", name="until 12:00").click()
+        expect_notice(page, "agent/ops is muted until 2026-03-02 12:00")
         check_screen(page, f"agent-muted-{width}-{scheme}")
         press(page, "Unmute")
         expect_notice(page, "agent/ops is unmuted")
@@ -187,6 +199,8 @@ def test_two_editors_of_the_checklist_lose_nothing(browser: Browser, daemon: Web
 def test_an_agent_is_woken_and_edited_with_the_keyboard_alone(browser: Browser, daemon: WebDaemon) -> None:
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["all"], OPS)
+        tab_to(page, "#do-wake > summary")
+        page.keyboard.press("Enter")
         tab_to(page, "#wake-text")
         page.keyboard.type("look")
         page.keyboard.press("Tab")
@@ -221,6 +235,7 @@ def test_everything_works_without_javascript(browser: Browser, daemon: WebDaemon
         log_in(page, TOKENS["all"], OPS)
         press(page, "Run now")
         expect_notice(page, "for agent/ops is queued")
+        open_form(page, "pause")
         press(page, "Pause")
         expect_notice(page, "agent/ops is paused until")
         press(page, "Resume")
@@ -238,6 +253,7 @@ def test_a_new_run_appears_by_itself(browser: Browser, daemon: WebDaemon) -> Non
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["all"], OPS)
         expect(page.locator("#live")).to_contain_text("Live")
+        open_form(page, "wake")
         page.get_by_label("Text to put into the agent's prompt").fill("a text that must stay")
         daemon.world.scripts = {"ops": lambda _: "The disk /home is full."}
         daemon.do(lambda: daemon.world.run(minutes=30))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -14,7 +14,7 @@ from heartbeatd.answers import CountedCause, ExplanationOn, RunRecord
 from heartbeatd.operations import Endpoint
 from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
-from scheduler.insight import explanation, problem_list, slot_history, status_data
+from scheduler.insight import explanation, health, problem_list, slot_history, status_data
 from scheduler.insight.periods import Period
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.insight.records import ExplainedEntry
@@ -22,19 +22,21 @@ from scheduler.insight.slot_history import SlotGroup
 from scheduler.model.levels import Level
 from scheduler.model.local_days import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
-from scheduler.store import runs, wakes
+from scheduler.store import overviews, runs, wakes
 from scheduler.web.callers import check_permission
 from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
 from scheduler.web.page.rendering import Page, colour_of_level
-from scheduler.web.page.time_axis import Label, TimeAxis
+from scheduler.web.page.time_axis import ONE_HOUR, Label, TimeAxis
 from scheduler.web.page.views import FormRequest, Handle, PageRequest, Redirect, read_page
 from scheduler.web.perform import ask
 from scheduler.web.queries import read_records
 from scheduler.work import plan as plans
 
-MAX_RUNS = 20  # on one page
+MAX_RUNS = 50  # on one page, where equal ones share a line
+MAX_ANSWER = 2000  # characters of the last answer
 MAX_WAKES = 50
-LABEL_HOURS = 3  # between two labels of the time axis
+LABEL_HOURS = 3  # between two labels of the time axis, and its least length
+SHORT_DAY = timedelta(hours=12)  # an axis of at most this length has a label for each hour
 MIN_WIDTH = 0.6  # percent of the axis; a mark of a single slot stays visible
 BASE_LINE = 48  # pixels from the top of the picture
 # The height of the marks of each level in pixels, because some people cannot tell the colours apart.
@@ -108,6 +110,12 @@ class ShownRun:
         return str(text.strip().partition("\n")[0])
 
     @property
+    def likeness(self) -> tuple[str, str | None] | None:
+        """What equal runs have in common; None if the run is unlike all others. Only texts of errors count."""
+        is_open, is_alert = self.data.state != "closed", self.data.outcome == Outcome.ALERT
+        return None if is_open or is_alert or self.undelivered else (self.says, self.data.error)
+
+    @property
     def undelivered(self) -> str:
         """What became of each of its messages that has not arrived."""
         targets = self.data.delivery.targets
@@ -162,6 +170,8 @@ def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -
         {
             "name": name,
             "agent_state": status[0] if status else None,
+            "health": health.read_states(status)[0].label if status else explained.row.state,
+            "answer": overviews.latest_answer(request.db, name, MAX_ANSWER),
             "entry_zone": explained.zone,
             "explained": explanation.explain_now(explained),
             "problems": problem_list.choose_problems(
@@ -209,17 +219,35 @@ def _draw_day(explained: ExplainedEntry, day: date) -> DrawnDay:
         before, after = day - timedelta(days=1), day + timedelta(days=1)
     except (ValueError, OverflowError) as error:
         raise bad_request(f"on: {error}") from None
-    is_today, axis = period.begin <= explained.now < period.end, TimeAxis(period.begin, period.end, explained.zone)
+    is_today = period.begin <= explained.now < period.end
+    marks = explained.timeline(period.begin, period.end)
+    axis = _fit_axis(marks, TimeAxis(period.begin, period.end, explained.zone))
+    is_short = axis.end - axis.begin <= SHORT_DAY
     return DrawnDay(
         day=day,
         before=before,
         after=after,
         is_today=is_today,
-        labels=tuple(axis.labels(LABEL_HOURS)),
-        marks=tuple(_drawn_mark(axis, mark) for mark in explained.timeline(period.begin, period.end)),
-        now_x=axis.place(explained.now) if is_today else None,
+        labels=tuple(axis.labels(1 if is_short else LABEL_HOURS)),
+        marks=tuple(
+            _drawn_mark(axis, mark)
+            for mark in marks
+            if mark.first < axis.end and (mark.last > axis.begin or mark.first == axis.begin)
+        ),
+        now_x=axis.place(explained.now) if axis.begin <= explained.now <= axis.end else None,
         explained=explanation.explain_period(explained, period),
     )
+
+
+def _fit_axis(marks: Sequence[SlotGroup], day: TimeAxis) -> TimeAxis:
+    """The full hours from the first to the last slot of a day that may run, or other run: active hours fill the whole picture."""
+    drawn = [mark for mark in marks if mark.worst.level is not Level.PLANNED and (mark.slot_count or not mark.is_slot)]
+    if not drawn:
+        return day
+    first, last = min(mark.first for mark in drawn), max(mark.last for mark in drawn)
+    begin = first.replace(minute=0, second=0, microsecond=0)
+    end = last.replace(minute=0, second=0, microsecond=0) + ONE_HOUR
+    return replace(day, begin=max(day.begin, begin), end=min(day.end, max(end, begin + LABEL_HOURS * ONE_HOUR)))
 
 
 def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
@@ -229,8 +257,8 @@ def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
     title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not started by a slot'}"
     level = mark.worst.level
     return DrawnMark(
-        axis.place(mark.first),
-        max(axis.width(mark.first, mark.last), MIN_WIDTH),
+        axis.place(first := max(mark.first, axis.begin)),
+        max(axis.width(first, min(mark.last, axis.end)), MIN_WIDTH),
         colour_of_level(level),
         MARK_HEIGHTS[level],
         title,
@@ -240,11 +268,24 @@ def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
     )
 
 
-def _read_runs(request: PageRequest, name: str, until: datetime | None) -> tuple[list[ShownRun], str | None]:
+def _read_runs(
+    request: PageRequest, name: str, until: datetime | None
+) -> tuple[list[tuple[ShownRun, list[ShownRun]]], str | None]:
     """A page of runs, the newest first, and the cursor of the next page."""
     wanted = ListRuns(kind="agent", name=name, limit=MAX_RUNS, until=until, cursor=request.query.get("cursor"))
     found = ask(request.api, "list_runs", wanted)
-    return [shown_run(run) for run in found.runs], found.next
+    return fold_runs([shown_run(run) for run in found.runs]), found.next
+
+
+def fold_runs(runs: Sequence[ShownRun]) -> list[tuple[ShownRun, list[ShownRun]]]:
+    """The runs, the newest first, each with the equal ones before it: with the same result, and nothing else to say."""
+    folded: list[tuple[ShownRun, list[ShownRun]]] = []
+    for run in runs:
+        if folded and run.likeness is not None and run.likeness == folded[-1][0].likeness:
+            folded[-1][1].append(run)
+        else:
+            folded.append((run, []))
+    return folded
 
 
 def shown_run(run: RunRecord) -> ShownRun:

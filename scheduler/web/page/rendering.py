@@ -115,7 +115,7 @@ def _environment() -> Environment:
         "colour": colour_of_word,
         "run_colour": colour_of_run,
     }
-    environment.globals |= {"static_url": static_url, "forms_of": forms_of}
+    environment.globals |= {"static_url": static_url, "forms_of": forms_of, "quick_ends": quick_ends}
     return environment
 
 
@@ -175,6 +175,14 @@ def run_time(run: RunRecord | LastRun) -> str:
     assert run.started_at is not None and run.finished_at is not None  # it has ended
     took = run.finished_at - run.started_at
     return f"{took.total_seconds():.1f} s" if took < timedelta(minutes=1) else format_span(took)
+
+
+def quick_ends(now: datetime, zone: ZoneInfo) -> list[tuple[str, str, str]]:
+    """Usual ends of a pause or a mute, for one click: the key of the verb, its value, and a label."""
+    local = now.astimezone(zone)
+    hours = (local.replace(hour=hour, minute=0, second=0, microsecond=0) for hour in (8, 12))
+    ends = sorted(each if each > local else each + timedelta(days=1) for each in hours)
+    return [("for", "2h", "for 2 h"), *(("until", utc_text(each), f"until {each:%H:%M}") for each in ends)]
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------

@@ -33,16 +33,20 @@
     loaded.set(id, Date.now());
     try {
       if (!element || document.hidden || isInUse(element)) { if (element) missed.add(id); return; }
-      const url = element.dataset.liveUrl || location.pathname + location.search;
+      const url = urlOf(element);
       const answer = await fetch(url, { headers: { "HX-Request": "true" }, credentials: "same-origin" });
       if (answer.status === 401) { location.assign("/page/login"); return; }
       if (!answer.ok) return;
       const whole = new DOMParser().parseFromString(await answer.text(), "text/html");
       replaceHead(whole);
-      const found = whole.getElementById(id);
-      if (found && !isInUse(element)) replace(element, found);
+      for (const each of document.querySelectorAll("[data-live][id]")) {
+        const found = whole.getElementById(each.id);
+        if (found && urlOf(each) === url && !isInUse(each)) replace(each, found);
+      }
     } catch { /* the daemon restarts: the stream connects again, and everything is refreshed then */ } finally { waiting.delete(id); }
   }
+
+  function urlOf(element) { return element.dataset.liveUrl || location.pathname + location.search; }
 
   // The title, the icon, the number of problems and the verdict are those of the page that was loaded last.
   function replaceHead(whole) {
