@@ -26,7 +26,7 @@ from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
-from scheduler.model.config_changes import ConfigDiff, ConfigEvent, StoredConfig
+from scheduler.model.config_changes import ConfigDiff, ConfigEvent, StoredConfig, Undo
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
 from scheduler.store import entries
@@ -160,9 +160,16 @@ class Reloader:
                 raise
 
     def edit(
-        self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False, alone: bool = False
+        self,
+        change: Callable[[str], str],
+        expected_hash: str,
+        *,
+        by: str,
+        dry: bool = False,
+        alone: bool = False,
+        undo: Undo | None = None,
     ) -> EditedConfig:
-        """Change the text of the file, and apply it. `dry` only returns what would change.
+        """Change the text of the file, and apply it. `dry` only returns what would change. `undo` is recorded with the change.
 
         With `alone`, nothing but this change may be applied: Refused is raised while the file has other changes that are not in
         force. `expected_hash` is the SHA-256 of the version that the caller has read. Raises FileChanged if the file is another
@@ -183,7 +190,8 @@ class Reloader:
             plan, reloaded = self._describe_reload(loaded)
             if not dry and after != before:
                 replace_file(path, before, after)
-                self._adopt_plan(AdoptPlan(plan, ConfigEvent("applied", by, reloaded.diff)), loaded, reloaded, by)
+                event = ConfigEvent("applied", by, reloaded.diff, undo=undo)
+                self._adopt_plan(AdoptPlan(plan, event), loaded, reloaded, by)
         return EditedConfig(
             hash_of_bytes(after), changed_lines(old, new, mask_text), reloaded, tuple(loaded.warnings), plan.stored_config
         )

@@ -55,6 +55,17 @@ class NoteRejectedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteEditedChecklist:
+    """Record an edit of a checklist."""
+
+    event: ConfigEvent
+
+    def apply(self, tick: Tick) -> None:
+        """Record it. Nothing else changes."""
+        config_history.record_config_event(tick.tx, self.event)
+
+
+@dataclass(frozen=True, slots=True)
 class NoteWorkersOfRuns:
     """Record which workers execute runs in progress."""
 

@@ -31,7 +31,7 @@ def describe_overrides(found: Iterable[Override]) -> list[answers.Override]:
     return [answers.Override(**asdict(each), says=says) for each, says in texts]
 
 
-EVENT_TEXTS = {"applied": "config reloaded", "refused": "config rejected"}
+EVENT_TEXTS = {"applied": "config reloaded", "refused": "config rejected", "checklist": "checklist edited"}
 
 
 def _read_event(recorded: RecordedConfigEvent) -> ReloadEvent:

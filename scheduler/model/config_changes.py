@@ -170,17 +170,28 @@ class StoredConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Undo:
+    """What an edit of an agent has replaced: values of its config as a JSON merge patch, or else its whole checklist."""
+
+    agent: str
+    changes: Mapping[str, Any] | None = None
+    checklist: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEvent:
     """A config that was applied, refused, or found changed at the start of the daemon.
 
-    `result` is applied, refused or started. `by` is who requested it: file watch, SIGHUP, command, start, or token NAME.
-    `problem` has the errors of a refused config, one per line.
+    `result` is applied, refused or started, or `checklist` for an edited checklist. `by` is who requested it: file watch, SIGHUP,
+    command, start, or token NAME.
+    `problem` has the errors of a refused config, one per line. `undo` is what an edit of an agent has replaced.
     """
 
     result: str
     by: str
     diff: ConfigDiff = ConfigDiff()
     problem: str | None = None
+    undo: Undo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +207,6 @@ class RecordedConfigEvent:
         """What a reader may see who is limited to these agents (None: all); None if nothing of it concerns them."""
         if agents is None:
             return self
-        diff = self.event.diff.of_agents(agents)
-        return replace(self, event=replace(self.event, diff=diff, problem=None)) if diff else None
+        diff, undo = self.event.diff.of_agents(agents), self.event.undo
+        undo = undo if undo and undo.agent in agents else None
+        return replace(self, event=replace(self.event, diff=diff, problem=None, undo=undo)) if diff else None

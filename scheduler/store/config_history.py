@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from datetime import datetime
 from pathlib import Path
 
-from scheduler.model.config_changes import ConfigEvent, Override, RecordedConfigEvent, StoredConfig, diff_from_data
+from scheduler.model.config_changes import ConfigEvent, Override, RecordedConfigEvent, StoredConfig, Undo, diff_from_data
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.transaction import Transaction
 
@@ -70,11 +70,11 @@ def reload_mode(db: sqlite3.Connection) -> str | None:
 
 
 def record_config_event(tx: Transaction, event: ConfigEvent) -> None:
-    """Record a reload, a refused reload, or a config that has changed before a start."""
-    problem = event.problem and event.problem[:MAX_PROBLEM]
+    """Record a reload, a refused reload, a config that has changed before a start, or an edited checklist."""
+    problem, undo = event.problem and event.problem[:MAX_PROBLEM], event.undo and json.dumps(asdict(event.undo))
     tx.db.execute(
-        "insert into config_event (at, result, actor, config_hash, diff, problem) values (?, ?, ?, ?, ?, ?)",
-        (to_millis(tx.now), event.result, event.by, tx.config_hash, json.dumps(event.diff.as_data()), problem),
+        "insert into config_event (at, result, actor, config_hash, diff, problem, undo) values (?, ?, ?, ?, ?, ?, ?)",
+        (to_millis(tx.now), event.result, event.by, tx.config_hash, json.dumps(event.diff.as_data()), problem, undo),
     )
 
 
@@ -85,11 +85,12 @@ def config_events(db: sqlite3.Connection, begin: datetime, end: datetime) -> lis
 
 
 def last_config_event(db: sqlite3.Connection) -> RecordedConfigEvent | None:
-    """The latest event; None if there is none."""
-    row = db.execute("select * from config_event order by id desc limit 1").fetchone()
+    """The latest event that is about the config file; None if there is none."""
+    row = db.execute("select * from config_event where result <> 'checklist' order by id desc limit 1").fetchone()
     return _event_from_row(row) if row else None
 
 
 def _event_from_row(row: sqlite3.Row) -> RecordedConfigEvent:
-    event = ConfigEvent(row["result"], row["actor"], diff_from_data(json.loads(row["diff"])), row["problem"])
+    undo = Undo(**json.loads(row["undo"])) if row["undo"] else None
+    event = ConfigEvent(row["result"], row["actor"], diff_from_data(json.loads(row["diff"])), row["problem"], undo)
     return RecordedConfigEvent(row["id"], from_millis(row["at"]), event, row["config_hash"])

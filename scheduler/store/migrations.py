@@ -851,3 +851,12 @@ def m037_paused_after_failures(db: Any) -> None:
         "update entry set paused_after_failures = case when failures_for_pause > 0 then failures_for_pause else 1 end"
         " where paused_by in ('1 failure', '1,000 failures', cast(failures_for_pause as text) || ' failures')"
     )
+
+
+@migrations()
+def m038_undo_of_edits(db: Any) -> None:
+    """What an edit of an agent over HTTP has replaced: values in the config, or its whole checklist, as JSON; null: no undo.
+
+    The result of an edited checklist is `checklist`.
+    """
+    db.conn.execute("alter table config_event add column undo text")

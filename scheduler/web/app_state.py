@@ -15,6 +15,7 @@ from anyio import CapacityLimiter
 
 from scheduler.engine.config_reload import EditedConfig, Reloaded
 from scheduler.engine.inbox import Request
+from scheduler.model.config_changes import Undo
 from scheduler.model.daemon_health import EngineHealth, ReloadState
 from scheduler.model.settings import Settings
 from scheduler.store.locations import open_read_only
@@ -40,7 +41,14 @@ class EditConfig(Protocol):
     """Changes the text of the config file and applies it, as `Reloader.edit` does."""
 
     def __call__(
-        self, change: Callable[[str], str], expected_hash: str, *, by: str, dry: bool = False, alone: bool = False
+        self,
+        change: Callable[[str], str],
+        expected_hash: str,
+        *,
+        by: str,
+        dry: bool = ...,
+        alone: bool = ...,
+        undo: Undo | None = ...,
     ) -> EditedConfig: ...
 
 

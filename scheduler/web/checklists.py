@@ -11,6 +11,7 @@ from heartbeat import checklist_file
 from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import MAX_BYTES, CannotWrite, ChecklistVersion, FileProblem, NotUtf8, VersionChanged
 from heartbeat.spec import Heartbeat
+from heartbeat.words import format_count
 from heartbeatd.answers import Checklist
 from heartbeatd.questions import GetChecklist
 from heartbeatd.state_folder import config_folder
@@ -18,12 +19,14 @@ from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.settings.effective_values import list_effective_values
+from scheduler.engine.requests import NoteEditedChecklist
+from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, Undo
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.config_editing import read_config
 from scheduler.web.http_errors import HttpError, bad_request, not_found
-from scheduler.web.perform import handles, parse_hash
+from scheduler.web.perform import handles, parse_hash, sender_of
 
 _WORDS = re.compile(r"[\s'\"=:,;|&<>(){}$`]+")  # what stands between the words of a command, of ${file:PATH} and of an option
 HOW_TO_SEND_THE_VERSION = (
@@ -65,13 +68,21 @@ def _replace_file(request: ApiRequest, beat: Heartbeat, text: str, expected: str
         place = dotted_path(steps) if is_shown else "another part of the config"
         message = f"{beat.checklist} of {beat.name} is also used by {place}; edit it on the machine of the daemon"
         raise HttpError(409, "used_elsewhere", message)
+    before = checklist_file.read_checklist(beat.workspace, beat.checklist)  # that of `expected`, or nothing is written
+    old = before.text if isinstance(before, ChecklistVersion) else ""
     try:
         beat.workspace.mkdir(parents=True, exist_ok=True)
-        return checklist_file.write_checklist(beat.workspace, beat.checklist, text, expected)
+        written = checklist_file.write_checklist(beat.workspace, beat.checklist, text, expected)
     except VersionChanged:
         raise HttpError(412, "changed", f"{beat.checklist} of {beat.name} has changed since you read it; GET it again") from None
     except (CannotWrite, OSError) as error:
         raise HttpError(409, "unwritable", f"{beat.checklist} of {beat.name} cannot be written: {error}") from None
+    if old != text:
+        had, has = (format_count(len(each.splitlines()), "line") for each in (old, text))
+        diff = ConfigDiff(changes=(KeyChange(beat.checklist, had, has, (Kind.HEARTBEAT.label_of(beat.name),)),))
+        event = ConfigEvent("checklist", sender_of(request).by, diff, undo=Undo(beat.name, checklist=old))
+        request.app_state.submit_request(NoteEditedChecklist(event))
+    return written
 
 
 def _find_other_use(request: ApiRequest, beat: Heartbeat) -> tuple[str, ...] | None:

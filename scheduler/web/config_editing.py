@@ -6,11 +6,14 @@ permission. A token can be stolen, and with such keys it would be as powerful as
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from heartbeatd.answers import ConfigEdited, ConfigFile, ConfigSuggestion, ConfigValue, EntryConfig
 from heartbeatd.questions import GetConfig, GetEntryConfig
+from heartbeatd.secret import MASK
 from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml, text_editing
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
@@ -21,7 +24,7 @@ from scheduler.config.keys.validation import find_unknown_key
 from scheduler.config.settings.config_snapshot import mask_quoted_secrets, mask_secrets
 from scheduler.config.settings.effective_values import list_effective_values
 from scheduler.engine.config_reload import MAX_LINES, NOTHING_CHANGED, EditedConfig, hash_of_bytes
-from scheduler.model.config_changes import StoredConfig
+from scheduler.model.config_changes import StoredConfig, Undo
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
 from scheduler.web.access import concerns
@@ -106,13 +109,32 @@ def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> EditedConfi
     # Only a token that may reload applies what others have written into the file.
     alone = request.caller.agents is not None or "operate" not in request.caller.may
     try:
-        return request.app_state.edit_config(change, expected, by=sender_of(request).by, dry=body.dry_run, alone=alone)
+        by, undo = sender_of(request).by, None if body.dry_run else _undo_of(request, changes)
+        return request.app_state.edit_config(change, expected, by=by, dry=body.dry_run, alone=alone, undo=undo)
     except FileChanged as error:
         raise HttpError(412, "changed", f"{error}; GET it again") from None
     except EditRefused as error:
         raise HttpError(409, "edit_refused", error.located_in(request.app_state.settings().path.name)) from None
     except OSError as error:
         raise HttpError(409, "unwritable", f"the config file cannot be written: {error.strerror or error}") from None
+
+
+def _undo_of(request: ApiRequest, changes: Changes) -> Undo | None:
+    """What undoes changes of one agent, from the file as it is now; None for other changes, and if it would contain a secret."""
+    if request.subject is None or request.key[0] is not Kind.HEARTBEAT:
+        return None
+    (_, name), (_, declared) = request.key, _read_declared(request)
+    undo = _reverse(changes, declared)["agents"]
+    return None if MASK in json.dumps(undo) or undo[name] is None else Undo(name, undo[name])
+
+
+def _reverse(changes: Changes, declared: Mapping[str, object]) -> dict[str, Any]:
+    """The merge patch that leads back from the changes to what is declared."""
+    found: dict[str, Any] = {}
+    for key, value in changes.items():
+        old = declared.get(key)
+        found[key] = _reverse(value, old) if isinstance(value, Mapping) and isinstance(old, Mapping) else old
+    return found
 
 
 def _edited_data(edited: EditedConfig, caller: Caller, *, written: bool) -> ConfigEdited:

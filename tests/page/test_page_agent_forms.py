@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from page_agents import CONFIG, form_fields, start_daemon, user_of
+from page_agents import CONFIG, TOKENS, form_fields, start_daemon, user_of
 from page_user import Answer, PageUser
 from test_cli_reading import add_run
 from web_daemon import WebDaemon
@@ -603,3 +603,51 @@ def test_equal_runs_share_a_line_and_the_picture_of_the_day_begins_with_its_firs
     assert "ran, quiet 4 times, Mon 02 Mar 2026 13:30:00 to 15:00" in text
     assert "The disk /srv is 92 % full." in text  # an alert has a line of its own
     assert "00:00" not in text.partition("Today, ")[2].partition("slots:")[0]
+
+
+# --- undo -----------------------------------------------------------------------------------------------------------------
+
+
+def undo_links(answer: Answer) -> list[str]:
+    return [each.attributes["href"] for each in answer.elements if each.tag == "a" and "undo=" in each.attributes["href"]]
+
+
+def test_an_edit_of_the_config_is_undone_from_the_first_page_after_a_preview(daemon: WebDaemon) -> None:
+    user, before = user_of(daemon), daemon.config.read_text()
+    sent = opened_form(user) | {"heartbeat.interval": "1h", "heartbeat.budget.runs_per_day": "", "heartbeat.show_ok": "true"}
+    user.submit(f"{OPS}/config", **sent, step="write")
+    assert "interval: 1h " in daemon.config.read_text() and "runs_per_day" not in daemon.config.read_text()
+    first = user.get("/")
+    assert "Last edit 0 s ago by token all: agent/ops: " in first.text
+    preview = user.get(undo_links(first)[0])
+    assert "Nothing is written yet." in preview.text and "+ interval: 30m # twice an hour" in preview.text
+    assert "show_ok" not in before and "- show_ok: true" in preview.text
+    assert "Written and applied." in user.submit(f"{OPS}/config", **form_fields(preview, f"{OPS}/config"), step="write").text
+    assert daemon.config.read_text() == before
+    assert "Nothing is changed" in user.get(undo_links(first)[0]).text
+
+
+def test_an_edit_of_a_checklist_is_undone_and_both_edits_are_in_the_history(daemon: WebDaemon) -> None:
+    user, before = user_of(daemon), checklist_of(daemon).read_text()
+    edit_checklist(user, "- mine\n")
+    preview = user.get(undo_links(user.get("/"))[0])
+    assert "Saving this text undoes the edit:" in preview.text and "-- mine +- Is the disk full?" in preview.text
+    user.submit(f"{OPS}/checklist", **form_fields(preview, f"{OPS}/checklist"))
+    assert checklist_of(daemon).read_text() == before
+    history = user.get("/page/changes?of=ops")
+    assert len(undo_links(history)) == 2
+    assert "agent/ops: HEARTBEAT.md 2 lines -> 1 line" in history.text
+    assert undo_links(user.get("/page/changes?of=web")) == []
+    assert daemon.get("/api/v1/status", TOKENS["all"]).data["reload"]["last"] is None  # no reload of the config
+
+
+def test_only_those_who_may_edit_an_agent_undo_its_edits(daemon: WebDaemon) -> None:
+    edit_checklist(user_of(daemon), "- mine\n")
+    (link,) = undo_links(user_of(daemon, "self").get("/"))
+    assert undo_links(user_of(daemon, "reader").get("/")) == []
+    other = link.replace("/ops/", "/web/")
+    assert user_of(daemon, "self").get(other).status == 403
+    assert user_of(daemon).get(other).status == 404
+    user = user_of(daemon)
+    user.submit("/page/agents/web/config", **opened_form(user, "web") | {"heartbeat.interval": "2h"}, step="write")
+    assert "web" not in user_of(daemon, "self").get("/page/changes").text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.concurrency import run_in_threadpool
 
@@ -11,6 +11,7 @@ from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.engine.config_reload import changed_lines
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError
+from scheduler.web.page.daemon_views import find_undo
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
 from scheduler.web.perform import ask, perform
@@ -20,7 +21,8 @@ from scheduler.web.perform import ask, perform
 class Editor:
     """The editor: the text in it, and the version of the file that it replaces. `version` empty: it cannot be saved here.
 
-    `diff` are the changed lines between the file as it is now and the text, after another user has changed the file.
+    `diff` are the changed lines between the file as it is now and the text, after another user has changed the file,
+    and if an edit is to be undone.
     """
 
     file: str | None
@@ -32,8 +34,11 @@ class Editor:
 
 
 def show_checklist(request: PageRequest) -> Page:
-    """The checklist as it is."""
-    return _render(request.api, _open_editor(request.api))
+    """The checklist as it is, or as it was before an edit that is to be undone."""
+    now, undo = _open_editor(request.api), find_undo(request)
+    if undo is None or undo.checklist is None:
+        return _render(request.api, now)
+    return _render(request.api, replace(now, text=undo.checklist, diff=changed_lines(now.text, undo.checklist)))
 
 
 async def save_checklist(form: FormRequest) -> Page | Redirect:

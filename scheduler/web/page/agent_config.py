@@ -6,12 +6,14 @@ value that its reader saw. Only fields that differ from it are changed, so an ol
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import get_args
 
+from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat.words import format_count
@@ -30,6 +32,7 @@ from scheduler.foresight.replay import words_of
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, as_http_error
+from scheduler.web.page.daemon_views import find_undo
 from scheduler.web.page.foresight_view import MAX_REPLAYED, REPLAYED_DAYS, replay_week
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.views import FormRequest, PageRequest, Redirect
@@ -140,8 +143,27 @@ class _Outcome:
 
 
 def show_config(request: PageRequest) -> Page:
-    """The form with the values of the file."""
-    return _build_page(request.api, {}, _Outcome())
+    """The form with the values of the file, or a check of the values from before an edit that is to be undone."""
+    undo = find_undo(request)
+    if undo is None:
+        return _build_page(request.api, {}, _Outcome())
+    sent = _form_of_undo(request.api, undo.changes or {})
+    return _build_page(request.api, sent, from_thread.run(partial(_try_changes, request.api, sent, write=False)))
+
+
+def _form_of_undo(request: ApiRequest, changes: Mapping[str, object]) -> Form:
+    """The form that somebody would send who writes the old values into the file as it is now. Raises HttpError."""
+    try:
+        found = ask(request, "get_agent_config", GetEntryConfig())
+    except ConfigError as error:
+        raise HttpError(409, "edit_refused", f"the config file has errors: {error.errors[0]}") from None
+    declared, after = found.declared or {}, copy.deepcopy(found.declared or {})
+    _merge_change(after, changes)
+    sent = {"hash": found.hash}
+    for key in all_keys():
+        path = key.split(".")
+        sent[key], sent[SEEN + key] = (field_text(marked_yaml.value_at(each, path)) for each in (after, declared))
+    return sent
 
 
 async def send_config(form: FormRequest) -> Page | Redirect:

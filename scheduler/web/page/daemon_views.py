@@ -15,7 +15,7 @@ from heartbeatd.verbs import Reload
 from scheduler.engine.daemon_problems import CONFIG
 from scheduler.insight import installation_checks, report_data
 from scheduler.insight.installation_checks import Finding
-from scheduler.model.config_changes import RecordedConfigEvent
+from scheduler.model.config_changes import RecordedConfigEvent, Undo
 from scheduler.model.problem import Subject
 from scheduler.store import boots, config_history, database, outbox, problems
 from scheduler.store.database import StoreError, parse_row_id
@@ -42,7 +42,7 @@ PERIOD_LABELS = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90
 HOURS = timedelta(hours=2)  # a step that is shorter than this is an hour
 MAX_ROWS = 100  # of each table of costs; the page says how many are left out
 
-RESULTS = {"all": "all", "applied": "applied", "refused": "refused", "started": "found at a start"}
+RESULTS = {"all": "all", "applied": "applied", "refused": "refused", "started": "found at a start", "checklist": "checklist"}
 CHANGES_PER_PAGE = 30
 MAX_VALUES = 500  # changed values and names on the page of one change; the page says how many are left out
 BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
@@ -142,7 +142,9 @@ def list_changes(request: PageRequest) -> Page:
     """All recorded changes, the newest first. A token for some agents sees only what concerns them."""
     chosen = request.choose("result", RESULTS, "all")
     before = request.before("change")
+    of = request.query.get("of")
     found = [each for each in _visible_changes(request) if chosen in ("all", each.event.result)]
+    found = [each for each in found if of is None or each.of_agents(frozenset((of,))) is not None]
     found = [each for each in found if before is None or each.id < before]
     is_limited = request.caller.agents is not None
     in_force = None if is_limited else config_history.config_in_force(request.db)
@@ -152,6 +154,7 @@ def list_changes(request: PageRequest) -> Page:
         "older": found[CHANGES_PER_PAGE - 1].id if len(found) > CHANGES_PER_PAGE else None,
         "is_newest": before is None,
         "chosen": chosen,
+        "of": of,
         "results": RESULTS,
         "in_force": in_force,
         "overrides": [] if is_limited else config_history.overrides_in_force(request.db),
@@ -178,9 +181,25 @@ def show_change(request: PageRequest) -> Page:
     return Page("change.html", context)
 
 
-def _visible_changes(request: PageRequest) -> list[RecordedConfigEvent]:
+def latest_edit(request: PageRequest) -> RecordedConfigEvent | None:
+    """The latest edit of the last day that can be undone, of those that the user may see."""
+    return next((each for each in _visible_changes(request, request.now - timedelta(days=1)) if each.event.undo), None)
+
+
+def find_undo(request: PageRequest) -> Undo | None:
+    """What the edit in the URL has replaced; None if the URL names none. Raises HttpError if it is not one of this agent."""
+    if "undo" not in request.query:
+        return None
+    events = (each for each in _visible_changes(request) if str(each.id) == request.query["undo"])
+    undo = next((each.event.undo for each in events), None)
+    if undo is None or undo.agent != request.path["name"]:
+        raise not_found(f"edit {request.query['undo']} of this agent that can be undone")
+    return undo
+
+
+def _visible_changes(request: PageRequest, since: datetime = BEGIN) -> list[RecordedConfigEvent]:
     """The changes that the user may see, the newest first."""
-    events = config_history.config_events(request.db, BEGIN, request.now + timedelta(days=1))
+    events = config_history.config_events(request.db, since, request.now + timedelta(days=1))
     visible = (each.of_agents(request.caller.agents) for each in reversed(events))
     return [each for each in visible if each is not None]
 

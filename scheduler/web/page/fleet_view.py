@@ -13,6 +13,7 @@ from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.web.http_errors import not_found
+from scheduler.web.page.daemon_views import latest_edit
 from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.views import PageRequest
 from scheduler.web.perform import ask
@@ -64,6 +65,7 @@ def show_fleet(request: PageRequest) -> Page:
             "max_notices": MAX_NOTICES,
             "status": status,
             "form": form,
+            "edit": latest_edit(request),
             "shown": shown if form else [fleet.read_card(records, state) for state in shown],
             "total": len(states),
             "matching": len(found),
