@@ -174,7 +174,8 @@ def _daemon_line(
 
 def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, files: DaemonFiles) -> Iterator[str | Fact]:
     """The disk, the last reload, overrides, failing pings, open circuit breakers, and the latest times without a daemon."""
-    if up is not None and files.server is None and (shortage := disk_reserve.shortage_message(files.database)):
+    is_local = up is not None and files.server is None
+    if is_local and (shortage := disk_reserve.shortage_message(disk_reserve.reserve_path(files.database))):
         yield Fact(f"disk: {shortage}", Level.BAD)
     yield from _reload_lines(data.reload)
     for each in data.overrides[:MAX_OVERRIDES]:

@@ -187,7 +187,7 @@ def check_folder(folder: Path) -> Iterator[Finding]:
 
 def check_disk(database: Path) -> Finding:
     """Whether the disk has enough free space."""
-    shortage = disk_reserve.shortage_message(database)
+    shortage = disk_reserve.shortage_message(disk_reserve.reserve_path(database))
     if shortage:
         return Finding("warn", "disk", shortage)
     held = disk_reserve.reserved_bytes(database)

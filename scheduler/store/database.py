@@ -127,7 +127,7 @@ class Store:
 
     def shortage(self) -> str | None:
         """What is wrong if its disk is so full that there is no room for the reserve; None if all is well."""
-        return shortage_message(self.path)
+        return shortage_message(self.reserve.path)
 
     def close(self) -> None:
         """Close the connection. The last connection that closes folds the write-ahead log into the file."""

@@ -85,12 +85,12 @@ def reserved_bytes(database: Path) -> int:
     return _allocated_bytes(reserve_path(database))
 
 
-def shortage_message(database: Path) -> str | None:
-    """What is wrong while there is too little room for a reserve; None if all is well."""
-    if reserved_bytes(database) or (room := free_bytes(reserve_path(database))) >= PLENTY:
+def shortage_message(reserve: Path) -> str | None:
+    """What is wrong while there is too little room for this reserve; None if all is well."""
+    if _allocated_bytes(reserve) or (room := free_bytes(reserve)) >= PLENTY:
         return None
     return (
-        f"{format_mib(room)} free and no reserve; make room in {database.parent}:"
+        f"{format_mib(room)} free and no reserve; make room in {reserve.parent}:"
         f" with {format_mib(PLENTY)} free the daemon makes it again"
     )
 

@@ -72,4 +72,4 @@ def test_with_enough_space_the_reserve_is_kept(tmp_path: Path) -> None:
 
 
 def test_with_enough_space_no_shortage_is_reported(tmp_path: Path) -> None:
-    assert disk_reserve.shortage_message(tmp_path / "h.db") is None
+    assert disk_reserve.shortage_message(tmp_path / "h.db.reserve") is None
