@@ -24,7 +24,7 @@ run: .venv/runtime
 
 TESTS := $(sort $(dir $(wildcard tests/*/test_*.py tests/extras/*/test_*.py)))
 # Most tests in these folders wait for a process or a socket, so they have two workers per core. All tests of a file run on one worker, which
-# starts the servers of the file once.
+# starts the servers of the file once. tests/conftest.py puts the longest files first.
 WAITING := $(foreach folder,channels daemon docs extras/cluster extras/mcp extras/traces monitoring page runners web,tests/$(folder) tests/$(folder)/%)
 CORES := $(shell nproc)
 
@@ -36,7 +36,7 @@ test: .venv/ready
 	exit $$failed
 
 # Arguments: the paths of the tests, the number of workers, and the mode of pytest-xdist. Without paths, nothing is run.
-run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) $(1),true)
+run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) --no-loadscope-reorder $(1),true)
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not process"
