@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,11 +78,16 @@ def test_a_form_of_an_earlier_login_plays_nothing(daemon: WebDaemon) -> None:
     assert user_of(daemon).post("/page/simulate", {"form_code": "old", "days": "7"}).status == 403
 
 
+def cpu_of_children() -> float:
+    """The seconds of CPU that processes have used which this one has started, and which have ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+
 def test_when_the_browser_leaves_the_process_ends_and_leaves_no_folder(
     daemon: WebDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    mark = f"foresight/{os.getpid()}"
+    mark, before = f"foresight/{os.getpid()}", cpu_of_children()
     user = user_of(daemon)
     body = urlencode(sent(user, days="90"))
     with socket.create_connection(("127.0.0.1", daemon.port)) as browser:
@@ -95,6 +101,7 @@ def test_when_the_browser_leaves_the_process_ends_and_leaves_no_folder(
         assert find_orphans({mark})
     wait_until(lambda: not find_orphans({mark}))
     assert list(tmp_path.iterdir()) == []
+    assert cpu_of_children() - before < 4  # seconds; the start takes 1 to 2, and to play all 90 days about 10
 
 
 def replayed(user: PageUser, **changes: str) -> Answer:
