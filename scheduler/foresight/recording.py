@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any, Literal
@@ -40,11 +40,11 @@ class Recording:
         looked = (run.slot.astimezone(zone).date() for run in runs if was_looked_at(run))
         days = sorted(set(looked))
         self._days = days[1:-1] if len(days) > MIN_WHOLE_DAYS else days  # the first and the last may be parts of a day
-        self.number = len(runs)
 
-    def describe(self) -> str:
-        """How much was recorded."""
-        return f"{format_count(len(self._days), 'day')} with {format_count(self.number, 'run record')}"
+    def describe(self, keys: Collection[Key]) -> str:
+        """How much was recorded of these agents and jobs."""
+        number = sum(len(self._runs.get(key, ())) for key in keys)
+        return f"{format_count(len(self._days), 'day')} with {format_count(number, 'run record')}"
 
     def __bool__(self) -> bool:
         return bool(self._days)

@@ -82,7 +82,8 @@ class Assumptions:
         """A sentence for each assumption that has an effect on the figures."""
         lines = []
         if self.recording:
-            lines.append(f"each day repeats a recorded day, chosen by the seed; {self.recording.describe()}")
+            keys = [(Kind.HEARTBEAT, name) for name in settings.heartbeats] + [(Kind.CRON, name) for name in settings.jobs]
+            lines.append(f"each day repeats a recorded day, chosen by the seed; {self.recording.describe(keys)}")
         lines.append(f"answers{' without a record' if self.recording else ''}: {self.shares}, each drawn for itself")
         if any(agent.precheck for agent in settings.enabled_agents):
             lines.append(f"prechecks: {self.work:.0%} find something new")

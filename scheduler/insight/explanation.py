@@ -183,8 +183,10 @@ def _cache_fact(explained: ExplainedEntry) -> Fact:
     if not used.prompts:
         return _fact("cache", "none", "")
     kept = KEPT_TEXTS.get(used.ttl or "")
-    if kept is None:
-        looks, asked = (runs.last_cache_looks(explained.db, explained.key, asked=each) for each in (False, True))
+    looks, asked = (runs.last_cache_looks(explained.db, explained.key, asked=each) for each in (False, True))
+    if kept and asked and not any(each.read or each.written for each in asked):
+        kept = "not kept by the provider, though it was asked to: it does not know how to, or the beginning is too short"
+    elif kept is None:
         kept = f"not kept by the provider, {prompt_cache.why_not_kept(looks, asked, explained.now)}"
     saved = f"; the cache saved {format_usd(used.saved_usd)} in 7 days" if used.saved_usd > 0 else ""
     return _fact("cache", used.ttl or "none", f"the beginning of the prompt is {kept}{saved}")

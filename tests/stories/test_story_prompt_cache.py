@@ -185,6 +185,7 @@ def test_a_server_that_refuses_the_marks_gets_the_prompt_without_them_and_is_not
     assert {row["outcome"] for row in world.records("ops")} == {"ok"}
     assert server.marks == [[]] * 12
     assert len(server.requests) == 1 + 12
+    assert "is not kept by the provider, though it was asked to" in cache_fact(world, "ops")
 
 
 def test_the_price_of_writing_never_exceeds_the_reservation(make_world: MakeWorld) -> None:
