@@ -123,6 +123,15 @@ def test_every_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
+def test_every_table_has_a_head_and_whole_rows(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = [re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)) for row in table.splitlines()]
+        assert re.match(r".*\n\|[-|: ]+\n", table), table[:80]
+        assert {len(row) for row in rows} == {len(rows[0])}, table[:80]
+
+
 def test_every_runbook_link_and_advice_leads_to_an_existing_page() -> None:
     """Texts of the program name a page as `docs/NAME.md` or as `heartbeatd docs NAME`."""
     sources = [
