@@ -27,25 +27,29 @@ HELD = "held until "  # begins the name of the notice with what was held
 def hold_and_release(tick: Tick) -> None:
     """Hold the due messages whose recipient has closed hours, and release those whose hours have begun. Called in each tick.
 
-    Messages are decided on when they are due, so this holds for every message, however it was queued.
+    Messages are decided on when they are due, so this holds for every message, however it was queued. Hours that have begun may
+    be over again: the machine may have been suspended, or the daemon down.
     """
     waiting, begun = outbox.due_for_hours(tick.tx.db, tick.now)
-    for message in waiting if tick.plan.has_deliver_hours else ():
+    held: list[HeldMessage] = []
+    for message in (*waiting, *begun) if tick.plan.has_deliver_hours else ():
         opens_at = _opens_at(tick, message)
         if opens_at is not None and opens_at > tick.now:
             note = f"held until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
             outbox.hold_for_hours(tick.tx, message, opens_at, note)
-    for target in dict.fromkeys(message.target for message in begun):
-        _release(tick, target, [message for message in begun if message.target == target])
+            held.append(message)
+    released = [message for message in begun if message not in held]
+    for target in dict.fromkeys(message.target for message in released):
+        _release(tick, target, [message for message in released if message.target == target])
 
 
 def _opens_at(tick: Tick, message: HeldMessage) -> datetime | None:
     """When the hours of its recipient begin, which is now if they have begun. None: it is sent at any time.
 
     A message about a provider or the daemon goes to the recipients of many entries. It is held if all that have this recipient
-    have hours, until the first of them begin. What was held before is sent.
+    have hours, until the first of them begin. The message with what was held is sent, and one that a person wants at this time.
     """
-    if message.notice is not None and message.notice.startswith(HELD):
+    if message.notice is not None and (message.notice.startswith(HELD) or outbox.REPEATS.match(message.notice)):
         return None
     entry = tick.plan.entries.get((Kind(message.kind), message.name)) if message.kind in tuple(Kind) else None
     chosen: list[Sequence[DeliverHours]]

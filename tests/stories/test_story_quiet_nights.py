@@ -171,6 +171,15 @@ def test_after_the_clock_was_set_back_a_held_message_waits_for_the_next_hours(ma
     assert sent(world) == ["03 07:00 Somebody has logged in."]
 
 
+def test_a_message_whose_hours_have_passed_during_a_suspension_waits_for_the_next_ones(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    at_night(world, h01="one")
+    world.run_until("2026-03-03 03:30")
+    world.sleep(hours=20)
+    world.run_until("2026-03-04 08:30")
+    assert sent(world) == ["04 07:00 one"]
+
+
 def test_a_held_message_survives_a_restart_and_is_sent_once(make_world: MakeWorld) -> None:
     world = make_world(config(), start="2026-03-02 22:00")
     at_night(world, h23="one", h01="two")
