@@ -40,12 +40,13 @@ MAX_SHARES = 3  # entries that an exceeded budget names
 def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: bool) -> Claim:
     """Reserve the maximum usage of an attempt in every budget of its entry. The returned claim may be marked as over budget.
 
-    `first`: this attempt starts the run, so it counts as a run. An entry without a budget needs no database access.
+    `first`: this attempt starts the run, so it counts as a run. So does one after a crash before the run was counted. An entry
+    without a budget needs no database access.
     """
     allowance = _allowance_of(settings, claim.entry)
     if allowance is None:
         return claim
-    most = replace(allowance.max_usage, runs=int(first))
+    most = replace(allowance.max_usage, runs=int(first or not spend.is_charged(tx, claim.run.id)))
     budget_days = _budget_days(tx, claim.entry, allowance)
     lacking = _first_shortage(tx, budget_days, most)
     if lacking is not None:

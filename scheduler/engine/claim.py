@@ -164,7 +164,7 @@ def _make_claim(tick: Tick, entry: Entry, entry_row: EntryRow, run: OpenRun, tak
     admitted = breakers.admit_run(tick.tx, tick.plan.entries, entry, run.id)
     if admitted.unavailable:
         claim = replace(claim, facts=replace(claim.facts, probes=admitted.probes, unavailable=admitted.unavailable))
-    shortages = budget_reservations.account_shortages(tick, entry, run.id) if is_first else ()
+    shortages = budget_reservations.account_shortages(tick, entry, run.id)
     lacking = next((shortage for shortage in shortages if shortage is not None), None)
     if lacking is not None:
         known = admitted.unavailable or (None,) * len(shortages)

@@ -135,7 +135,9 @@ def record_call(tx: Transaction, claim: Claim, call: Call, error: str) -> tuple[
         return () if circuit.is_whole_provider else _close_breaker(tx, Circuit(circuit.provider), only=Failure.AUTH)
     if called is None or not is_answered(call):
         return ()
-    return tuple(circuit for each in required_circuits((called,)) for circuit in _close_breaker(tx, each))
+    # A program that began before the usage limit was reached says nothing about it. All others are probes.
+    answering = [each for each in required_circuits((called,)) if not each.is_account or each in claim.facts.probes]
+    return tuple(circuit for each in answering for circuit in _close_breaker(tx, each))
 
 
 def return_probes(tx: Transaction, claim: Claim, *, called: bool, wait: timedelta = timedelta()) -> bool:

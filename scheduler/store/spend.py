@@ -170,6 +170,12 @@ def record_charge(tx: Transaction, run_id: int, by: Amount) -> None:
     )
 
 
+def is_charged(tx: Transaction, run_id: int) -> bool:
+    """Whether an attempt of the run has been charged to a budget."""
+    query = "select charged_nanos is not null from run where id = ?"
+    return bool(tx.db.execute(query, (run_id,)).fetchone()[0])
+
+
 @dataclass(frozen=True, slots=True)
 class SpentDay:
     """A day of a budget, when it ends, what was spent so far, and the budget, as last recorded or as in the config."""

@@ -176,6 +176,31 @@ def test_the_runs_of_an_account_are_spread_before_its_limit(make_world: MakeWorl
     assert skipped[0]["error"] == "account team: 3 of 3 runs in 2h have begun; until 2026-03-02 10:00 UTC"
 
 
+def test_an_answer_to_a_call_that_began_before_the_limit_does_not_end_it(make_world: MakeWorld) -> None:
+    """Two agents begin in the same second. One is refused, and the other one answers a minute later."""
+    world = make_world(CONFIG, scripts={"ops": lambda _: failed("You've hit your usage limit. try again in 2 hours")})
+    world.durations["web"] = timedelta(minutes=1)
+    world.run(minutes=119)
+    assert [row["outcome"] for row in world.records("web")] == ["ok", "skipped", "skipped", "skipped"]
+    assert len([call for call in world.calls if call.name == "ops"]) == 1
+    world.run(minutes=60)
+    assert "ok" in [row["outcome"] for row in world.records("web")][4:]
+
+
+def test_a_run_without_room_in_its_limits_does_not_start_after_a_crash_either(make_world: MakeWorld) -> None:
+    """The daemon is killed after it has claimed the run, and before it has recorded that there was no room."""
+    yaml = CONFIG.replace("argv: [claude, -p]", SPREAD.replace("3 per", "1 per"))
+    world = make_world(yaml.replace("$(cat)\"']}, heartbeat: {", "$(cat)\"']}, heartbeat: {budget: {runs_per_day: 1}, "))
+    world.run(minutes=29.9)
+    world.clock.advance(timedelta(seconds=6))
+    world.engine.tick(world.clock.read())
+    world.kill()
+    world.boot()
+    world.run(minutes=40)
+    assert [(row["outcome"], row["reason"]) for row in world.records("ops")][1:] == [("skipped", "budget")] * 2
+    assert [(row["outcome"], row["reason"]) for row in world.records("own")][1:] == [("skipped", "budget")] * 2
+
+
 def test_a_fallback_answers_while_an_account_has_no_room(make_world: MakeWorld) -> None:
     yaml = f"""
 runners: {{backup: {{kind: command, argv: [backup]}}}}
