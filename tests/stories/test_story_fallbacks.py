@@ -167,14 +167,16 @@ def test_a_program_that_hangs_leaves_half_of_the_time_to_the_fallback(make_world
 
     beat = 'interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log, timeout: 5m, retries: 0'
     yaml = f"""
-runners: {{backup: {{kind: command, argv: [backup]}}}}
-agents: {{ops: {{runner: {{kind: command, argv: [agent]}}, fallbacks: [{{runner: backup}}], heartbeat: {{{beat}}}}}}}
+runners: {{other: {{kind: command, argv: [other]}}, backup: {{kind: command, argv: [backup]}}}}
+agents:
+  ops: {{runner: {{kind: command, argv: [agent]}}, fallbacks: [{{runner: other}}, {{runner: backup}}], heartbeat: {{{beat}}}}}
 """
     world = make_world(yaml, scripts={"ops": script})
     world.run(minutes=10)
     row = world.records()[0]
-    assert [call.argv[0] for call in world.calls] == ["agent", "backup"]
+    assert [call.argv[0] for call in world.calls] == ["agent", "other", "backup"]
     assert (row["outcome"], row["fallback"], row["fallback_why"]) == ("ok", "backup", "no answer within 0:02:30")
+    assert row["finished_at"] == "2026-03-02T08:03:45Z", "the second program has had half of what the first one left"
 
 
 def test_the_reservation_covers_the_most_expensive_of_them_and_each_is_charged_by_its_own_price(make_world: MakeWorld) -> None:
@@ -217,6 +219,16 @@ def test_a_lost_call_is_charged_at_its_maximum_and_a_fallback_that_does_not_fit_
     row = world.records()[-1]
     assert (row["outcome"], row["fallback"]) == ("failed", None)
     assert "fallback claude-haiku-5-5: not called, because the failed calls have left too little of its budget" in row["error"]
+
+
+def test_what_two_failed_calls_may_have_used_is_left_to_no_third_one(make_world: MakeWorld) -> None:
+    with by_model({SONNET: hang_up(), HAIKU: hang_up()}) as server:
+        limits = "budget: {tokens_per_day: 1m}, max_input_tokens: 6000, max_output_tokens: 3000"
+        world = story(make_world, server, limits)
+        world.run(minutes=1)
+    row = world.records()[0]
+    assert (row["outcome"], row["fallback"]) == ("failed", HAIKU)
+    assert "qwen3: not called, because the failed calls have left too little of its budget" in row["error"]
 
 
 def test_the_settings_and_results_of_fallbacks_reach_workers(make_world: MakeWorld) -> None:

@@ -113,6 +113,18 @@ def test_a_run_by_hand_of_a_job_after_any_result_gets_the_output_of_a_failure_to
     assert [call.env["HEARTBEATD_INPUT"] for call in world.calls if call.name == "verify"] == ["no space"] * 2
 
 
+def test_a_run_by_hand_of_a_job_after_a_failure_gets_the_output_of_the_last_failure(make_world: MakeWorld) -> None:
+    """A later success does not start it. The output of a command is passed on as it is."""
+    world = make_world(pair(second="after: {job: backup, on: failure}").replace("after: backup, ", ""))
+    outputs = iter([ProcessResult(1, b"<think>no</think> space", b"", False, False, None, None), "all is well"])
+    world.scripts["backup"] = lambda call: next(outputs)
+    world.run(hours=2, minutes=1)
+    world.run_job("verify")
+    world.run(minutes=1)
+    found = [call.env["HEARTBEATD_INPUT"] for call in world.calls if call.name == "verify"]
+    assert found == ["<think>no</think> space"] * 2
+
+
 def test_retries_of_the_first_job_start_the_second_once(make_world: MakeWorld) -> None:
     results = iter([1, 1, "done"])
     world = make_world(pair("retries: 2"), scripts={"backup": lambda call: next(results)})

@@ -108,9 +108,20 @@ def test_what_a_person_has_acknowledged_or_closed_in_the_night_is_not_sent(make_
 
 def test_with_hold_critical_problems_wait_too(make_world: MakeWorld) -> None:
     world = make_world(config('{to: phone, hours: "07:00-22:00", critical: hold}'), start="2026-03-02 22:00")
-    world.scripts["ops"] = lambda call: "[disk!] 99 %"
+    world.scripts["ops"] = lambda call: "[disk] 99 %" if call.at.hour in (22, 23) else "[disk!] 99 %"
     world.run_until("2026-03-03 07:30")
-    assert sent(world) == ["03 07:00 CRITICAL ops disk: 99 % (since 2026-03-02 22:00 UTC)   p1"]
+    assert sent(world) == ["03 07:00 CRITICAL ops disk: 99 % (was warning, since 2026-03-02 22:00 UTC)   p1"]
+
+
+def test_of_two_problems_in_one_message_the_acknowledged_one_is_left_out(make_world: MakeWorld) -> None:
+    """Each of two recipients gets it once."""
+    world = make_world(config(f"[{NIGHT}, {NIGHT.replace('phone', 'mail')}]"), start="2026-03-02 22:00")
+    world.scripts["ops"] = lambda call: "[disk] 92 %\n[load] 17"
+    world.run_until("2026-03-03 00:30")
+    world.request(VerbRequest(Ack(), world.problem("disk").id))
+    world.run_until("2026-03-03 07:30")
+    morning = ["03 07:00 1 message since 22:00:", "", "22:00 warning  ops load: 17 (since 2026-03-02 22:00 UTC)   p2"]
+    assert [text.splitlines() for text in sent(world)] == [morning] * 2
 
 
 def test_each_recipient_has_its_own_hours(make_world: MakeWorld) -> None:
@@ -238,7 +249,9 @@ def test_a_text_of_an_agent_that_looks_like_a_problem_is_kept(make_world: MakeWo
     assert "the pool   p1" in sent(world)[0]
 
 
-@pytest.mark.parametrize(("of_web", "arrives"), [(NIGHT, ["03 07:00"]), ("phone", ["02 23:00"])])
+@pytest.mark.parametrize(
+    ("of_web", "arrives"), [(NIGHT, ["03 07:00"]), ("phone", ["02 23:00"]), (NIGHT.replace("07", "06"), ["03 06:00"])]
+)
 def test_a_message_about_a_provider_waits_if_all_its_recipients_have_hours(
     make_world: MakeWorld, of_web: str, arrives: list[str]
 ) -> None:

@@ -131,6 +131,19 @@ def test_the_21st_reminder_is_refused_by_name(make_world: MakeWorld) -> None:
     assert rejected(world) == [("scripts", "too_many_reminders")]
 
 
+def test_each_agent_has_its_own_reminders_in_its_own_zone(make_world: MakeWorld) -> None:
+    """Riga is two hours ahead of UTC. An answer that asks for more than 20 is recorded once."""
+    more = LAZY.removeprefix("agents:\n").replace("ops:", "riga:").replace("{interval", "{timezone: Europe/Riga, interval")
+    world = make_world(LAZY + more)
+    world.scripts["ops"] = lambda _: asks_for(*({"text": f"look {number}", "in": "2h"} for number in range(22)))
+    world.scripts["riga"] = lambda _: asks_for({"text": "the report is due", "at": "2026-03-02 18:00"})
+    world.run(minutes=1)
+    found = wakes.list_reminders(world.store.connection, "riga")
+    assert [(f"{each.at:%H:%M}", each.text) for each in found] == [("16:00", "the report is due")]
+    assert len(reminders(world)) == 20
+    assert rejected(world) == [("agent/ops", "too_many_reminders")]
+
+
 def test_what_an_answer_asks_for_in_vain_is_recorded(make_world: MakeWorld) -> None:
     world = make_world(LAZY)
     wishes: list[dict[str, object]] = [

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from metrics_page import Page
 from test_story_explain import explained_entry
-from world import AgentCall, Delayed, MakeWorld, World, utc
+from world import QUIET, AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeat.runners.usage_limits import limited_until
@@ -209,6 +209,8 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
     world = make_world(yaml)
     world.run(minutes=121)
     assert [call.argv[0] for call in world.calls] == ["claude", "claude", "claude", "backup", "claude"]
+    world.run(minutes=45)
+    assert "account team" not in explanation.explain_now(explained_entry(world, "ops")).why.says, "the fallback would answer"
 
 
 def test_a_fallback_with_the_same_account_is_not_called_while_it_has_no_room(make_world: MakeWorld) -> None:
@@ -232,6 +234,47 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
     )
     world.run(minutes=119)
     assert [call.argv[0] for call in world.calls] == ["claude", "backup"] * 3 + ["backup"]
+
+
+def test_each_account_has_its_own_limit(make_world: MakeWorld) -> None:
+    """The fallback uses another account, with room for one run. Then that account is at its usage limit."""
+    other = "argv: [backup], account: {name: other, max_runs: 1 per 2h}"
+    yaml = f"""
+runners: {{backup: {{kind: command, {other}}}}}
+agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+"""
+    world = make_world(yaml)
+    world.run(minutes=179)
+    own, third = ["claude"] * 3, ["claude", "claude"]
+    assert [call.argv[0] for call in world.calls] == [*own, "backup", *third]
+    world.scripts["ops"] = lambda call: failed("usage limit reached, try again in 9 hours") if call.argv[0] == "backup" else QUIET
+    world.run(minutes=6 * 60)
+    assert [call.argv[0] for call in world.calls].count("backup") == 2, "its breaker is open"
+
+
+def test_of_two_limits_of_an_account_the_one_that_lasts_longer_counts(make_world: MakeWorld) -> None:
+    shorter, longer = (SPREAD.replace("3 per 2h", rate) for rate in ("2 per 2h", "2 per 4h"))
+    yaml = CONFIG.replace("argv: [claude, -p]", shorter).replace("argv: [/opt/bin/claude, -p]", longer)
+    world = make_world(yaml)
+    world.run(minutes=31)
+    says = "account team: 2 of 2 runs in 4h have begun; until 2026-03-02 12:00 UTC"
+    assert [row["error"] for row in world.records() if row["outcome"] == "skipped"] == [says] * 2
+
+
+def test_a_wake_waits_for_the_first_of_two_accounts_that_works_again(make_world: MakeWorld) -> None:
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup]}}}}
+agents: {{ops: {{runner: {{kind: command, argv: [claude]}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+""".replace("interval: 30m", "interval: 1d")
+    hours = {"claude": 6, "backup": 2}
+    world = make_world(yaml)
+    world.scripts["ops"] = lambda call: (
+        failed(f"usage limit reached, try again in {hours[call.argv[0]]} hours") if call.at.hour < 10 else QUIET
+    )
+    world.run(minutes=10)
+    world.wake("ops", "a mail has come")
+    world.run(minutes=115)
+    assert [(f"{call.at:%H}", call.argv[0]) for call in world.calls][-1] == ("10", "backup")
 
 
 def test_the_limit_of_an_account_counts_for_all_its_programs(make_world: MakeWorld) -> None:
