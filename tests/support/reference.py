@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-MINUTE = timedelta(minutes=1)
+MINUTE, SECONDS = timedelta(minutes=1), timedelta(seconds=5)
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 INPUT_TOKENS, OUTPUT_TOKENS = 3000, 500  # at most, of one attempt
 INPUT_PRICE, OUTPUT_PRICE = 2.0, 10.0  # USD per million tokens
@@ -23,7 +23,7 @@ BILLED_NOTHING = frozenset({400, 401, 402, 403, 404, 413, 429, 503, 529})
 SHARED_TEXTS = re.compile(r"; used by [^\"]*|Stops [^\"]*?\. ")  # by docs/api.md they may name other agents
 
 Key = tuple[str, str]  # heartbeat or cron, and the name
-Rhythm = Literal["schedule", "interval", "every", "none"]
+Rhythm = Literal["schedule", "interval", "every", "after", "none"]
 
 
 class Broken(AssertionError):
@@ -52,6 +52,13 @@ class Entry:
     wakes: tuple[str, ...] = ()
     is_enabled: bool = True
     has_precheck: bool = False
+    follows: tuple[str, str] = ("", "")  # the job after whose runs it runs, and `on`
+    usd_per_month: float | None = None
+    pause_after: int = 0
+    fallback: str = ""  # the provider that is called if its own fails
+    max_runs: int = 0  # of its account, in the time WITHIN
+    hours: tuple[int, int] | None = None  # in UTC, between which the first of its channels takes messages
+    holds_critical: bool = False  # also messages about critical problems wait for these hours
 
     @property
     def key(self) -> Key:
@@ -64,6 +71,8 @@ class Entry:
 
 
 PROGRAM_MAXIMUM = 0.03  # usd_per_run
+WITHIN = timedelta(hours=6)  # the time of max_runs
+REFUSED = frozenset({401, 403, 404, 429, 503, 529})  # after these, a fallback is called, and nothing was spent
 
 
 @dataclass
@@ -115,6 +124,7 @@ class WakeSent:
     agent: str
     sender: str
     mark: str
+    at: datetime | None = None  # of a reminder
 
 
 @dataclass
@@ -124,6 +134,7 @@ class Reference:
     entries: dict[Key, Entry]
     usd_per_day: float | None
     now: datetime
+    usd_per_month: float | None = None
     slots: dict[Key, Slots] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     # The first call that counts for the USD or the runs of an entry, or of limits.budget.
@@ -141,6 +152,12 @@ class Reference:
     cancelled: set[int] = field(default_factory=set)  # runs that a user has cancelled
     reported: set[int] = field(default_factory=set)  # runs whose late result was accepted
     refused: Counter[str] = field(default_factory=Counter)  # wakes of each agent that were not accepted
+    first_starts: dict[int, tuple[Key, datetime]] = field(default_factory=dict)  # of each run that has called a program
+    counts_failures_from: dict[Key, int] = field(default_factory=dict)  # the first run that counts for `pause_after`
+    was_inactive: set[Key] = field(default_factory=set)  # entries that were removed or disabled at some time
+    limited: tuple[datetime, datetime] | None = None  # between which no program may start
+    has_failed: set[str] = field(default_factory=set)  # providers that have refused a request at some time
+    was_set_back: bool = False  # the clock
 
     def __post_init__(self) -> None:
         self.wakers = [*self.entries.values()]  # entries as they were at some time
@@ -166,7 +183,7 @@ class Reference:
     @staticmethod
     def _count(entry: Entry, slots: Slots, after: datetime, until: datetime) -> int:
         """How many slots lie after one time and not after another."""
-        if entry.rhythm == "none":
+        if entry.rhythm in ("none", "after"):
             return 0
         anchor = EPOCH if entry.rhythm == "schedule" else slots.anchor
         period = entry.minutes * MINUTE
@@ -174,6 +191,7 @@ class Reference:
 
     def clock_set_back(self) -> None:
         """Which slots are due again depends on whether the clock was wrong before. None of them runs twice."""
+        self.was_set_back = True
         for slots in self.slots.values():
             slots.is_exact = False
 
@@ -193,16 +211,21 @@ class Reference:
 
     # --- the config -----------------------------------------------------------------------------------------------------
 
-    def reload(self, entries: Mapping[Key, Entry], usd_per_day: float | None) -> None:
+    def reload(self, entries: Mapping[Key, Entry], usd_per_day: float | None, usd_per_month: float | None) -> None:
         """A config is applied. Slots before it are those of the old one."""
         self.time_passed(self.now)
-        before: dict[tuple[Key | None, str], float | None] = {(None, "usd"): self.usd_per_day}
+        before: dict[tuple[Key | None, str], float | None] = {
+            (None, "usd"): self.usd_per_day,
+            (None, "month"): self.usd_per_month,
+        }
         for key, each in self.entries.items():
-            before |= {(key, "usd"): each.usd_per_day, (key, "runs"): each.runs_per_day}
+            before |= {(key, "usd"): each.usd_per_day, (key, "runs"): each.runs_per_day, (key, "month"): each.usd_per_month}
         for budget, limit in before.items():  # a new budget starts at zero (docs/money.md)
             if limit is None:
                 self.first_counted[budget] = len(self.calls)
-        self.entries, self.usd_per_day = dict(entries), usd_per_day
+        self.was_inactive |= {key for key in self.slots if key not in entries or not entries[key].is_enabled}
+        self.limited = None
+        self.entries, self.usd_per_day, self.usd_per_month = dict(entries), usd_per_day, usd_per_month
         self.wakers += entries.values()
         for key, entry in entries.items():
             if key not in self.slots:
@@ -221,9 +244,51 @@ class Reference:
             raise Broken("cancelled", f"{key} starts in run {run}, which was cancelled")
         if key in running:
             raise Broken("one run", f"{key} starts while a run of it is active")
+        self._check_account(key, run)
         held = [holder for holder, until in self.holds[key[1]].items() if until > self.now] if key[0] == "heartbeat" else []
         if held:
             raise Broken("lanes", f"{key} starts while {held} hold its lane")
+
+    def _check_account(self, key: Key, run: int) -> None:
+        """All agents that are programs share an account. The smallest of their `max_runs` counts for all."""
+        if self.entries[key].runner != "program":
+            return
+        if self.limited is not None and self.limited[0] < self.now < self.limited[1]:
+            raise Broken("usage limits", f"{key} starts before {self.limited[1]}, when the usage limit of its account is over")
+        if run in self.first_starts:
+            return
+        recent = [
+            number for number, (other, at) in self.first_starts.items()
+            if self.now - WITHIN + SECONDS < at <= self.now and other in self.entries and self.entries[other].runner == "program"
+        ]  # fmt: skip
+        most = min((each.max_runs for each in self.entries.values() if each.max_runs), default=0)
+        if 0 < most <= len(recent) and not self.was_set_back:
+            raise Broken("usage limits", f"{key} starts, although {recent} have begun in {WITHIN}, and at most {most} may")
+        self.first_starts[run] = (key, self.now)
+
+    def program_limited(self, since: datetime, until: datetime) -> None:
+        """A program has said that its usage limit is reached until then. The daemon knows it since its end."""
+        self.limited = (since + SECONDS, until - SECONDS)
+
+    def check_pause(self, key: Key, run: int, ended: Iterable[tuple[int, bool]]) -> None:
+        """A run starts. `ended` are the runs of its entry that have ended, the newest first, and whether they have failed."""
+        entry = self.entries[key]
+        most = 0 if entry.runner == "model" else entry.pause_after  # failures of providers do not count
+        last = [has_failed for number, has_failed in ended if number >= self.counts_failures_from.get(key, 0)][:most]
+        if most and len(last) == most and all(last):
+            raise Broken("pauses", f"{key} starts in run {run} after {most} failures in a row")
+
+    def check_requests(self, key: Key, requests: Sequence[tuple[str, int]]) -> None:
+        """An attempt has sent these requests to providers, with their statuses."""
+        entry = self.entries[key]
+        for provider, status in requests:
+            if status != 200:
+                self.has_failed.add(provider)
+            if provider != entry.provider and entry.provider not in self.has_failed:
+                raise Broken("fallbacks", f"{key} called {provider}, although {entry.provider} has never failed")
+        has_other = bool(entry.fallback) and entry.fallback not in self.has_failed
+        if has_other and requests and requests[-1][1] in REFUSED:
+            raise Broken("fallbacks", f"{key} got {requests[-1]}, and did not call {entry.fallback}")
 
     def run_cancelled(self, run: int) -> None:
         """A user has cancelled a run: it makes no further attempt. What it has used so far is never known."""
@@ -275,6 +340,10 @@ class Reference:
         own = [each for each in self.calls[self.first_counted[key, "usd"] :] if (each.key, each.day) == (key, call.day)]
         self._check_sum(f"the budget of {key}", own, entry.usd_per_day)
         self._check_sum("limits.budget", today, self.usd_per_day)
+        for whose, limit in ((key, entry.usd_per_month), (None, self.usd_per_month)):
+            counted = self.calls[self.first_counted[whose, "month"] :]
+            month = [each for each in counted if each.day[:7] == call.day[:7] and whose in (None, each.key)]
+            self._check_sum(f"the month's budget of {whose or 'all'}", month, limit)
         counted = self.calls[self.first_counted[key, "runs"] :]
         runs = {each.run for each in counted if (each.key, each.day) == (key, call.day)}
         if entry.runs_per_day is not None and len(runs) > entry.runs_per_day:
@@ -289,8 +358,14 @@ class Reference:
 
     # --- wakes ----------------------------------------------------------------------------------------------------------
 
-    def wake_accepted(self, number: int, agent: str, sender: str, mark: str) -> None:
-        self.wakes.append(WakeSent(number, agent, sender, mark))
+    def wake_accepted(self, number: int, agent: str, sender: str, mark: str, at: datetime | None = None) -> None:
+        self.wakes.append(WakeSent(number, agent, sender, mark, at))
+
+    def check_reminders(self, marks: Iterable[str]) -> None:
+        """These wakes are in a prompt. None of them comes before its time."""
+        early = [wake.mark for wake in self.wakes if wake.mark in marks and wake.at is not None and wake.at > self.now]
+        if early and not self.was_set_back:
+            raise Broken("wakes", f"{early} came before their time")
 
     def wake_refused(self, agent: str) -> None:
         self.refused[agent] += 1
@@ -307,7 +382,7 @@ class Reference:
         for run in sorted(self.marks.keys() & set(answered)):
             for mark in self.marks[run]:
                 runs[mark].append(run)
-        newest = {(wake.agent, wake.sender): wake.mark for wake in self.wakes}
+        newest = {(wake.agent, wake.sender if wake.at is None else wake.mark): wake.mark for wake in self.wakes}
         lost = defaultdict(list)
         for wake in self.wakes:
             if len(runs[wake.mark]) > 1:
@@ -315,7 +390,7 @@ class Reference:
             state = states.get(wake.number, "ended")  # the rows of wakes that reached no run are deleted after a day
             if state != "ended":
                 raise Broken("wakes", f"{wake.mark} for {wake.agent} is still {state}")
-            if newest[wake.agent, wake.sender] == wake.mark and not runs[wake.mark]:
+            if wake.mark in newest.values() and not runs[wake.mark]:
                 lost[wake.agent].append(wake.mark)
         for agent, sent in Counter(wake.agent for wake in self.wakes).items():
             without_run = rejected.get(agent, 0) - self.refused[agent]
@@ -327,6 +402,27 @@ class Reference:
                 )
             if len(lost[agent]) > without_run:
                 raise Broken("wakes", f"{lost[agent]} for {agent} were in no run that was answered")
+
+    # --- chains ---------------------------------------------------------------------------------------------------------
+
+    def check_chains(self, ends: Iterable[tuple[str, int, bool]], starts: Iterable[tuple[str, int, bool]]) -> None:
+        """At a quiet time each end of a job has started each job that follows it once, or a record says why it did not.
+
+        `ends` are the runs of jobs that have ended, with whether they have failed, and `starts` the runs and the skips that
+        follow them: the job, the run before it, and whether it was executed.
+        """
+        found = defaultdict(list)
+        for job, before, is_executed in starts:
+            found[job, before].append(is_executed)
+        for name, run, has_failed in ends:
+            for entry in [each for each in self.entries.values() if each.follows[0] == name]:
+                executed = found[entry.name, run]
+                if len(executed) > 1 or (not executed and entry.key not in self.was_inactive):
+                    raise Broken("chains", f"run {run} of {name} has started {entry.name} {len(executed)} times")
+                if True in executed and entry.follows[1] not in ("any", "failure" if has_failed else "success"):
+                    raise Broken(
+                        "chains", f"run {run} of {name} has started {entry.name}, although it follows {entry.follows[1]}"
+                    )
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
@@ -349,6 +445,16 @@ class Reference:
             self.allowed[place] += 1
         if state == "dead":
             self.dead.add(place)
+
+    def check_hours(self, key: Key, channel: str, text: str) -> None:
+        """A message of an agent or a job is sent that did not wait for the hours of its recipient."""
+        entry = self.entries.get(key)
+        if entry is None or entry.hours is None or channel != entry.deliver[0]:
+            return
+        if not entry.holds_critical and "critical" in text.lower():
+            return
+        if not entry.hours[0] <= self.now.hour < entry.hours[1]:
+            raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {entry.hours}: {text!r}")
 
     def may_be_sent_again(self, channel: str, key: str) -> None:
         """The daemon cannot know whether the message arrived, or a user has asked for it."""

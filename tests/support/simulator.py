@@ -20,13 +20,25 @@ from random import Random
 from typing import Any, cast
 
 from patience import PATIENCE
-from reference import BILLED_NOTHING, INPUT_TOKENS, OUTPUT_TOKENS, PROGRAM_MAXIMUM, Broken, Call, Entry, Key, Reference, Token
+from reference import (
+    BILLED_NOTHING,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    PROGRAM_MAXIMUM,
+    WITHIN,
+    Broken,
+    Call,
+    Entry,
+    Key,
+    Reference,
+    Token,
+)
 from servers.completions import completion, tool
 from servers.postgres import delete_all_rows
 from starlette.datastructures import Headers
 from world import ON_SERVER, AgentCall, CachingWorld, Delayed, utc
 
-from heartbeat.runners import HttpReply
+from heartbeat.runners import HttpReply, ProcessResult
 from heartbeatd.operations import Concern
 from heartbeatd.verbs import HoldLane, ReleaseLane
 from scheduler.engine.delivery import Delivery
@@ -49,11 +61,11 @@ AGENTS = ("ampere", "becquerel", "celsius", "dirac", "euler", "fermi")
 JOBS = ("vacuumer", "zipper", "quoter", "juggler")
 PROVIDERS, MODELS, CHANNELS = ("north", "south"), ("big", "small"), ("phone", "mail")
 HOLDERS = ("chat", "desk")
-START = "2026-03-02 08:00:07"
+STARTS = ("2026-03-02 08:00:07", "2026-03-02 08:00:07", "2026-03-31 15:00:07")  # the last one before the end of a month
 MARK = re.compile(r"wake-\d+;")
 KEYS = {"disk": "the volume fills up", "cert": "certificate expires", "queue": "letters pile up"}  # texts without a common word
 SEVERITIES = ("info", "warning", "critical")
-MOODS = ("quiet", "findings", "findings", "prose", "cut", "empty", "fails", "late")
+MOODS = ("quiet", "findings", "findings", "prose", "cut", "empty", "fails", "late", "fails", "limited")
 LOOKS = ("nothing", "work", "work", "fails")  # of a precheck
 STATUSES = (200, 200, 200, 401, 403, 404, 429, 500, 529)
 DURATIONS = (0, 0, 5, 90, 40 * 60)  # seconds
@@ -89,6 +101,7 @@ class Setup:
 
     entries: Mapping[Key, Entry]
     usd_per_day: float | None
+    usd_per_month: float | None
 
     def yaml(self) -> str:
         """The config file. JSON is YAML, too."""
@@ -99,7 +112,9 @@ class Setup:
             else:
                 sections["cron"][entry.name] = _job(entry)
         hook = {"kind": "webhook", "allow_private": True}
-        budget = {} if self.usd_per_day is None else {"budget": {"usd_per_day": self.usd_per_day}}
+        limits = {"usd_per_day": self.usd_per_day, "usd_per_month": self.usd_per_month}
+        kept = {name: limit for name, limit in limits.items() if limit is not None}
+        budget = {"budget": kept} if kept else {}
         keys = {
             "timezone": "UTC",
             "limits": {"wake_flood": "1000 per 1m", "new_problems": 1000, "concurrency": 8} | budget,
@@ -118,10 +133,11 @@ def _agent(entry: Entry) -> dict[str, Any]:
     heartbeat: dict[str, Any] = {
         "checklist": f"- look after {entry.name}\n",
         "retries": entry.retries,
-        "deliver": list(entry.deliver) or "none",
+        "deliver": _deliver(entry),
         "enabled": entry.is_enabled,
         "timeout": "50m",
     }
+    heartbeat |= {"problems": {"pause_after": entry.pause_after}} if entry.pause_after else {}
     if entry.rhythm == "schedule":
         heartbeat["schedule"] = _cron(entry.minutes)
     else:
@@ -129,28 +145,44 @@ def _agent(entry: Entry) -> dict[str, Any]:
     budget: dict[str, Any] = {} if entry.usd_per_day is None else {"usd_per_day": entry.usd_per_day}
     if entry.runs_per_day is not None:
         budget["runs_per_day"] = entry.runs_per_day
+    if entry.usd_per_month is not None:
+        budget["usd_per_month"] = entry.usd_per_month
     heartbeat |= {"budget": budget} if budget else {}
     heartbeat |= {"precheck": {"command": "look"}} if entry.has_precheck else {}
     if entry.runner != "model":
         budget = {"usd_per_run": PROGRAM_MAXIMUM} | budget
         runner: dict[str, Any] = {"kind": "command", "argv": ["agent"]}
+        if entry.max_runs:
+            runner["account"] = {"name": "agent", "max_runs": f"{entry.max_runs} per {WITHIN // timedelta(hours=1)}h"}
         if entry.runner == "gateway":
             runner = {"kind": "http", "url": "http://127.0.0.1:9/gateway"}
             heartbeat["async_timeout"] = "3h"
         return {"runner": runner, "heartbeat": heartbeat | {"budget": budget}}
     heartbeat |= {"max_input_tokens": INPUT_TOKENS, "max_output_tokens": OUTPUT_TOKENS}
-    return {"runner": {"kind": "openai", "provider": entry.provider}, "model": entry.model, "heartbeat": heartbeat}
+    agent = {"runner": {"kind": "openai", "provider": entry.provider}, "model": entry.model, "heartbeat": heartbeat}
+    return agent | ({"fallbacks": [{"provider": entry.fallback, "model": entry.model}]} if entry.fallback else {})
+
+
+def _deliver(entry: Entry) -> Any:
+    if entry.hours is None:
+        return list(entry.deliver) or "none"
+    first, last = entry.hours
+    hours = {"to": entry.deliver[0], "hours": f"{first:02}:00-{last:02}:00"}
+    return [hours | ({"critical": "hold"} if entry.holds_critical else {}), *entry.deliver[1:]]
 
 
 def _job(entry: Entry) -> dict[str, Any]:
     job: dict[str, Any] = {
         "command": "job",
-        "deliver": list(entry.deliver) or "none",
+        "deliver": _deliver(entry),
         "timeout": "50m",
         "enabled": entry.is_enabled,
     }
+    job |= {"problems": {"pause_after": entry.pause_after}} if entry.pause_after else {}
     if entry.wakes:
         job["wake_heartbeat"] = list(entry.wakes)
+    if entry.rhythm == "after":
+        return job | {"after": dict(zip(("job", "on"), entry.follows, strict=True))}
     return job | ({"every": f"{entry.minutes}m"} if entry.rhythm == "every" else {"schedule": _cron(entry.minutes)})
 
 
@@ -165,12 +197,35 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
     entries = [_random_agent(fixed, name) for name in names]
     entries += [_random_job(fixed, name, names) for name in JOBS[: fixed.randint(0, len(JOBS))]]
     total = fixed.choice((None, None, 0.1, 0.5))
+    more = Random(f"more {seed}")
+    month = more.choice((None, None, None, 0.6))
+    entries = [_with_more(more, entry, entries) for entry in entries]
     if edit:
         total = edited.choice((total, total, None, 0.2))
         entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1]
         kept = {entry.name for entry in entries}
         entries = [replace(entry, wakes=tuple(each for each in entry.wakes if each in kept)) for entry in entries]
-    return Setup({entry.key: entry for entry in entries}, total)
+        while missing := [entry for entry in entries if entry.rhythm == "after" and entry.follows[0] not in kept]:
+            kept -= {entry.name for entry in missing}
+            entries = [entry for entry in entries if entry not in missing]
+    return Setup({entry.key: entry for entry in entries}, total, month)
+
+
+def _with_more(chance: Random, entry: Entry, entries: Sequence[Entry]) -> Entry:
+    """The entry with keys that not each config has. A job can only follow one that is before it."""
+    changes: dict[str, Any] = {"pause_after": chance.choice((0, 0, 2, 3))}
+    if entry.deliver and chance.random() < 0.3:
+        changes |= {"hours": chance.choice(((9, 17), (6, 22))), "holds_critical": chance.random() < 0.5}
+    earlier = [each.name for each in entries[: entries.index(entry)] if each.kind == "cron"]
+    if entry.kind == "cron" and earlier and chance.random() < 0.6:
+        changes |= {"rhythm": "after", "follows": (chance.choice(earlier), chance.choice(("success", "failure", "any", "any")))}
+    if entry.runner == "model" and chance.random() < 0.5:
+        changes["fallback"] = PROVIDERS[1 - PROVIDERS.index(entry.provider)]
+    if entry.runner == "program" and chance.random() < 0.25:
+        changes["max_runs"] = chance.choice((2, 4))
+    if entry.kind == "heartbeat" and chance.random() < 0.3:
+        changes["usd_per_month"] = chance.choice((0.1, 0.4))
+    return replace(entry, **changes)
 
 
 def _random_agent(chance: Random, name: str) -> Entry:
@@ -198,7 +253,9 @@ def _random_channels(chance: Random) -> tuple[str, ...]:
 def _edit(chance: Random, entry: Entry) -> Entry:
     if chance.random() < 0.5:
         return entry
-    changes: dict[str, Any] = {"deliver": _random_channels(chance), "is_enabled": chance.random() > 0.15}
+    deliver = _random_channels(chance)
+    changes: dict[str, Any] = {"deliver": deliver, "is_enabled": chance.random() > 0.15}
+    changes |= {} if deliver else {"hours": None}
     if entry.kind == "heartbeat":
         changes |= {"usd_per_day": chance.choice((None, 0.05, 0.3)), "retries": chance.choice((0, 2))}
     return replace(entry, **changes)
@@ -225,7 +282,7 @@ def _below(limit: int) -> Callable[[Random], Any]:
 _PLACE, _TOKEN = _below(12), _below(5)  # the place of an entry or of a token, modulo their number
 WEIGHTS = {
     "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
-    "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2,
+    "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2, "remind": 5,
 }  # fmt: skip
 ALWAYS = ("wait", "answers", "wake")
 STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
@@ -240,6 +297,7 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
         _below(4),
     ),
     "wake": (_TOKEN, _PLACE),
+    "remind": (_TOKEN, _PLACE, _of(60, 1800, 7200), _of("at", "in")),
     "ask": (_TOKEN, _below(100), _PLACE),
     "edit": (_below(4),),
     "lane": (_PLACE, _of(*HOLDERS), _of(0, 300, 7200)),
@@ -324,12 +382,15 @@ class Player:
         self.trace: list[str] = []
         self.moods: dict[str, Mood] = {}
         self.looks: dict[str, str] = {}
+        self.wanted: set[str] = set()  # messages that a user wants to be sent now
         self.look = ""  # what the precheck of the present attempt has found
+        self.requests: list[tuple[str, int]] = []  # that the present attempt has sent to providers, with their statuses
         self.providers: dict[str, tuple[int, str | None]] = dict.fromkeys(PROVIDERS, (200, None))
         self.channels: dict[str, tuple[str, int]] = dict.fromkeys(CHANNELS, ("delivered", 0))
         self.wake_numbers = count(1)
         self.setup = random_setup(seed)
-        self.reference = Reference(dict(self.setup.entries), self.setup.usd_per_day, utc(START))
+        start = STARTS[seed % len(STARTS)]
+        self.reference = Reference(dict(self.setup.entries), self.setup.usd_per_day, utc(start), self.setup.usd_per_month)
         self.entries = list(self.setup.entries.values())  # also those that an edit removes
         self.tokens = _tokens([entry.name for entry in self.entries if entry.kind == "heartbeat"])
         self.call: Call | None = None
@@ -339,7 +400,7 @@ class Player:
         self.loop = asyncio.new_event_loop()
         scripts = {entry.name: self._program for entry in self.entries}
         self.world = SimulatedWorld(
-            folder, self.setup.yaml(), START, scripts=scripts, prechecks={entry.name: self._precheck for entry in self.entries},
+            folder, self.setup.yaml(), start, scripts=scripts, prechecks={entry.name: self._precheck for entry in self.entries},
             server=server, send=self._send, http=self,
         )  # fmt: skip
         self.world.player = self
@@ -349,9 +410,13 @@ class Player:
 
     def execute(self, claim: Claim, execute: Callable[[Claim], tuple[Any, timedelta]]) -> tuple[Any, timedelta]:
         """Execute an attempt. It takes time only if it calls its agent."""
-        self.claim, self.call, self.look = claim, None, ""
+        self.claim, self.call, self.look, self.requests = claim, None, "", []
         self.world.durations[claim.entry.name] = timedelta(seconds=self.moods.get(claim.entry.name, Mood()).seconds)
         result, duration = execute(claim)
+        try:
+            self.reference.check_requests((str(claim.entry.kind), claim.entry.name), self.requests)
+        except Broken as error:
+            self.broken = self.broken or error
         return result, duration if self.call else timedelta()
 
     @property
@@ -378,6 +443,9 @@ class Player:
         self.reference.check_start(key, claim.run.id, f"{claim.run.trigger} {claim.run.slot}", running)
         self.reference.check_precheck(key, self.look, is_woken=bool(claim.facts.wakes))
         marks = sorted(set(MARK.findall(prompt)))
+        self.reference.check_reminders(marks)
+        ended = self.world.store.connection.execute(ENDED, key).fetchall()
+        self.reference.check_pause(key, claim.run.id, [(row[0], bool(row[1])) for row in ended if row[0] != claim.run.id])
         self.reference.marks[claim.run.id] = frozenset(marks)
         self.call = self.reference.call_starts(key, claim.run.id)
         self._note("start", *key, claim.run.id, claim.run.attempt, *marks)
@@ -390,6 +458,11 @@ class Player:
             return 3 if mood.word == "fails" else f"output of {call.name}" if mood.word in ("findings", "prose") else ""
         if mood.word == "fails":
             return 3
+        if mood.word == "limited":
+            self.call.known = 0.0
+            since = self.world.clock.now + timedelta(seconds=mood.seconds)
+            self.reference.program_limited(since, since + timedelta(hours=2))
+            return ProcessResult(1, b"You've hit your usage limit, try again in 2 hours", b"", False, False, None, None)
         self.call.known = mood.cost
         answer: dict[str, Any] = {} if mood.cost is None else {"total_cost_usd": mood.cost}
         if mood.word == "findings":
@@ -425,6 +498,7 @@ class Player:
         self._starts(json.dumps(sent["messages"], ensure_ascii=False))
         status, wait = self.providers[provider]
         self._note("request", provider, name, sent["model"], status)
+        self.requests.append((provider, status))
         assert self.call is not None
         kind = {"content-type": "application/json"}
         if status != 200:
@@ -451,6 +525,11 @@ class Player:
         channel, key, words = outgoing.channel.name, outgoing.message.key, outgoing.message.text
         state, seconds = self.channels.get(channel, ("delivered", 0))
         self._note("send", channel, key, state, words)
+        self.reference.now = self.world.clock.now
+        about = (str(outgoing.message.kind), outgoing.message.name)
+        is_first = f"{channel} {key}" not in self.reference.texts  # only these wait for hours
+        if is_first and key not in self.wanted and not (outgoing.message.notice or "").startswith("held until "):
+            self.reference.check_hours(about, channel, words)
         self.reference.message_tried(channel, key, words, state)
         return Delayed(DeliveryResult(state, "" if state == "delivered" else "no"), timedelta(seconds=seconds))
 
@@ -511,8 +590,16 @@ class Player:
     def _step_edit(self, edit: int) -> None:
         self.setup = random_setup(self.seed, edit)
         self._saw_time()
-        self.reference.reload(self.setup.entries, self.setup.usd_per_day)  # runs start while the daemon reloads
+        self._count_failures_anew(*self.setup.entries)
+        self.reference.reload(
+            self.setup.entries, self.setup.usd_per_day, self.setup.usd_per_month
+        )  # runs start while the daemon reloads
         self.world.reload(self.setup.yaml())
+
+    def _count_failures_anew(self, *keys: Key) -> None:
+        """Failures before now pause none of these entries."""
+        newest = self.world.store.connection.execute("select max(id) from run").fetchone()[0] or 0
+        self.reference.counts_failures_from |= dict.fromkeys(keys, newest + 1)
 
     def _step_lane(self, place: int, holder: str, seconds: int) -> None:
         name = self._entry(place, "heartbeat").name
@@ -530,6 +617,7 @@ class Player:
     def _step_crash(self, statement: int, seconds: float, down: float) -> None:
         """Let time pass, and end the daemon at a statement. Without so many statements, end it afterwards."""
         self.world.crash_at = statement
+        self.reference.limited = None
         with suppress(Crash):
             self._run(seconds)
         self.world.crash_at = None
@@ -546,6 +634,7 @@ class Player:
 
     def _step_restart(self, down: float) -> None:
         self._settle_recorded_calls()
+        self.reference.limited = None
         self.world.stop()
         self._boot(down)
 
@@ -578,6 +667,7 @@ class Player:
         if seconds < 0:
             self.reference.clock_set_back()
         self.world.clock.now += timedelta(seconds=seconds)
+        self.reference.limited = None
         self._run(1)
 
     def _step_sleep(self, seconds: int) -> None:
@@ -596,12 +686,29 @@ class Player:
         elif self.refusal in (RejectedBecause.DISABLED, RejectedBecause.OWN_RUN, RejectedBecause.TOO_MANY):
             self.reference.wake_refused(name)
 
+    def _step_remind(self, token: int, place: int, seconds: int, word: str) -> None:
+        name = self._entry(place, "heartbeat").name
+        mark = f"wake-{next(self.wake_numbers)};"
+        sender = self.tokens[token % len(self.tokens)]
+        at = self.world.clock.now + timedelta(seconds=seconds)
+        keys: dict[str, object] = {"in": f"{seconds}s"} if word == "in" else {"at": at.isoformat()}
+        answer = self._perform(sender, "wake_agent", {"name": name}, ("heartbeat", name), {"text": mark} | keys)
+        if answer is not None:
+            # One with `in` moves with the clock, so it is only looked at whether it comes.
+            self.reference.wake_accepted(
+                answer["wake"], name, sender.name, mark, at if word == "at" else utc("2026-01-01 00:00:00")
+            )
+        elif self.refusal in (RejectedBecause.DISABLED, RejectedBecause.OWN_RUN, RejectedBecause.TOO_MANY_REMINDERS):
+            self.reference.wake_refused(name)
+
     def _step_request(self, token: int, word: str, place: int, more: int) -> None:
         caller = self.tokens[token % len(self.tokens)]
         entry = self._entry(place)
         if word in ("pause", "resume", "mute", "unmute"):
             noun = "agent" if entry.kind == "heartbeat" else "job"
             ends = {"for": ("1h", "30m", "5h", "2h")[more]} if word in ("pause", "mute") else {}
+            if word in ("pause", "resume"):
+                self._count_failures_anew(entry.key)  # also if it is refused: this is only less strict
             self._perform(caller, f"{word}_{noun}", {"name": entry.name}, entry.key, ends)
         elif word == "run":
             job = next((each for each in self.entries if each.kind == "cron"), None)
@@ -632,6 +739,7 @@ class Player:
         )
         if self._perform_on(token, "cancel_run", row, {}) is not None:
             self.reference.run_cancelled(row["id"])
+            self.reference.limited = None  # it may have been this run that was limited
 
     def _step_message(self, token: int, word: str, place: int) -> None:
         row = self._row(
@@ -639,6 +747,7 @@ class Player:
         )
         dead = set(self.reference.dead)
         if row is not None and word == "retry":
+            self.wanted.add(row["key"])
             self.reference.message_retried(row["channel"], row["key"])  # the tick that answers sends it, too
         is_accepted = self._perform_on(token, f"{word}_message", row, {}) is not None
         if is_accepted and word == "drop":
@@ -726,6 +835,7 @@ class Player:
         self.moods, self.looks = {}, {}
         self.providers = dict.fromkeys(PROVIDERS, (200, None))
         self.channels = dict.fromkeys(CHANNELS, ("delivered", 0))
+        self._count_failures_anew(*self.reference.slots)
         self.world.resume(None)
         self.reference.holds.clear()
         for entry in self.entries:
@@ -738,7 +848,7 @@ class Player:
             self._run(67)
         self._check_records(is_quiet=True)
         db = self.world.store.connection
-        self.reference.check_outbox([tuple(row) for row in db.execute("select channel, key, state from outbox").fetchall()])
+        self.reference.check_outbox([tuple(row) for row in db.execute(MESSAGES).fetchall()])
         states = {row[0]: row[1] for row in db.execute("select id, state from wake").fetchall()}
         answered = [row[0] for row in db.execute("select id from run where outcome in ('ok', 'alert', 'async')").fetchall()]
         self.reference.check_wakes(states, answered, *(dict(map(tuple, db.execute(query).fetchall())) for query in WAKE_COUNTS))
@@ -746,6 +856,11 @@ class Player:
         for run, reason in db.execute(RESULTS).fetchall():
             results.setdefault(run, []).extend([] if reason is None else [reason])
         self.reference.check_results(results)
+        ends = [(row[0], row[1], bool(row[2])) for row in db.execute(ENDS).fetchall()]
+        starts = [(row[0], row[1], True) for row in db.execute(TAKEN).fetchall()]
+        for job, detail in db.execute(UNSTARTED).fetchall():
+            starts += [(job, int(number), False) for number in BEFORE.findall(detail or "")]
+        self.reference.check_chains(ends, starts)
         self.trace += self.world.history()
 
     def _open_runs(self) -> int:
@@ -762,9 +877,9 @@ class Player:
 WAKE_COUNTS = (
     """
     select wake.name, cast(sum(wake.count) as integer) from wake join run on run.id = wake.run_id
-    where wake.source = 'api' and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
+    where wake.source in ('api', 'reminder') and wake.state = 'ended' and run.outcome in ('ok', 'alert', 'async') group by wake.name
     """,
-    "select agent, cast(sum(count) as integer) from rejected_wake where source = 'api' group by agent",
+    "select agent, cast(sum(count) as integer) from rejected_wake where source in ('api', 'reminder') group by agent",
 )
 
 # Each run that has answered "later", with the reason or the outcome of its results.
@@ -772,6 +887,28 @@ RESULTS = (
     "select run.id, coalesce(result.reason, result.outcome) from run left join run as result on result.kind = run.kind"
     " and result.name = run.name and result.slot = run.slot and result.trigger = 'result' where run.outcome = 'async' order by 1"
 )
+
+# The last runs of an entry that count for `pause_after`, and whether they have failed.
+ENDED = (
+    "select id, outcome not in ('ok', 'alert') from run where kind = ? and name = ? and state = 'closed'"
+    " and outcome not in ('skipped', 'async') and reason is distinct from 'cancelled' and reason is distinct from 'limited'"
+    " order by id desc limit 5"
+)
+
+# The messages, without those that wait for the hours of their recipient, or were sent together with others.
+MESSAGES = "select channel, key, state from outbox where merged_into is null and awaits is distinct from '[]'"
+
+# The ends of jobs, and the runs and skips of the jobs that follow them.
+ENDS = (
+    "select name, id, outcome not in ('ok', 'alert') from run where kind = 'cron' and state = 'closed' and outcome <> 'skipped'"
+    " and reason is distinct from 'cancelled'"
+)
+TAKEN = (
+    "select wake.name, wake.after_run from wake join run on run.id = wake.run_id"
+    " where wake.kind = 'cron' and wake.after_run is not null"
+)
+UNSTARTED = "select name, error from run where kind = 'cron' and trigger = 'cron' and outcome = 'skipped'"
+BEFORE = re.compile(r"run (\d+)(?: of cron/\w+|\)$)")
 
 QUESTION_NAMES = (
     "get_status", "list_agents", "get_agent", "list_jobs", "list_runs", "get_plan", "get_overview", "get_explanation",
