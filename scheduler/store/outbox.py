@@ -502,7 +502,8 @@ def interrupted_messages(db: sqlite3.Connection) -> list[OutboxMessage]:
 
 def expire_held_messages(tx: Transaction) -> None:
     """Give up messages that no user has decided about within a day, so that later parts are sent."""
-    old = "select * from outbox where state = 'held' and created_at < ?"
+    # The first condition is that of the index.
+    old = "select * from outbox where state in ('sending', 'uncertain', 'held') and state = 'held' and created_at < ?"
     for row in tx.db.execute(old, (to_millis(tx.now - GIVE_UP),)).fetchall():
         mark_message_dead(tx, _message_from_row(row), "it is unknown whether it arrived, and no user decided within a day")
 

@@ -24,9 +24,8 @@ NOT_NEEDED: Mapping[str, str] = {
     "rejected_wake": "delete from rejected_wake where at < :old",
     "stall": "delete from stall where until < :old",
     # A text whose window is over, unless its message is on its way, or was given up and may be sent again.
-    "digest": "delete from digest where until_at < :now and outbox_id not in"
-    " (select id from outbox where state in ('pending', 'sending', 'uncertain', 'held'))"
-    " and not (until_at = 0 and exists (select 1 from outbox where id = outbox_id))",
+    "digest": "delete from digest where until_at < :now and not exists (select 1 from outbox where id = outbox_id"
+    " and (digest.until_at = 0 or state in ('pending', 'sending', 'uncertain', 'held')))",
     # Days that no clock will show again, a few at a time.
     "spend": "delete from spend where (day, kind, name) in"
     " (select day, kind, name from spend where day < :last_day order by day limit 500)",

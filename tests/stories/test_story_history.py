@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simulation import size
 from test_story_slots import OPS, agent, job
-from world import QUIET, MakeWorld, World
+from world import QUIET, MakeWorld, World, count_steps
 
 from scheduler.insight import status_data
 from scheduler.model.message import DeliveryResult
@@ -81,6 +81,28 @@ def test_maintenance_asks_the_database_as_often_for_many_entries_as_for_few(make
         world.kill()
         world.delete_database()
     assert counted[0] == counted[1]
+
+
+@pytest.mark.sqlite_file("the steps of SQLite are counted")
+def test_maintenance_does_not_read_the_whole_history(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="30m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM
+    world.run(minutes=1)
+    db, steps = world.store.connection, []
+    runs = "insert into run (kind, name, slot, trigger, state, finished_at) values ('cron', 'gone', ?, 'cron', 'closed', ?)"
+    messages = (
+        "insert into outbox (key, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state, not_before,"
+        " created_at, finished_at) select ?, channel, run_id, kind, name, trigger, slot, part, parts, title, text, state,"
+        " not_before, created_at, finished_at from outbox where id = 1"
+    )
+    for count in (0, 500):
+        with world.store.transaction():
+            now = int(world.clock.now.timestamp() * 1000)
+            db.executemany(runs, [(number, now) for number in range(count)])
+            db.executemany(messages, [(str(number),) for number in range(count)])
+        world.clock.advance(timedelta(minutes=1))
+        steps.append(count_steps(db, lambda: world.engine.tick(world.clock.read())))
+    assert steps[1] < steps[0] + 500
 
 
 def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(make_world: MakeWorld) -> None:
