@@ -51,11 +51,10 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
     lacking = _first_shortage(tx, budget_days, most)
     if lacking is not None:
         return claim.blocked_by(Skip.BUDGET, lacking.description)
-    for budget_day, budget in budget_days:
-        spend.reserve_amount(tx, budget_day, budget, most)
-    spend.add_to_share(tx, (budget_day for budget_day, _ in budget_days), _scope_of(claim.entry), most)
+    days = tuple(budget_day for budget_day, _, _ in budget_days)
+    spend.reserve_amount(tx, [(budget_day, budget) for budget_day, budget, _ in budget_days], most)
+    spend.add_to_share(tx, days, _scope_of(claim.entry), most)
     spend.record_charge(tx, claim.run.id, most)
-    days = tuple(budget_day for budget_day, _ in budget_days)
     return replace(claim, facts=replace(claim.facts, reserved=Reservation(days, most, allowance.input_tokens, allowance.turns)))
 
 
@@ -151,33 +150,41 @@ def _budget_in_force(settings: Settings, scope: Scope) -> Budget | None:
     return found.own if found else None
 
 
-def settle_reservation(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult) -> None:
-    """Replace the reservation of an attempt by its actual usage. If the usage is unknown, the reservation stays charged."""
-    if claim.facts.reserved is None:
+def charge_of(prices: Mapping[str, Price], claim: Claim, result: AttemptResult, day: date) -> Amount:
+    """By how much the usage of an attempt exceeds its reservation, usually less than nothing.
+
+    Nothing without a reservation, or if the usage is unknown: then the reservation stays charged.
+    """
+    reserved = claim.facts.reserved
+    return _amount_used(prices, reserved.amount, result, day) - reserved.amount if reserved else NO_USAGE
+
+
+def settle_reservation(tx: Transaction, claim: Claim, charge: Amount) -> None:
+    """Replace the reservation of an attempt by its actual usage, in all its budgets. `charge` is that of `charge_of`."""
+    if claim.facts.reserved is None or charge == NO_USAGE:
         return
-    difference = _amount_used(prices, claim.facts.reserved.amount, result, tx.now.date()) - claim.facts.reserved.amount
-    if difference == NO_USAGE:
-        return
-    spend.adjust_reservation(tx, claim.facts.reserved.days, difference)
-    spend.add_to_share(tx, claim.facts.reserved.days, _scope_of(claim.entry), difference)
-    spend.record_charge(tx, claim.run.id, difference)
+    spend.adjust_reservation(tx, claim.facts.reserved.days, charge)
+    spend.add_to_share(tx, claim.facts.reserved.days, _scope_of(claim.entry), charge)
 
 
 def _allowance_of(settings: Settings, entry: Entry) -> Allowance | None:
     return settings.allowances.get((entry.kind, entry.name))
 
 
-def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget]]:
-    budgets = allowance.budgets(entry.kind, entry.name)
-    return [(BudgetDay(spend.open_budget_day(tx.db, scope, budget, tx.now)[0], scope), budget) for scope, budget in budgets]
+def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget, Spent]]:
+    """The present day of each budget of an entry, and what was spent of it."""
+    found = []
+    for scope, budget in allowance.budgets(entry.kind, entry.name):
+        day, _, spent = spend.open_budget_day(tx.db, scope, budget, tx.now)
+        found.append((BudgetDay(day, scope), budget, spent))
+    return found
 
 
-def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget]], most: Amount) -> Shortage | None:
+def _first_shortage(tx: Transaction, budget_days: list[tuple[BudgetDay, Budget, Spent]], most: Amount) -> Shortage | None:
     """The shortage that lasts longest; None if the attempt fits."""
-    spent = [(budget_day, budget, spend.spent_so_far(tx.db, budget_day, budget)) for budget_day, budget in budget_days]
     short = [
         _describe_shortage(tx, budget_day, budget, used, most, lacks)
-        for budget_day, budget, used in spent
+        for budget_day, budget, used in budget_days
         if (lacks := budget.exceeded_limits(used, most))
     ]
     return max(short, key=lambda each: each.ends_at, default=None)
@@ -190,7 +197,7 @@ def _describe_shortage(
 
     It lasts until the end of the month if that of the month is among them.
     """
-    _, ends = spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)
+    _, ends, _ = spend.open_budget_day(tx.db, budget_day.scope, budget, tx.now)
     longest = MONTH_LIMIT if MONTH_LIMIT in lacks else lacks[0]
     if longest == MONTH_LIMIT:
         ends = max(ends, budget.period(MONTH_LIMIT, budget_day.day).ends)

@@ -33,7 +33,7 @@ from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import News
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
-from scheduler.model.budget import Price, cache_saving, call_cost
+from scheduler.model.budget import NO_USAGE, Amount, Price, cache_saving, call_cost
 from scheduler.model.circuit import is_answered
 from scheduler.model.entry import Claim, Entry, Facts, OpenRun
 from scheduler.model.entry_row import EntryRow
@@ -540,9 +540,10 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
     if not (result.calls or claim.facts.probes or claim.facts.reserved):
         return
     prices = tick.plan.settings.prices
-    if not _record_usage(tick.tx, prices, claim, result):
+    charge = budget_reservations.charge_of(prices, claim, result, tick.now.date())
+    if not _record_usage(tick.tx, prices, claim, result, charge):
         return
-    budget_reservations.settle_reservation(tick.tx, prices, claim, result)
+    budget_reservations.settle_reservation(tick.tx, claim, charge)
     for call in result.calls:
         _report_call(tick.tx, claim, call)
     # A call by an older config says nothing about the provider as it is declared now, which may have a new key.
@@ -591,7 +592,7 @@ def _is_requested_model(requested: str, used: str) -> bool:
     return used == requested or used.startswith(f"{requested}-2")
 
 
-def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult) -> bool:
+def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, result: AttemptResult, charge: Amount) -> bool:
     """Add the usage of an attempt's calls to its run. False, and nothing is written, if the run no longer belongs to the claim.
 
     Calls without usage are not counted.
@@ -599,13 +600,13 @@ def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, re
     charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
     paid = [(call, call_cost(prices, call, tx.now.date())) for call in charged]
     if not paid:
-        return runs.owns_run(tx, claim)
+        return runs.owns_run(tx, claim) if charge == NO_USAGE else runs.add_charge(tx, claim, charge)
     costs = [usd for _, usd in paid if usd is not None]
     tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
     by_model = [(call.model or call.model_used or "", call.tokens or Tokens(), usd) for call, usd in paid]
     saved = sum(cache_saving(prices, call, tx.now.date()) for call in charged)
     known = sum(costs) if len(costs) == len(paid) else None
-    if not runs.add_usage(tx, claim, tokens, known, by_model, result.prompt, saved):
+    if not runs.add_usage(tx, claim, tokens, known, by_model, result.prompt, saved, charge):
         return False
     for call, usd in paid:
         tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))

@@ -14,9 +14,10 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from heartbeat.prompt import EarlierOutput
-from heartbeat.result import NO_PROMPT, SentPrompt
+from heartbeat.result import SentPrompt
 from heartbeat.runners import Tokens, ToolCall
 from heartbeat.runners.agent_json import MAX_TOOL_CALLS
+from scheduler.model.budget import Amount
 from scheduler.model.entry import Claim, Key, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import RunClosed
@@ -168,35 +169,48 @@ def add_usage(
     claim: Claim,
     tokens: Tokens,
     usd: float | None,
-    by_model: Sequence[tuple[str, Tokens, float | None]] = (),
-    prompt: SentPrompt = NO_PROMPT,
-    cache_saved: float = 0.0,
+    by_model: Sequence[tuple[str, Tokens, float | None]],
+    prompt: SentPrompt,
+    cache_saved: float,
+    charge: Amount,
 ) -> bool:
     """Add the usage of calls to their run. False, and nothing written, if the run no longer belongs to the claim.
 
     A cost of None means unknown. From then on the cost of the whole run is unknown, because a partial sum would be wrong.
-    `by_model` has the same usage by call, each with its model (empty if it is not known). `cache_saved` is in USD.
+    `by_model` has the same usage by call, each with its model (empty if it is not known). `cache_saved` is in USD. `charge` is
+    added to what was reserved for the attempt, if anything was.
     """
-    before = tx.db.execute(
-        "select tokens, cost_usd, model_usage from run where id = ? and state = 'running' and owner = ? and fence = ?",
-        (claim.run.id, claim.run.owner, claim.run.fence),
-    ).fetchone()
-    if before is None:
-        return False
-    if before["tokens"] is None:
+    before = None  # the first attempt of a run has nothing before it
+    if claim.run.outcome is not None:
+        query = "select tokens, cost_usd, model_usage from run where id = ?"
+        before = tx.db.execute(query, (claim.run.id,)).fetchone()
+    if before is None or before["tokens"] is None:
         summed, cost = _add_tokens({}, tokens), usd
     else:
         summed = _add_tokens(json.loads(before["tokens"]), tokens)
         cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
-    tx.db.execute(
+    usage = _add_usage_by_model(before and before["model_usage"], by_model)
+    added = tx.db.execute(
         "update run set cost_usd = ?, tokens = ?, model_usage = ?, static_digest = ?, cache_ttl = ?,"
-        " cache_saved_usd = coalesce(cache_saved_usd, 0) + ? where id = ?",
+        " cache_saved_usd = coalesce(cache_saved_usd, 0) + ?,"
+        " charged_nanos = charged_nanos + ?, charged_tokens = charged_tokens + ?"
+        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
         (
-            cost, json.dumps(summed), json.dumps(_add_usage_by_model(before["model_usage"], by_model)),
-            prompt.static_digest or None, prompt.cache, cache_saved, claim.run.id,
+            cost, json.dumps(summed), json.dumps(usage), prompt.static_digest or None, prompt.cache, cache_saved,
+            charge.nanos, charge.tokens, claim.run.id, claim.run.owner, claim.run.fence,
         ),
-    )  # fmt: skip
-    return True
+    ).fetchone()  # fmt: skip
+    return added is not None
+
+
+def add_charge(tx: Transaction, claim: Claim, charge: Amount) -> bool:
+    """The same for an attempt whose usage is not known."""
+    added = tx.db.execute(
+        "update run set charged_nanos = charged_nanos + ?, charged_tokens = charged_tokens + ?"
+        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
+        (charge.nanos, charge.tokens, claim.run.id, claim.run.owner, claim.run.fence),
+    ).fetchone()
+    return added is not None
 
 
 LAST_LOOKS = """

@@ -22,7 +22,7 @@ select day, nanos, tokens, runs from spend where day in ({", ".join("?" * 31)}) 
 """  # noqa: S608 (literals)
 
 
-def spent_so_far(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> Spent:
+def _spent_so_far(db: sqlite3.Connection, budget_day: BudgetDay, budget: Budget) -> Spent:
     """What was spent on a day so far, and in its month if the budget limits that, including reservations."""
     if budget.usd_per_month is None:
         row = db.execute(
@@ -75,18 +75,19 @@ class UnknownCosts:
         return sum((self._by_begin[begins].get(scope, 0.0) for scope in counted), 0.0)
 
 
-def reserve_amount(tx: Transaction, budget_day: BudgetDay, budget: Budget, amount: Amount) -> None:
-    """Add a reservation to a day. The row keeps the present budget for readers that have no config."""
-    tx.db.execute(
+def reserve_amount(tx: Transaction, budget_days: Iterable[tuple[BudgetDay, Budget]], amount: Amount) -> None:
+    """Add a reservation to each day. The row keeps the present budget for readers that have no config."""
+    tx.db.executemany(
         "insert into spend (day, kind, name, nanos, tokens, runs, ends_at, usd_per_day, tokens_per_day, runs_per_day,"
         " usd_per_month) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (day, kind, name) do update set"
         " nanos = spend.nanos + excluded.nanos, tokens = spend.tokens + excluded.tokens, runs = spend.runs + excluded.runs,"
         " ends_at = max(spend.ends_at, excluded.ends_at), usd_per_day = excluded.usd_per_day,"
         " tokens_per_day = excluded.tokens_per_day, runs_per_day = excluded.runs_per_day, usd_per_month = excluded.usd_per_month",
-        (
-            *budget_day.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(budget_day.day)), *budget.limits,
-        ),
-    )  # fmt: skip
+        [
+            (*each.key, amount.nanos, amount.tokens, amount.runs, to_millis(budget.day_end(each.day)), *budget.limits)
+            for each, budget in budget_days
+        ],
+    )
 
 
 def adjust_reservation(tx: Transaction, budget_days: Iterable[BudgetDay], by: Amount) -> None:
@@ -240,21 +241,23 @@ def budgets_in_use(db: sqlite3.Connection, now: datetime) -> dict[Scope, SpentDa
     return found | used
 
 
-def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime]:
-    """The day to which an attempt is charged that begins now, and when this day ends.
+def open_budget_day(db: sqlite3.Connection, scope: Scope, budget: Budget, now: datetime) -> tuple[date, datetime, Spent]:
+    """The day to which an attempt is charged that begins now, when this day ends, and what was spent so far.
 
     A day that has begun stays open until its end, even if the zone of the budget has changed since. A change of zone therefore
     never opens another day before the old one ends.
     """
     row = db.execute(
         # Each day by itself, because the index begins with the day: a range of days has the rows of all entries.
-        "select day, ends_at from spend where day in (?, ?, ?) and kind = ? and name = ? and ends_at > ? order by day limit 1",
+        "select day, ends_at, nanos, tokens, runs from spend"
+        " where day in (?, ?, ?) and kind = ? and name = ? and ends_at > ? order by day limit 1",
         (_yesterday(now), now.date().isoformat(), _latest_today(now), *scope, to_millis(now)),
     ).fetchone()
-    if row is not None:
-        return date.fromisoformat(row["day"]), from_millis(row["ends_at"])
-    day = budget.local_day(now)
-    return day, budget.day_end(day)
+    day = date.fromisoformat(row["day"]) if row else budget.local_day(now)
+    ends_at = from_millis(row["ends_at"]) if row else budget.day_end(day)
+    if row and budget.usd_per_month is None:
+        return day, ends_at, Spent(Amount(row["nanos"], row["tokens"], row["runs"]))
+    return day, ends_at, _spent_so_far(db, BudgetDay(day, scope), budget)
 
 
 def days_near_today(db: sqlite3.Connection, now: datetime) -> list[BudgetDay]:
