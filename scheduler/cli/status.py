@@ -216,7 +216,7 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
         yield Fact(line, Level.BAD if box.dead else Level.LOST)
     for later in data.held:
-        yield f"held: {later.channel}: {format_count(later.count, 'message')}, the next until {format_time(later.next_at)}"
+        yield f"waiting: {later.channel}: {format_count(later.count, 'message')}, the next until {format_time(later.next_at)}"
     if data.spend:
         yield from _spend_lines(data.spend)
     yield from _budget_lines(data.budgets)

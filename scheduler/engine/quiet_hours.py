@@ -35,7 +35,7 @@ def hold_and_release(tick: Tick) -> None:
     for message in (*waiting, *begun) if tick.plan.has_deliver_hours else ():
         opens_at = _opens_at(tick, message)
         if opens_at is not None and opens_at > tick.now:
-            note = f"held until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
+            note = f"waits until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
             outbox.hold_for_hours(tick.tx, message, opens_at, note)
             held.append(message)
     released = [message for message in begun if message not in held]

@@ -584,7 +584,7 @@ ON_ITS_WAY = timedelta(minutes=1)  # the first attempt of a message ends within 
 def hold_text(agents: Sequence[str]) -> str:
     """Why a notification is delayed."""
     if not agents:
-        return "held until the hours of its recipient begin"
+        return "waits until the hours of its recipient begin"
     named = f"agent {agents[0]} is" if len(agents) == 1 else f"agents {', '.join(agents)} are"
     return f"delayed, because {named} to report it"
 

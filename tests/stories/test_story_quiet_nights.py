@@ -62,14 +62,14 @@ def test_a_day_and_a_night(make_world: MakeWorld) -> None:
     assert len([call for call in world.calls if call.name == "ops"]) == 11
     db, now = world.store.connection, world.clock.now
     assert {each.state for each in list_messages(db)} == {"pending"}
-    assert {each.error for each in list_messages(db)} == {"held until 2026-03-03 07:00:00, when the hours of the recipient begin"}
+    assert {each.error for each in list_messages(db)} == {"waits until 2026-03-03 07:00:00, when the hours of the recipient begin"}
     assert {each.error for each in list_messages_of_states(db, ["pending"], 10)} == {each.error for each in list_messages(db)}
     status = read_status(db, now, world.engine.plan.settings.zone)
     assert status.outbox == []  # nothing is late
     assert [each.undelivered for each in status.entries] == [None] * 3
     assert [(each.channel, each.count, each.next_at) for each in status.held] == [("phone", 4, utc("2026-03-03 07:00"))]
     assert first_line(world, "ops") == (
-        "2 messages accepted for phone, not delivered (held until 2026-03-03 07:00:00, when the hours of the recipient begin)"
+        "2 messages accepted for phone, not delivered (waits until 2026-03-03 07:00:00, when the hours of the recipient begin)"
     )
     world.run_until("2026-03-03 07:30")
     morning = world.delivered[3:]

@@ -152,7 +152,7 @@ class ReplyToMessage:
         channels = tick.plan.settings.channels
         again = outbox.queue_notice(tick.tx, channels, message.origin, notice, whole.text, (target,), message.title)[target]
         queued = outbox.whole_message(tick.tx.db, outbox.get_message(tick.tx.db, again))
-        outbox.hold_for_hours(tick.tx, queued, at, f"held until {when}, as {one_line(self.reply.user)[:100]} has asked")
+        outbox.hold_for_hours(tick.tx, queued, at, f"waits until {when}, as {one_line(self.reply.user)[:100]} has asked")
         return f"this message is sent again at {when}"
 
     def _report(self, tick: Tick, message: OutboxMessage, result: str) -> None:

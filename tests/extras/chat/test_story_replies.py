@@ -138,7 +138,7 @@ def test_a_reply_to_the_message_of_a_job_wakes_the_agent_that_belongs_to_it(chat
     assert say(chat, "Only this?", 2).startswith("no agent belongs to this message")
     assert say(chat, "later", 2) == "this message is sent again at 2026-03-02 11:01:03"
     assert [each.error for each in list_messages(chat.world.store.connection)] == [
-        "held until 2026-03-02 11:01:03, as anna has asked"
+        "waits until 2026-03-02 11:01:03, as anna has asked"
     ]
 
 
