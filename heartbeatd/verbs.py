@@ -274,7 +274,7 @@ class Unack(Verb[answers.ChangedProblem]):
     """Remove the acknowledgement of a problem. From then on, reminders are sent again."""
 
     section = "problems"
-    button = "Report again"
+    button = "Un-acknowledge"
 
 
 class Ping(Verb[answers.TestedChannels]):

@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -26,8 +26,9 @@ from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.model.daemon_health import DEFAULT_QUEUE, QueueState, WorkerState
+from scheduler.model.problem import CHANNEL
 from scheduler.net import proxies
-from scheduler.store import boots, disk_reserve, entries, outbox
+from scheduler.store import boots, breakers, disk_reserve, entries, outbox, problems
 from scheduler.store.transaction import is_file
 from scheduler.system import state_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
@@ -37,6 +38,7 @@ Level = Literal["ok", "warn", "bad"]
 
 OLDEST_PYTHON = (3, 11)
 MAX_WORKERS_NAMED = 5
+LATE = timedelta(minutes=10)  # a message that has waited longer is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,8 @@ def check_disk(database: Path) -> Finding:
 def check_records(
     db: sqlite3.Connection, now: datetime, format_time: Callable[[datetime | None], str], zone: str
 ) -> Iterator[Finding]:
-    """Messages that were given up, the last time in which no daemon ran, and the clock and the replication of a server.
+    """Messages that do not arrive, channels that take none, open circuit breakers, the last time in which no daemon ran, and the
+    clock and the replication of a server.
 
     `zone` is the name of the zone in which `format_time` shows times.
     """
@@ -206,6 +209,16 @@ def check_records(
         if channel.dead:
             text = f"{channel.channel}: {format_count(channel.dead, 'message')} given up; `heartbeatd outbox` lists them"
             yield Finding("warn", "outbox", text)
+        elif channel.oldest_at and now - channel.oldest_at > LATE:
+            waits = f"{format_count(channel.pending, 'message')} waiting since {format_time(channel.oldest_at)} {zone}"
+            yield Finding("warn", "outbox", f"{channel.channel}: {waits}; `heartbeatd outbox` lists them")
+    for each in problems.all_problems(db, also_over=False):
+        if each.subject.kind == CHANNEL:
+            text = f"{each.subject.label} takes no messages since {format_time(each.since)} {zone}: {each.found.text}"
+            yield Finding("bad", "channel", f"{text}; correct it, then try `heartbeatd ping {each.subject.name}`")
+    for breaker in breakers.list_open_breakers(db):
+        text = f"{breaker.circuit} is not called since {format_time(breaker.opened_at)} {zone}: {breaker.error or breaker.reason}"
+        yield Finding("warn", "breaker", f"{text}; the next test call is at {format_time(breaker.probe_at)}")
     for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
         how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"

@@ -112,5 +112,20 @@ def test_problems_of_the_config_and_of_channels_are_above_the_agents(tmp_path: P
         text = chief.get("/").text
         assert re.search("daemon config since .*'soon' is not a duration", text)
         assert re.search("[0-9]+ messages? for phone (was|were) given up. Outbox", text)
+        assert re.search(
+            "bad channel channel/phone takes no messages since .*the number does not exist", chief.get("/page/doctor").text
+        )
+        assert "1 channel dead" in chief.get("/").text and "channel" not in limited.get("/").text.partition("Search")[0]
         assert "given up. Outbox" not in limited.get("/").text
         assert "'soon' is not a duration" not in limited.get("/").text
+
+
+def test_a_spent_budget_is_a_warning_and_no_failure(tmp_path: Path) -> None:
+    with WebDaemon(tmp_path, CONFIG.replace("deliver: log}", "deliver: log, budget: {runs_per_day: 1}}", 1)) as daemon:
+        daemon.do(lambda: daemon.world.run(minutes=65))
+        user = PageUser(daemon)
+        user.log_in(CHIEF)
+        first = user.get("/")
+        assert "1 stopped ; last run 09:00" in first.text
+        assert '<span class="badge late">budget spent</span>' in first.body
+        assert "ops runs per day 1 1 spent" in user.get("/page/costs").text

@@ -241,6 +241,12 @@ def test_the_plan_shows_the_clock_change_and_the_same_runs_in_its_table(page: Pa
         ["cron/backup", "Sun", "29", "Mar", "1", "03:15", "Europe/Berlin"],
         ["cron/backup", "Mon", "30", "Mar", "1", "03:15", "Europe/Berlin"],
     ]
+    measured = page.locator("#plan-table tbody tr", has_text="measure").nth(1)
+    expect(measured).to_contain_text("276 from 00:00 to 23:55")
+    page.goto("/page/plan")
+    page.get_by_text("The same as a table").click()
+    expect(page.locator("#plan-table tbody tr", has_text="ops").nth(1)).to_contain_text("24 from 08:00 to 19:30")
+    assert page.locator("li.plan-line", has_text="ops").locator("rect.fill-note").count() == 3  # a bar for each day
     page.get_by_label("Name").fill("digest")
     page.get_by_role("button", name="Filter").click()
     expect(page.locator("li.plan-line")).to_have_count(1)
@@ -265,6 +271,11 @@ def test_the_costs_are_the_figures_of_the_report(page: Page, daemon: WebDaemon) 
         assert [row.split("\t")[1] for row in by_time] == [format_usd(each["cost_usd"]) for each in reversed(report["by_time"])]
         costs = [each["cost_usd"] or 0 for each in report["by_time"]]
         assert _bar_heights(page, "Cost over time") == pytest.approx([100 * cost / max(costs) for cost in costs if cost])
+
+
+def test_the_costs_show_what_fills_the_prompt(page: Page) -> None:
+    page.goto("/page/costs")
+    expect(page.get_by_role("region", name="What fills the prompt")).to_contain_text("contract")
 
 
 def _bar_heights(page: Page, chart: str) -> list[float]:
@@ -315,7 +326,7 @@ def test_problems_are_acknowledged_reported_again_and_closed(page: Page) -> None
     expect(page.locator("article", has_text="cron/measure")).to_contain_text("exit code 3")
     press(page, "Acknowledge agent/web disk", "no messages until it is worse or over")
     expect(page.locator("article", has_text="disk")).to_contain_text("acknowledged")
-    press(page, "Report again agent/web disk", "is not acknowledged any more")
+    press(page, "Un-acknowledge agent/web disk", "is not acknowledged any more")
     press(page, "Acknowledge cron/measure failed", "no messages until it is worse or over")
     press(page, "Close agent/web mail", "is closed")
     expect(page.locator("article", has_text="mail")).to_have_count(0)

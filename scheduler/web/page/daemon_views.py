@@ -115,6 +115,7 @@ def show_costs(request: PageRequest) -> Page:
         "periods": PERIOD_LABELS,
         "most": MAX_ROWS,
         "is_comparable": report.previous.comparable,
+        "budgets": ask(request.api, "get_status", GetStatus()).budgets,
     }
     return Page("costs.html", context)
 

@@ -20,7 +20,7 @@ from scheduler.work import plan as plans
 SPAN = timedelta(hours=48)
 PAGE_SIZE = 60  # lines of the picture
 HOURS_PER_LABEL = 6
-SHARED_MARK = timedelta(minutes=10)  # runs that are closer than this share one mark; it is 3 pixels on a wide screen
+SHARED_MARK = timedelta(hours=1)  # runs that are not farther apart share one mark
 MAX_SINGLE_RUNS = 1000  # of one entry; more are drawn as one mark for each day
 KINDS = {"all": "agents and jobs", "agent": "agents", "cron": "jobs"}
 STATE_NOTES = {"paused": "paused", "disabled": "disabled", "done": "done", "active": "no run in this time"}
