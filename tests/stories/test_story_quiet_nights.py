@@ -62,7 +62,9 @@ def test_a_day_and_a_night(make_world: MakeWorld) -> None:
     assert len([call for call in world.calls if call.name == "ops"]) == 11
     db, now = world.store.connection, world.clock.now
     assert {each.state for each in list_messages(db)} == {"pending"}
-    assert {each.error for each in list_messages(db)} == {"waits until 2026-03-03 07:00:00, when the hours of the recipient begin"}
+    assert {each.error for each in list_messages(db)} == {
+        "waits until 2026-03-03 07:00:00, when the hours of the recipient begin"
+    }
     assert {each.error for each in list_messages_of_states(db, ["pending"], 10)} == {each.error for each in list_messages(db)}
     status = read_status(db, now, world.engine.plan.settings.zone)
     assert status.outbox == []  # nothing is late
