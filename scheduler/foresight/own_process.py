@@ -37,7 +37,6 @@ MAX_RUNS = 5000  # of a replay with its warm-up: about as much as can be played 
 KILLED_AFTER = timedelta(seconds=55)  # before the server closes the connection
 MODULE = "scheduler.foresight.own_process"
 INSTALL_FOLDER = Path(__file__).resolve().parents[2]
-Gone = Callable[[], Awaitable[None]]
 
 
 class NotPlayed(ExpectedError):
@@ -54,23 +53,17 @@ class Place:
     shown: Collection[str] | None
 
 
-async def simulate_apart(place: Place, wish: Mapping[str, object], gone: Gone) -> Simulation:
-    """The coming days of the active config. `wish` has `days`, `answers`, `work`, `faults` and `like_history`.
+def replay_task(days: int, config: StoredConfig) -> Mapping[str, object]:
+    """The last days with another config."""
+    return {"replay": {"days": days, "path": str(config.path), "snapshot": base64.b64encode(config.snapshot).decode()}}
 
-    Ended when `gone` returns. Raises NotPlayed.
+
+async def play(place: Place, task: Mapping[str, object], gone: Callable[[], Awaitable[None]]) -> str:
+    """The JSON of a Simulation or a Replay. Ended when `gone` returns. Raises NotPlayed.
+
+    The task is a `replay_task`, or `simulate` with `days`, `answers`, `work`, `faults` and `like_history`: the coming days of the
+    active config.
     """
-    return Simulation.model_validate_json(await _play(place, {"simulate": wish}, gone))
-
-
-async def replay_apart(place: Place, days: int, config: StoredConfig, gone: Gone) -> Replay:
-    """The last days with another config. Ended when `gone` returns. Raises NotPlayed."""
-    snapshot = base64.b64encode(config.snapshot).decode()
-    return Replay.model_validate_json(
-        await _play(place, {"replay": {"days": days, "path": str(config.path), "snapshot": snapshot}}, gone)
-    )
-
-
-async def _play(place: Place, task: Mapping[str, object], gone: Gone) -> str:
     shown = None if place.shown is None else sorted(place.shown)
     task = {**task, "database": str(place.database), "server": place.server, "now": place.now.isoformat(), "shown": shown}
     path = os.pathsep.join(filter(None, (str(INSTALL_FOLDER), os.environ.get("PYTHONPATH"))))

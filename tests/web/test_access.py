@@ -315,7 +315,8 @@ def rule_of(method: str, path: str, body: Any = None) -> Rule:
         and path != "/page/changes/{id}"
         and ("{name}" in path or "{id}" in path or "agent" in (body or {}) or path == "/api/v1/runs")
     )
-    return Rule(is_own, is_whole, method != "GET", method == "PATCH" or path == "/page/agents/{name}/config")
+    changes = method != "GET" and path != "/page/simulate"
+    return Rule(is_own, is_whole, changes, method == "PATCH" or path == "/page/agents/{name}/config")
 
 
 def check(fleet: Fleet, what: str, rule: Rule, caller: str, told: Told, before: str) -> None:

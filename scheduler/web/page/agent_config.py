@@ -28,6 +28,7 @@ from scheduler.config.file.text_editing import nest_value
 from scheduler.config.keys.models import Section, config_schema, keys_on_path, model_of_form
 from scheduler.config.keys.reference import describe_form
 from scheduler.engine.inbox import Refused
+from scheduler.foresight.own_process import NotPlayed
 from scheduler.foresight.replay import words_of
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
@@ -192,7 +193,9 @@ async def _add_replay(form: FormRequest, outcome: _Outcome) -> _Outcome:
     try:
         config = await run_in_threadpool(config_editing.stored_with_changes, form.api, form.api.path["name"], verb)
         return outcome if config is None else replace(outcome, replayed=await replay_week(form, config))
-    except (ConfigError, HttpError, Refused) as error:  # the first and the last: the file has changed just now
+    except NotPlayed as error:
+        return replace(outcome, not_replayed=str(error))
+    except (ConfigError, HttpError, Refused) as error:  # the file has changed just now
         return replace(outcome, not_replayed=as_http_error(error).message)
 
 

@@ -5,11 +5,9 @@ Both are played in a process of its own, one at a time, which ends when the brow
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import anyio
@@ -19,13 +17,10 @@ from scheduler.foresight import own_process
 from scheduler.foresight.own_process import NotPlayed, Place
 from scheduler.foresight.simulation import count_text, usd_text
 from scheduler.model.config_changes import StoredConfig
-from scheduler.web.api_request import ApiRequest
-from scheduler.web.http_errors import HttpError, bad_request
+from scheduler.web.http_errors import HttpError
 from scheduler.web.page.rendering import Page
 from scheduler.web.page.time_axis import TimeAxis
 from scheduler.web.page.views import FormRequest, PageRequest
-
-Played = TypeVar("Played")
 
 SPANS = {"7": "7 days", "14": "14 days", "30": "30 days", "90": "90 days"}
 USUAL = {"days": "30", "answers": "quiet:0.97,problem:0.02,fail:0.01", "work": "1", "faults": "", "like_history": ""}
@@ -80,7 +75,7 @@ async def simulate_month(form: FormRequest) -> Page:
     try:
         form.check()
         if sent["days"] not in SPANS:
-            raise bad_request(f"days: write {', '.join(SPANS)}")
+            raise NotPlayed(f"days: write {', '.join(SPANS)}")
         if sent["faults"] and form.api.caller.agents is not None:
             raise HttpError(403, "forbidden", NO_FAULTS)
         wish = {
@@ -90,28 +85,29 @@ async def simulate_month(form: FormRequest) -> Page:
             "faults": [sent["faults"]] if sent["faults"] else [],
             "like_history": bool(sent["like_history"]),
         }
-        found = await _play(form.api, partial(own_process.simulate_apart, wish=wish, gone=form.gone))
+        found = Simulation.model_validate_json(await _play(form, {"simulate": wish}))
     except HttpError as error:
         return _page(sent, problem=error.message, status=error.status)
+    except NotPlayed as error:
+        return _page(sent, problem=str(error), status=409)
     return _page(sent, found)
 
 
 async def replay_week(form: FormRequest, config: StoredConfig) -> Replay:
-    """The last week with another config, as far as the user may see it. Raises HttpError."""
-    return await _play(form.api, partial(own_process.replay_apart, days=REPLAYED_DAYS, config=config, gone=form.gone))
+    """The last week with another config, as far as the user may see it. Raises NotPlayed."""
+    return Replay.model_validate_json(await _play(form, own_process.replay_task(REPLAYED_DAYS, config)))
 
 
-async def _play(api: ApiRequest, play: Callable[[Place], Awaitable[Played]]) -> Played:
-    state = api.app_state
+async def _play(form: FormRequest, task: Mapping[str, object]) -> str:
+    state = form.api.app_state
     try:
         with anyio.fail_after(PATIENCE):
             await state.play_limiter.acquire()
     except TimeoutError:
-        raise HttpError(503, "busy", BUSY) from None
+        raise NotPlayed(BUSY) from None
     try:
-        return await play(Place(state.database_path, state.server, state.clock(), api.caller.agents))
-    except NotPlayed as error:
-        raise HttpError(409, "not_played", str(error)) from None
+        place = Place(state.database_path, state.server, state.clock(), form.api.caller.agents)
+        return await own_process.play(place, task, form.gone)
     finally:
         state.play_limiter.release()
 
