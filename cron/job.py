@@ -98,6 +98,7 @@ class Job(_Timing, _Action):
     problems_hours: tuple[Any, ...] = ()  # `DeliverHours` too, for messages about failures
     clear_after: int = 2  # answers in a row that do not mention a problem, and end it
     pause_after: int = 0  # failures in a row that pause it; 0: never
+    ask: Any = None  # `Ask` of heartbeat/spec.py
     wake_heartbeat: tuple[str, ...] = ()
     wake_on: WakeOn = "always"
     wake_mode: WakeMode = "now"

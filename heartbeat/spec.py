@@ -97,9 +97,9 @@ class Provider:
 class McpServer:
     """A server of the Model Context Protocol: a URL with `headers`, or a program (`command`) with `env`.
 
-    `allow` names the tools that a model may use. With `read_only`, each of them must say of itself that it changes nothing. A
-    call may take `timeout`, and its result is cut to `max_result` bytes. `url` and the values of `headers` and `env` may be
-    secrets.
+    `allow` names the tools that a model may use, and `approve` those of them of which each call waits for a person. With
+    `read_only`, each of them must say of itself that it changes nothing. A call may take `timeout`, and its result is cut to
+    `max_result` bytes. `url` and the values of `headers` and `env` may be secrets.
     """
 
     name: str
@@ -111,6 +111,7 @@ class McpServer:
     read_only: bool
     timeout: timedelta
     max_result: int
+    approve: tuple[str, ...] = ()
 
 
 def offered_name(server: str, tool: str) -> str:
@@ -124,6 +125,15 @@ class Tools:
 
     servers: tuple[McpServer, ...]
     max_turns: int
+
+    @property
+    def asks(self) -> bool:
+        """Whether a call may wait for a person."""
+        return any(server.approve for server in self.servers)
+
+    def needs_approval(self, name: str) -> bool:
+        """Whether a call of the tool that the model knows by this name waits for a person."""
+        return any(name == offered_name(server.name, tool) for server in self.servers for tool in server.approve)
 
     @property
     def may_change_things(self) -> bool:
@@ -307,6 +317,18 @@ class DeliverHours:
     critical_always: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Whom the questions of a run are sent to, and how long an answer is awaited.
+
+    `people` may answer in chats: user names in lower case, or numbers. Empty: the `people` of the channel.
+    """
+
+    to: tuple[str, ...]
+    people: tuple[str, ...]
+    timeout: timedelta
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Messages:
     """Which answers, problems and failures are delivered, and to whom."""
@@ -326,6 +348,7 @@ class _Messages:
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
     problems_hours: tuple[DeliverHours, ...] = ()  # likewise, for messages about failures
     pause_after: int = 0  # failures in a row that pause it; 0: never
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -486,6 +486,37 @@ class Verdict(SharedBody):
     says: str
 
 
+class PersonQuestion(EntryName):
+    """A question of a run to people. `state` is open, answered or ended, and `why` says why it has ended without an answer.
+
+    The run has waited for people since `waits_since`, and an answer is awaited until `until`. `people` may answer in chats, or
+    those of the channel if there are none.
+    """
+
+    id: int
+    run: int
+    key: str
+    text: str
+    options: list[str]
+    people: list[str]
+    asked_by: str
+    asked_at: Time
+    waits_since: Time
+    until: Time
+    state: Literal["open", "answered", "ended"]
+    answer: str | None
+    answered_by: str | None
+    why: str | None
+    ended_at: Time | None
+
+    @property
+    def course(self) -> str:
+        """How it has ended, for people."""
+        if self.state == "open":
+            return "waits for an answer"
+        return f"no answer: {self.why}" if self.answer is None else f"{self.answer}, by {self.answered_by}"
+
+
 class Status(ResponseBody):
     """The whole status. `daemon` is the latest boot. `problems` are those that `GET /api/v1/problems` lists."""
 
@@ -507,6 +538,7 @@ class Status(ResponseBody):
     queue: QueueCounts | None
     wakes: Shared[list[WaitingWakes]]
     reminders: Shared[list[Reminder]]
+    questions: Shared[list[PersonQuestion]]
     outbox: list[ChannelBacklog]
     held: list[HeldMessages]
     reserve_bytes: Shared[int]
@@ -623,6 +655,7 @@ class RunRecord(EntryName):
     delivery: RunDelivery
     repeats: list[int]
     notices: list[RunNotice]
+    questions: list[PersonQuestion] = []
     config_hash: str | None
     worker: str | None
 
@@ -1015,6 +1048,12 @@ class WakeAccepted(DonePart):
 
 class CancelledWake(DonePart):
     wake: int
+
+
+class Asked(DonePart):
+    """A question of a run, and its answer if it has one."""
+
+    question: PersonQuestion
 
 
 class RunNumber(DonePart):

@@ -59,6 +59,7 @@ MAX_SHOWN = 60  # characters of a wrong value in a message
 MAX_TEXT_LENGTH = 200
 MAX_COUNT = 1_000_000
 MAX_PAGE = 1000  # items
+MAX_OPTIONS = 8  # of a question
 
 
 class Concern(StrEnum):
@@ -69,6 +70,7 @@ class Concern(StrEnum):
     RUN = "the agent or job of the run in the path"
     WAKE = "the agent of the wake in the path"
     MESSAGE = "the agent or job of the message in the path"
+    QUESTION = "the agent or job of the question in the path"
     PROBLEM = "the agent or job that has the problem in the path"
     PART = "any number of agents and jobs: a limited token gets its part of the answer"
     ALL = "the whole daemon"
@@ -80,6 +82,7 @@ _CONCERN_OF_PATH = (
     ("/runs/{id}", Concern.RUN),
     ("/wakes/{id}", Concern.WAKE),
     ("/outbox/{id}", Concern.MESSAGE),
+    ("/questions/{id}", Concern.QUESTION),
     ("/problems/{id}", Concern.PROBLEM),
 )
 
@@ -379,6 +382,23 @@ Text = Annotated[str, Field(description="a string in quotes")]
 ShortText = Annotated[
     str,
     Field(max_length=MAX_TEXT_LENGTH, description=f"a string in quotes, of at most {MAX_TEXT_LENGTH} characters"),
+]
+QuestionText = Annotated[str, Field(pattern=r"\S", max_length=1000, description="a text of 1 to 1000 characters")]
+
+
+def _split_options(value: object) -> object:
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        return found
+    options = [" ".join(each.split()) for each in found]
+    if not 1 <= len(options) <= MAX_OPTIONS or len({each.casefold() for each in options}) < len(options):
+        raise ValueError(f"write 1 to {MAX_OPTIONS} different answers, such as yes,no")
+    return options
+
+
+Option = Annotated[str, Field(min_length=1, max_length=40)]
+Options = Annotated[
+    list[Option], BeforeValidator(_split_options), Field(description="texts of 1 to 40 characters, such as yes,no")
 ]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, description=f"a number from 0 to {MAX_COUNT}")]
 HolderId = Annotated[

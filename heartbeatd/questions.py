@@ -73,6 +73,12 @@ class GetRun(Question[answers.RunWithWakes]):
     """One run."""
 
 
+class GetQuestion(Question[answers.PersonQuestion]):
+    """A question of a run to people, and its answer. With `wait` the response comes when it is answered, or after this time."""
+
+    wait: Span | None = Field(default=None, description="at most 60s")
+
+
 class GetWake(Question[answers.WakeStatus]):
     """The state of a wake, and what it waits for."""
 
@@ -169,6 +175,7 @@ class QuestionMethods:
     list_jobs = of_all(ListJobs, "/api/v1/cron")
     list_runs = of_all(ListRuns, "/api/v1/runs")
     get_run = of_number(GetRun, "/api/v1/runs/{id}")
+    get_question = of_number(GetQuestion, "/api/v1/questions/{id}")
     get_wake = of_number(GetWake, "/api/v1/wakes/{id}")
     get_plan = of_all(GetPlan, "/api/v1/plan")
     get_overview = of_all(ExplainAll, "/api/v1/explain")

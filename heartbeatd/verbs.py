@@ -17,7 +17,9 @@ from heartbeatd.operations import (
     HolderId,
     Method,
     Operation,
+    Options,
     Permission,
+    QuestionText,
     ShortText,
     Span,
     SpanOrNone,
@@ -134,6 +136,35 @@ class ReportResult(Verb[answers.RunNumber]):
         if (self.text is None and self.findings is None) == (self.error is None):
             raise ValueError("write either text or error, as a string in quotes, or findings, as a list")
         return self
+
+
+class Ask(Verb[answers.Asked]):
+    """Ask a person, and wait for the answer. In a command that a run has started, the question belongs to this run. The answer is
+    printed. The exit code is 0 for the first option, 3 for another one, and 4 if nobody has answered, which means no. The timeout
+    of the run does not count meanwhile. The same `key` in a run is the same question. Over HTTP, `wait` is how long the response
+    may wait for the answer, at most 60s.
+    """
+
+    section = "Act"
+    may = "wake"
+
+    text: QuestionText
+    options: Options = Field(
+        default=["yes", "no"], title="The answers to choose from, the affirmative one first.  [default: yes,no]"
+    )
+    timeout: SpanOrNone = Field(default=None, title="How long to wait, at most 24h.  [default: that of `ask`, 30m]")
+    wait: SpanOrNone = None
+    key: HolderId | None = Field(default=None, title="A name for the question, so that asking again does not send it again.")
+
+
+class AnswerQuestion(Verb[answers.Asked]):
+    """Answer a question of a run with one of its options. `heartbeatd status` lists the questions that wait for an answer."""
+
+    section = "Act"
+    command = "answer"
+    button = "Answer"
+
+    answer: Text
 
 
 class Cancel(Verb[answers.CancelledRun]):
@@ -333,6 +364,8 @@ class VerbMethods:
     cancel_wake = of_number(CancelWake, "/api/v1/wakes/{id}/cancel")
     run_job = of_name(RunJob, "/api/v1/cron/{name}/run")
     report_result = of_number(ReportResult, "/api/v1/runs/{id}/result")
+    ask_person = of_number(Ask, "/api/v1/runs/{id}/ask")
+    answer_question = of_number(AnswerQuestion, "/api/v1/questions/{id}/answer")
     cancel_run = of_number(Cancel, "/api/v1/runs/{id}/cancel")
     hold_lane = of_name(HoldLane, "/api/v1/agents/{name}/busy")
     release_lane = of_name(ReleaseLane, "/api/v1/agents/{name}/busy")

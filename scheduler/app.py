@@ -149,6 +149,7 @@ class Daemon:
             self._wakeup.notify,
             self._note_queue_state,
             self._note_workers,
+            inbox.submit,
         )
         self.runs = self._executors.runs
         self.metrics = Metrics(self.settings, version=__version__, tzdata=version("tzdata"))
@@ -158,9 +159,15 @@ class Daemon:
             first_plan,
             Executors(self.runs, self._executors.deliveries, runs_survive_stop=True)
             if self._executors.remote
-            else Executors(self.runs, self._executors.deliveries, self._descriptors.runs_that_fit),
+            else Executors(self.runs, self._executors.deliveries, self._descriptors.runs_that_fit, waits=self._executors.waits),
             inbox,
-            [EventLog().log_event, self.metrics.count_event, self._feed.publish, self._count_failed_run],
+            [
+                EventLog().log_event,
+                self.metrics.count_event,
+                self._feed.publish,
+                self._count_failed_run,
+                self._executors.approvals.note_event,
+            ],
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -468,9 +468,14 @@ class _NoTrace:
 NO_TRACE = _NoTrace()
 
 
+AskApproval = Callable[[str], Awaitable[str | None]]
+"""Asks a person whether something may be done, and waits for the answer. Returns why it must not be done; None: it may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models.
+    """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models,
+    and `approve` to ask a person.
 
     With `own_agent` nothing else is used, and nothing is waited for. This package itself starts no programs and opens no sockets.
     """
@@ -479,4 +484,5 @@ class Resources:
     http: HttpClient
     trace: Trace = NO_TRACE
     open_tools: OpenTools | None = None
+    approve: AskApproval | None = None
     own_agent: OwnAgent | None = None

@@ -36,6 +36,7 @@ from heartbeat.words import format_count, shorten
 MIN_RESULT = 200  # bytes of a result for which there must be room, otherwise the tool is not called
 RESULT_OVERHEAD = 150  # bytes around a result in the conversation
 MAX_ARGUMENTS = 1000  # characters of the arguments in the run record
+MAX_SHOWN_ARGUMENTS = 700  # characters in the question to a person
 MILLION = 1_000_000  # prices are USD per million tokens
 
 # The prompt says this, because a result may contain text from unknown authors.
@@ -225,6 +226,8 @@ class _Conversation:
             return _failed("the arguments are not a JSON object")
         if len(self.calls) >= agent_json.MAX_TOOL_CALLS:
             return _failed(f"a run can call at most {agent_json.MAX_TOOL_CALLS} tools")
+        if self.tools.needs_approval(tool.name) and (refusal := await self._ask_person(tool.name, use.arguments)) is not None:
+            return _failed(refusal)
         if not tool.is_read_only:
             self.changed = tool.name  # even if the call fails: the server may have done its work before
         with span.tool_call(tool.name, str(use.id)) as tool_span:
@@ -232,6 +235,18 @@ class _Conversation:
             if result.error:
                 tool_span.set_error("tool_error")
             return result
+
+    async def _ask_person(self, tool: str, arguments: Mapping[str, object]) -> str | None:
+        """Why a person does not allow a call; None: it is allowed. The time of the attempt does not run meanwhile."""
+        if self.resources.approve is None:
+            return "refused, because no person can be asked here"
+        began, shown = self._now(), self.toolbox.redact(json.dumps(arguments, ensure_ascii=False))
+        try:
+            return await self.resources.approve(
+                f"{self.run.agent} calls {tool} with {shorten(shown, MAX_SHOWN_ARGUMENTS)}. Allow it?"
+            )
+        finally:
+            self.deadline += self._now() - began
 
     def _record(self, call: ToolCall) -> None:
         if len(self.calls) < agent_json.MAX_TOOL_CALLS:

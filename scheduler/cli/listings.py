@@ -9,6 +9,7 @@ from heartbeat.findings import Severity
 from heartbeat.words import abbreviate_duration, escape_control, format_count, format_usd
 from heartbeatd.answers import (
     ChargedAmounts,
+    PersonQuestion,
     Problem,
     QueuedMessage,
     RunFinding,
@@ -84,7 +85,11 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
         ),
         Column(
             "WHY",
-            lambda run: format_reason(run.reason, run.suppression, run.delivery.state),
+            lambda run: (
+                "asks a person"
+                if any(each.state == "open" for each in run.questions)
+                else format_reason(run.reason, run.suppression, run.delivery.state)
+            ),
             level=lambda run: level_of(run.delivery.state) or level_of_run(run.outcome, run.reason),
         ),
         Column("COST", lambda run: format_usd(run.cost_usd), is_number=True)
@@ -104,7 +109,7 @@ def _run_lines(run: RunWithWakes) -> Iterator[str]:
     for word, value in _run_facts(run):
         yield from format_fact(word, value, ended if word in JUDGED else None)
     log = f"for the log:\n{run.log}" if run.log else ""
-    for text in (*map(_format_wake, run.wakes), _format_precheck(run), log, run.text):
+    for text in (*map(_format_question, run.questions), *map(_format_wake, run.wakes), _format_precheck(run), log, run.text):
         yield from ("", escape_control(text).rstrip()) if text else ()
 
 
@@ -169,6 +174,11 @@ def _format_finding(finding: RunFinding) -> str:
     severity = f" ({finding.severity})" if finding.severity not in (None, Severity.WARNING) else ""
     key = shorten_to_line(finding.key, MAX_KEY_WIDTH)
     return f"{key}{severity}: {EFFECT_TEXTS.get(finding.effect, finding.effect)}"
+
+
+def _format_question(asked: PersonQuestion) -> str:
+    ended = f" at {format_time(asked.ended_at)}" if asked.ended_at else ""
+    return f"question {asked.id} at {format_time(asked.asked_at)} by {asked.asked_by}:\n{asked.text}\n{asked.course}{ended}"
 
 
 def _format_wake(wake: RunWake) -> str:

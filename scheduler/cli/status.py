@@ -235,6 +235,9 @@ def _fact_lines(data: Status) -> Iterator[str | Fact]:
         for hold in entry.busy:
             yield f"busy: {hold.id} holds {entry_label(entry)} until {format_time(hold.until)}"
     yield from (f"wakes: {entry_label(each)}: {each.says}" for each in data.wakes)
+    for asked in data.questions:
+        says = f"question: {asked.id} of {entry_label(asked)}, run {asked.run}, until {format_time(asked.until)}"
+        yield Fact(f"{says}: {squeeze(asked.text, MAX_REMINDER)} ({', '.join(asked.options)})", Level.LOST)
     for reminder in data.reminders:
         says = f"{entry_label(reminder)} at {format_time(reminder.at)} (wake {reminder.wake}, by {reminder.by})"
         yield f"reminder: {says}: {squeeze(reminder.text, MAX_REMINDER)}"

@@ -6,15 +6,17 @@ A wake can be followed until the run that it starts has ended.
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
 
 from heartbeat.words import escape_control, shorten
-from heartbeatd.answers import CancelledRun, Done, RunRecord, WakeAccepted
+from heartbeatd.answers import Asked, CancelledRun, Done, PersonQuestion, RunRecord, WakeAccepted
 from heartbeatd.verbs import Verb
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_client import connect_to_daemon, open_client
@@ -32,10 +34,15 @@ from scheduler.store import run_history, wakes
 from scheduler.store.database import parse_row_id
 from scheduler.store.outbox import MOVABLE, list_messages
 from scheduler.system import log
+from scheduler.system.orphans import RUN_ID_VARIABLE
 
 CLOSE_TIMEOUT = 15.0  # seconds: longer than a cancelled run may take to end
 POLL_INTERVAL = 0.1  # seconds
 REFUSAL_TIMEOUT = 0.5  # seconds in which most runs that are skipped have ended
+ASK_SECONDS = 20  # for which one request waits for the answer of a person
+ASK_AGAIN_SECONDS = 1.0  # while the daemon is down
+RESTART_TIME = timedelta(minutes=2)  # of a daemon whose answer is awaited
+OTHER_ANSWER, NO_ANSWER = 3, 4  # exit codes
 SUCCESSFUL_OUTCOMES = ("ok", "alert", "async")
 MAX_KEY = 120  # characters of a key in an error message
 
@@ -180,6 +187,43 @@ def _print_waiting_wakes(files: DaemonFiles, run_id: int) -> None:
         key = (Kind(run.kind), run.name) if run else None
         if key and (number := wakes.count_waiting_wakes(db, *key)):
             click.echo(f"{key[0].label_of(key[1])}: {explain_waiting(db, key, number, utc_now(), format_time).says}")
+
+
+def ask(make: Callable[..., Verb[Asked]], text: str, run: int | None, path: Path) -> int:
+    """Print the answer to a question of a run. While the daemon is restarted, this waits for it."""
+    run = run or parse_row_id(os.environ.get(RUN_ID_VARIABLE, "").rpartition("/")[2])
+    if run is None:
+        raise InputError("no run has started this command; name the run that asks with --run")
+    files, wait = daemon_files.locate_files_or_warn(path), timedelta(seconds=ASK_SECONDS)
+    verb = make(text=text, wait=wait)
+    # The key makes what is sent again the same question: after a wait, and after a broken connection.
+    verb = verb if "key" in verb.model_fields_set else make(text=text, wait=wait, key=secrets.token_hex(8))
+    question = _ask_when_up(files, verb, run, utc_now())
+    while question.state == "open":
+        question = _ask_when_up(files, verb, run, question.until)
+    if question.answer is None:
+        click.echo(f"heartbeatd: no answer: {question.why}", err=True)
+        return NO_ANSWER
+    click.echo(question.answer)
+    return 0 if question.answer == question.options[0] else OTHER_ANSWER
+
+
+def _ask_when_up(files: DaemonFiles, verb: Verb[Asked], run: int, until: datetime) -> PersonQuestion:
+    """The question as the daemon answers, which may be restarted meanwhile. Raises ClickException if it is down after `until`."""
+    while True:
+        try:
+            if (client := connect_to_daemon(files)) is not None:
+                return client.perform(verb, run).question
+            down = click.ClickException("the daemon is not running, so nobody can be asked")
+        except click.ClickException as error:
+            down = error
+        if utc_now() >= until + RESTART_TIME:
+            raise down
+        time.sleep(ASK_AGAIN_SECONDS)
+
+
+def answer(make: Make, question: int, answer: str, path: Path) -> None:
+    click.echo(open_client(path).perform(make(answer=answer), question).says)
 
 
 def forget(make: Make, wake: int, path: Path) -> None:

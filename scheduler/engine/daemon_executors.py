@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from heartbeat.runners import Resources
+from heartbeatd.answers import Asked, PersonQuestion
+from heartbeatd.verbs import Ask
 from scheduler.engine import deadman_switch, delivery
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.deadman_switch import Ping
 from scheduler.engine.delivery import Delivery
+from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.engine.inbox import Refused, Request
+from scheduler.engine.runs_in_progress import PersonWaits
 from scheduler.engine.standby import Standby
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
+from scheduler.model.events import Event, QuestionMoved
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import Settings
@@ -28,7 +38,46 @@ from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 from scheduler.work.plan import Plan
 from scheduler.work.run_extras import DaemonLinks, ModelTools, RemoteExecutor, Tracing, import_runner_libraries, remote_executors
 
+YES, NO = "yes", "no"
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
+
+
+class Approvals:
+    """Asks people for runs in progress. `submit` passes requests to the engine, which calls `note_event` after each commit."""
+
+    def __init__(self, submit: Callable[[Request], Future[Any]], loop: WorkerLoop) -> None:
+        self._submit = submit
+        self._loop = loop
+        self._news: dict[int, asyncio.Event] = {}  # of the questions that wait
+
+    def note_event(self, happened: Event) -> None:
+        """Let a question that has ended be read again."""
+        if isinstance(happened, QuestionMoved) and happened.number in self._news:
+            self._loop.call_soon(self._news[happened.number].set)
+
+    async def ask(self, claim: Claim, text: str) -> str | None:
+        """Why a person has not allowed something; None: it is allowed. The same key gives the same question."""
+        verb = Ask(text=text, options=[YES, NO], key=secrets.token_hex(8))
+        request = VerbRequest(verb, claim.run.id, Sender(claim.entry.name, claim.entry.kind.label_of(claim.entry.name)))
+        try:
+            asked = await self._request(request)
+        except Refused as refused:
+            return f"refused, because no person can be asked: {refused}"
+        news = self._news.setdefault(asked.id, asyncio.Event())
+        try:
+            # It may have ended before its event was awaited, so it is read first.
+            while (asked := await self._request(request)).state == "open":
+                await news.wait()
+                news.clear()
+        finally:
+            self._news.pop(asked.id, None)
+        if asked.answer is None:
+            return f"refused, because {asked.why}"
+        return None if asked.answer == YES else "refused by a person"
+
+    async def _request(self, request: VerbRequest[Ask]) -> PersonQuestion:
+        answer: Asked = await asyncio.wrap_future(self._submit(request))
+        return answer.question
 
 
 class DaemonExecutors:
@@ -49,9 +98,12 @@ class DaemonExecutors:
         notify: Callable[[], None],
         report_queue: Callable[[QueueState], None],
         report_workers: Callable[[Sequence[tuple[Claim, str]]], None],
+        submit: Callable[[Request], Future[Any]],
     ) -> None:
         self.standby = Standby()
         self.loop = WorkerLoop(clock)
+        self.waits = PersonWaits()
+        self.approvals = Approvals(submit, self.loop)
         self.traces = Tracing(lambda: plan().settings)
         self.http = HttpClient(lambda: plan().settings.network, wait=lambda: self.standby.wait_until_confirmed())
         self._read_clocks = read_clocks
@@ -119,12 +171,14 @@ class DaemonExecutors:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
         await self.standby.wait_until_confirmed()
         started_at = self._read_clocks().monotonic
-        elapsed = lambda: timedelta(seconds=self._read_clocks().monotonic - started_at)  # noqa: E731
+        children.waited = lambda: self.waits.seconds(claim.run.id, self._read_clocks().monotonic)
+        elapsed = lambda: timedelta(seconds=self._read_clocks().monotonic - started_at - children.waited())  # noqa: E731
         with self._lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
             start = self.standby.guard_start(partial(children.start, inherited=inherited))
             converse = self.standby.guard_conversation(partial(children.converse, inherited=inherited))
             open_tools = ModelTools(converse, self.http, self.standby.wait_until_confirmed)
-            resources = Resources(start, self.http, open_tools=open_tools)
+            approve = partial(self.approvals.ask, claim)
+            resources = Resources(start, self.http, open_tools=open_tools, approve=approve)
             return await self.traces.run_attempt(claim_in_lane, resources, elapsed)
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:

@@ -13,6 +13,7 @@ from heartbeat.findings import parse_report
 from heartbeat.words import format_count, format_duration, one_line
 from heartbeatd import verbs
 from heartbeatd.answers import (
+    Asked,
     CancelledRun,
     CancelledWake,
     ChangedMessage,
@@ -31,7 +32,7 @@ from heartbeatd.answers import (
 from heartbeatd.verbs import Verb
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import pending_runs, planning, problem_notices, wake_starts
+from scheduler.engine import pending_runs, planning, problem_notices, questions, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import after_close
 from scheduler.engine.tick_items import Tick
@@ -45,6 +46,7 @@ from scheduler.model.problem import Acknowledgement, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import RejectedBecause, Wake
 from scheduler.store import agent_memory, entries, lane_holds, outbox, problems, runs, slot_records, wakes
+from scheduler.store import questions as store_questions
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -195,6 +197,24 @@ def report_result(tick: Tick, request: VerbRequest[verbs.ReportResult]) -> RunNu
         raise Refused("bad_request", str(error)) from None
     run = pending_runs.record_result(tick, request.number, verb.text, verb.error, truncated=verb.truncated, report=report)
     return RunNumber(run=run, says=f"the result of run {request.number} is recorded as run {run}")
+
+
+@effect_of(verbs.Ask)
+def ask_person(tick: Tick, request: VerbRequest[verbs.Ask]) -> Asked:
+    """The time of the run stops until the question has ended."""
+    asked = questions.ask_person(tick, request.number, request.verb, request.sender.by)
+    return Asked(question=asked, says=f"question {asked.id} of run {asked.run}: {asked.course}")
+
+
+@effect_of(verbs.AnswerQuestion)
+def answer_question(tick: Tick, request: VerbRequest[verbs.AnswerQuestion]) -> Asked:
+    """A run cannot answer its own questions, nor a token of some agents those that it has asked."""
+    sender, asked = request.sender, store_questions.find_question(tick.tx.db, request.number)
+    is_limited = any(each.name == sender.token and each.agents is not None for each in tick.plan.settings.server.tokens)
+    if asked and ((sender.run or "").endswith(f"/{asked.run}") or (is_limited and asked.asked_by == sender.by)):
+        raise Refused("own_question", f"question {asked.id} is for people; who has asked it cannot answer it")
+    answered = questions.answer_question(tick, request.number, request.verb.answer, sender.by)
+    return Asked(question=answered, says=f"question {answered.id} of run {answered.run}: {answered.course}")
 
 
 @effect_of(verbs.Cancel)

@@ -17,6 +17,7 @@ from scheduler.model.problem import DAEMON, EndedBy, Subject
 from scheduler.model.settings import LAST_TARGET, Target
 from scheduler.store import outbox, problems
 from scheduler.store.outbox import NO_RUN, HeldMessage, Origin
+from scheduler.store.questions import NOTICE as QUESTION
 
 # The first line of what a message says about a problem ends with its number (notices.problem_text).
 NUMBER_OF_PROBLEM = re.compile(r"   p(\d+)$")
@@ -47,9 +48,11 @@ def _opens_at(tick: Tick, message: HeldMessage) -> datetime | None:
     """When the hours of its recipient begin, which is now if they have begun. None: it is sent at any time.
 
     A message about a provider or the daemon goes to the recipients of many entries. It is held if all that have this recipient
-    have hours, until the first of them begin. The message with what was held is sent, and one that a person wants at this time.
+    have hours, until the first of them begin. The message with what was held is sent, one that a person wants at this time, and a
+    question, because a run waits for its answer.
     """
-    if message.notice is not None and (message.notice.startswith(HELD) or outbox.REPEATS.match(message.notice)):
+    notice = message.notice or ""
+    if notice.startswith((HELD, QUESTION)) or outbox.REPEATS.match(notice):
         return None
     entry = tick.plan.entries.get((Kind(message.kind), message.name)) if message.kind in tuple(Kind) else None
     chosen: list[Sequence[DeliverHours]]

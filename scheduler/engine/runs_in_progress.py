@@ -28,14 +28,38 @@ RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
 }
 
 
+class PersonWaits:
+    """How long each run in progress has waited for people, in seconds. Any thread may read it."""
+
+    def __init__(self) -> None:
+        self._waited: dict[int, tuple[float, float | None]] = {}  # the seconds before the present wait, and when that began
+
+    def record(self, run_id: int, monotonic: float, *, waits: bool) -> None:
+        """Record that a run waits from now on, or no longer."""
+        before, since = self._waited.get(run_id, (0.0, None))
+        if waits != (since is not None):
+            self._waited[run_id] = (before, monotonic) if since is None else (before + monotonic - since, None)
+
+    def is_waiting(self, run_id: int) -> bool:
+        return self._waited.get(run_id, (0.0, None))[1] is not None
+
+    def seconds(self, run_id: int, monotonic: float) -> float:
+        before, since = self._waited.get(run_id, (0.0, None))
+        return before if since is None else before + monotonic - since
+
+    def forget(self, run_id: int) -> None:
+        self._waited.pop(run_id, None)
+
+
 class Deadlines:
     """The timeouts of the runs in progress, in seconds of the monotonic clock, because the system clock may change.
 
     All deadlines are checked only once the earliest of them has come, so a thousand runs in progress do not slow a tick down.
     """
 
-    def __init__(self, runs: Executor[Claim, AttemptResult]) -> None:
+    def __init__(self, runs: Executor[Claim, AttemptResult], waits: PersonWaits) -> None:
         self._runs = runs
+        self._waits = waits
         self._timeout_at: dict[int, float] = {}
         self._cancelled: dict[int, tuple[EndReason, float]] = {}
         self._first_deadline = math.inf  # no deadline is earlier
@@ -50,7 +74,15 @@ class Deadlines:
         """Forget runs whose results are recorded. The next attempt of a run has the same id."""
         for run_id in run_ids:
             self._timeout_at.pop(run_id, None)
+            self._waits.forget(run_id)
             self._cancelled.pop(run_id, None)
+
+    def record_waits(self, waiting: Mapping[int, bool], monotonic: float) -> None:
+        """Stop the time of runs that wait for a person from now on, and go on with that of others."""
+        for run_id, waits in waiting.items():
+            if run_id in self._timeout_at:
+                self._waits.record(run_id, monotonic, waits=waits)
+                self._first_deadline = -math.inf  # it is computed anew
 
     def why_ended(self, run_id: int) -> EndReason | None:
         """Why the daemon cancelled this run; None if it did not."""
@@ -76,7 +108,7 @@ class Deadlines:
     def _end_overdue(self, monotonic: float) -> None:
         inflight = self._runs.inflight()
         for run_id in inflight:
-            if run_id not in self._cancelled and self._timeout_at[run_id] <= monotonic:
+            if run_id not in self._cancelled and self._next_deadline(run_id) <= monotonic:
                 self.end_run(run_id, "timeout", monotonic)
         for run_id, claim in inflight.items():
             if self._next_deadline(run_id) <= monotonic:
@@ -84,7 +116,10 @@ class Deadlines:
         self._first_deadline = min((self._next_deadline(run_id) for run_id in inflight), default=math.inf)
 
     def _next_deadline(self, run_id: int) -> float:
-        return self._cancelled[run_id][1] + STUCK_SECONDS if run_id in self._cancelled else self._timeout_at[run_id]
+        if run_id in self._cancelled:
+            return self._cancelled[run_id][1] + STUCK_SECONDS
+        # Without a present wait, the time does not matter.
+        return math.inf if self._waits.is_waiting(run_id) else self._timeout_at[run_id] + self._waits.seconds(run_id, 0.0)
 
 
 class HeldPlaces:

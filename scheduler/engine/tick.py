@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -27,6 +27,7 @@ from scheduler.engine import (
     job_failures,
     maintenance,
     plan_sync,
+    questions,
     recovery,
     runs_in_progress,
     wake_starts,
@@ -38,7 +39,7 @@ from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
 from scheduler.engine.pending_runs import give_up_overdue
-from scheduler.engine.runs_in_progress import Deadlines, HeldPlaces
+from scheduler.engine.runs_in_progress import Deadlines, HeldPlaces, PersonWaits
 from scheduler.engine.settle import settle_attempt
 from scheduler.engine.startup import SurvivorsByRun
 from scheduler.engine.tick_items import LostCommits, Tick, TickParts, run_for_entry, run_for_message
@@ -72,6 +73,7 @@ Results = list[tuple[int, Done[T, R]]]
 class Executors:
     """What carries out runs and sends messages. `capacity` returns how many of the wanted runs the system has resources for.
 
+    `waits` is where the engine records which runs wait for people.
     `runs_survive_stop`: workers carry out the runs, and continue while the daemon is down.
     """
 
@@ -79,6 +81,7 @@ class Executors:
     deliveries: Executor[Delivery, DeliveryResult]
     capacity: Callable[[int], int] = lambda wanted: wanted
     runs_survive_stop: bool = False
+    waits: PersonWaits = field(default_factory=PersonWaits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class Engine:
         self._capacity = executors.capacity
         self._runs_survive_stop = executors.runs_survive_stop
         self._lacks_capacity = False  # the system lacked the resources for due runs
-        self._deadlines = Deadlines(executors.runs)
+        self._deadlines = Deadlines(executors.runs, executors.waits)
         self._places = HeldPlaces()
         self._clock = ClockWatch(self.health)
         self._maintenance = MaintenanceState()
@@ -187,7 +190,9 @@ class Engine:
             with self.store.transaction() as db:
                 tick = self._new_tick(db, reading.now)
                 self._record_work(tick, work, clock)
+                ends_at = parts.run(tick, TickPart.LATE_RESULTS, partial(questions.end_overdue, tick), None)
                 late_at = parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
+                late_at = min(filter(None, (late_at, ends_at)), default=None)
                 maintain = partial(self._maintain_database, tick)
                 maintained = parts.run(tick, TickPart.MAINTENANCE, maintain, self._maintenance)
                 claims, is_full = list[Claim](), self._places.full_since is not None
@@ -348,6 +353,7 @@ class Engine:
             if claim.run.trigger not in WOKEN:
                 self._clock.note_start(claim.entry.key, reading)
             self._runs.submit(claim.run.id, claim)
+        self._deadlines.record_waits(tick.waiting, reading.monotonic)
         for run_id in tick.cancelled:
             self._deadlines.end_run(run_id, "cancelled", reading.monotonic)
         for each in ticked.deliveries:

@@ -40,7 +40,8 @@ class Tick:
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
     `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
     spreads retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks.
-    `cancelled` are the ids of the runs to end after the commit. `broken` says where unexpected exceptions happened in this one.
+    `cancelled` are the ids of the runs to end after the commit, and `waiting` says which runs wait for a person from now on or no
+    longer. `broken` says where unexpected exceptions happened in this one.
     `now` does not advance.
     """
 
@@ -53,6 +54,7 @@ class Tick:
     lost_commits: LostCommits | None = None
     parts: TickParts = field(default_factory=lambda: TickParts())
     cancelled: list[int] = field(default_factory=list)
+    waiting: dict[int, bool] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     now: datetime = field(init=False)
     limits: Limits = field(init=False)  # those of the plan

@@ -108,7 +108,14 @@ class _EntryDay(ExplainedEntry):
 
     def explain(self) -> EntryOverview:
         """The most important fact about this day. The first check that finds an explanation decides."""
-        about_now = (self._paused, self._other_settings, self._daemon_is_away, self._open_run, self._predecessor_is_off)
+        about_now = (
+            self._open_question,
+            self._paused,
+            self._other_settings,
+            self._daemon_is_away,
+            self._open_run,
+            self._predecessor_is_off,
+        )
         questions: tuple[Callable[[], EntryOverview | None], ...] = (
             self._new_entry,
             self._undelivered_messages,
@@ -239,6 +246,13 @@ class _EntryDay(ExplainedEntry):
         added = self.records.added.get((self.row.kind, since), [])
         same = [each.name for each in added if each.schedule_text == self.row.schedule_text and each.state != "removed"]
         return self.row.kind.label_of(same[0]) if len(same) == 1 else None
+
+    def _open_question(self) -> EntryOverview | None:
+        asked = self.records.asking.get(self.key)
+        if asked is None:
+            return None
+        says = f"waits for an answer of a person since {self.times.at(asked.waits_since)}: {squeeze(asked.text, MAX_ERROR)}"
+        return self._overview("silent", "asks", says, f"heartbeatd answer {asked.id} {asked.options[0]}", asked.run)
 
     def _paused(self) -> EntryOverview | None:
         state = entry_states.entry_state(self.row, self.times, is_open=False)

@@ -125,6 +125,10 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
     run = None if last_id is None else run_history.get_run(db, last_id)
     yield _slot_fact("last slot", explained, _latest_slot_until(explained, explained.now))
     yield _run_fact("last run", explained, run)
+    for asked in [] if run is None else run.questions:
+        yield _fact(
+            "question", asked.state, f"{asked.id} at {at(asked.asked_at)}: {squeeze(asked.text, MAX_ERROR)}: {asked.course}"
+        )
     yield from _delayed_notices(explained, run)
     yield from _reports_about_job(explained)
     yield from (_fact("left out", "left_out", f"{each}, intended for the prompt") for each in (run.left_out if run else ()))

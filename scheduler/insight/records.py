@@ -11,7 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Agent, Heartbeat
-from heartbeatd.answers import ExplainedEvent, LaneHolder, QuietReason
+from heartbeatd.answers import ExplainedEvent, LaneHolder, PersonQuestion, QuietReason
 from scheduler.engine import plan_sync
 from scheduler.insight import obstacles, slot_history
 from scheduler.insight.daemon_state import DaemonState, events_of_period
@@ -23,7 +23,7 @@ from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEv
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.store import config_history, entries, lane_holds, outbox, rejected_wakes, run_history, wakes
+from scheduler.store import config_history, entries, lane_holds, outbox, questions, rejected_wakes, run_history, wakes
 from scheduler.store.entries import PastState
 from scheduler.store.outbox import EntryMessages
 from scheduler.store.rejected_wakes import RejectedWakes
@@ -122,6 +122,11 @@ class Records:
     def awaiting(self) -> frozenset[Key]:
         """The entries with runs whose result comes later."""
         return run_history.awaiting_entries(self.db)
+
+    @cached_property
+    def asking(self) -> dict[Key, PersonQuestion]:
+        """The questions that wait for an answer now, by entry; the one for which it has waited longest."""
+        return {(Kind(each.kind), each.name): each for each in reversed(questions.open_questions(self.db))}
 
     @cached_property
     def in_progress(self) -> list[tuple[Kind, str, int]]:

@@ -53,6 +53,7 @@ from scheduler.store import (
     outbox,
     overviews,
     problems,
+    questions,
     run_history,
     spend,
     wakes,
@@ -94,6 +95,7 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
             if each.wakes_waiting
         ],
         reminders=wakes.list_reminders(db),
+        questions=questions.open_questions(db),
         held=outbox.held_by_channel(db),
         reserve_bytes=reserve_bytes,
         deadman_problem=boot.deadman_problem if boot else None,

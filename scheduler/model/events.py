@@ -214,6 +214,18 @@ class ProblemChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionMoved:
+    """A run has asked people a question, or a question has ended, maybe without an answer. `by` is who has asked or answered."""
+
+    number: int
+    run_id: int
+    kind: Kind
+    name: str
+    state: Literal["asked", "open", "answered", "ended"]
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ButtonPressed:
     """A button of a message was pressed, or a person has replied to it.
 
@@ -264,6 +276,7 @@ Event = (
     | MuteChanged
     | PauseChanged
     | ProblemChanged
+    | QuestionMoved
     | RunClosed
     | LaneBusy
     | ModelMismatched

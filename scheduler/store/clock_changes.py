@@ -202,6 +202,8 @@ LONGEST_ASYNC = timedelta(hours=24)  # no async_timeout is longer
 
 MOVED: Mapping[str, str] = {
     "problem": "update problem set since = since + :by where over_at is null",
+    "question": "update question set asked_at = asked_at + :by, waits_since = waits_since + :by, ends_at = ends_at + :by"
+    " where state = 'open'",
     "wake": "update wake set due_at = due_at + :by where state = 'planned' and timer = 1",
 }
 """At each change: what is wrong has lasted for as long as before, and what was to come in 30 minutes comes then."""
@@ -273,6 +275,7 @@ KEPT: Mapping[str, str] = {
     "outbox.finished_at": HISTORY,
     "outbox.sending_at": HISTORY,
     "outbox.slot": IDENTITY,
+    "question.ended_at": HISTORY,
     "run.cut_at": "a duration is measured from `started_at` to it",
     "run.finished_at": HISTORY,
     "run.slot": IDENTITY,

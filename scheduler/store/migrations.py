@@ -860,3 +860,33 @@ def m038_undo_of_edits(db: Any) -> None:
     The result of an edited checklist is `checklist`.
     """
     db.conn.execute("alter table config_event add column undo text")
+
+
+@migrations()
+def m039_questions(db: Any) -> None:
+    """Questions of runs to people. `waits_since`: since then the run has waited for at least one answer without a break."""
+    for statement in (
+        """create table question (
+  id integer primary key,
+  run_id integer not null,
+  kind text not null,
+  name text not null,
+  key text not null,                -- by which its run asks it again
+  fence integer not null,           -- of the attempt that has asked it last
+  text text not null,
+  options text not null,            -- as JSON
+  people text not null,             -- who may answer in chats, as JSON
+  asked_by text not null,
+  asked_at integer not null,
+  waits_since integer not null,
+  ends_at integer not null,
+  state text not null,              -- open, answered, ended
+  answer text,
+  answered_by text,
+  why text,                         -- it has ended without an answer
+  ended_at integer
+) strict""",
+        "create unique index question_key on question (run_id, key)",
+        "create index question_open on question (ends_at) where state = 'open'",
+    ):
+        db.conn.execute(statement)

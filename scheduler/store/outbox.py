@@ -465,6 +465,12 @@ def find_message(db: sqlite3.Connection, message_id: int) -> tuple[OutboxMessage
     return (_message_from_row(row), DeliveryState(row["state"])) if row else None
 
 
+def messages_of_notice(db: sqlite3.Connection, run_id: int, notice: str) -> list[tuple[OutboxMessage, DeliveryState]]:
+    """All parts of a notification, for all its targets, with their states."""
+    rows = db.execute("select * from outbox where run_id = ? and notice = ? order by id", (run_id, notice))
+    return [(_message_from_row(row), DeliveryState(row["state"])) for row in rows]
+
+
 def messages_with_receipt(db: sqlite3.Connection, receipt: str) -> list[OutboxMessage]:
     """The messages that have this number in their chats, the newest first."""
     return [_message_from_row(row) for row in db.execute("select * from outbox where receipt = ? order by id desc", (receipt,))]

@@ -87,11 +87,12 @@ OWNERS = {
     "wake": "select kind, name from wake where id = ?",
     "outbox": "select kind, name from outbox where id = ?",
     "problem": "select kind, name from problem where id = ?",
+    "question": "select kind, name from question where id = ?",
 }
 
 
 def entry_of_row(db: sqlite3.Connection, table: str, number: int) -> tuple[str, str] | None:
-    """Kind and name of the entry of a row in `run`, `wake`, `outbox` or `problem`; None if there is no such row."""
+    """Kind and name of the entry of a row in one of these tables; None if there is no such row."""
     row = db.execute(OWNERS[table], (number,)).fetchone()
     return (row["kind"], row["name"]) if row else None
 

@@ -25,7 +25,7 @@ from heartbeatd.answers import (
 from scheduler.model.budget import NANO
 from scheduler.model.outcome import FAILURES, DeliveryState, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import outbox, wakes
+from scheduler.store import outbox, questions, wakes
 from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_row
 
@@ -229,6 +229,7 @@ def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> RunWithWakes | No
 def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
     """The run in a row, with the state of its messages."""
     deliveries = deliveries_of_runs(db, {row["id"]: row["repeats"]})[row["id"]]
+    asked = questions.questions_of_run(db, row["id"])
     return read_row(
         RunRecord,
         row,
@@ -247,6 +248,7 @@ def read_run(db: sqlite3.Connection, row: sqlite3.Row) -> RunRecord:
         ),
         repeats=json.loads(row["repeats"] or "[]"),
         notices=_read_notices(db, row["id"]),
+        **({"questions": asked} if asked else {}),
     )
 
 

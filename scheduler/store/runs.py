@@ -397,10 +397,10 @@ def find_awaited_result(db: sqlite3.Connection, run_id: int) -> AwaitedResult | 
 
 
 def overdue_results(db: sqlite3.Connection, now: datetime, limit: int) -> list[AwaitedResult]:
-    """The runs whose result should have come by now, the oldest first."""
+    """The runs whose result should have come by now, the oldest first. While a person is asked, the time of a run stops."""
     rows = db.execute(
         "select id, kind, name, slot, result_due_at, 0 as given_up from run where result_due_at <= ?"
-        " order by result_due_at limit ?",
+        " and id not in (select run_id from question where state = 'open') order by result_due_at limit ?",
         (to_millis(now), limit),
     )
     return [_awaited_from_row(row) for row in rows]
@@ -408,7 +408,11 @@ def overdue_results(db: sqlite3.Connection, now: datetime, limit: int) -> list[A
 
 def next_overdue_at(db: sqlite3.Connection) -> datetime | None:
     """When the next awaited result becomes overdue."""
-    return recall(db, "select min(result_due_at) from run where result_due_at is not null", first_time)
+    query = (
+        "select min(result_due_at) from run where result_due_at is not null"
+        " and id not in (select run_id from question where state = 'open')"
+    )
+    return recall(db, query, first_time)
 
 
 def stop_awaiting_result(tx: Transaction, kind: Kind, name: str, slot: datetime) -> None:
@@ -563,5 +567,6 @@ def delete_surplus_runs(tx: Transaction, entry_row: EntryRow, runs: int, batch: 
 def _delete_runs(tx: Transaction, rows: list[sqlite3.Row]) -> int:
     ids = [(row["id"],) for row in rows]
     tx.db.executemany("delete from outbox where run_id = ?", ids)
+    tx.db.executemany("delete from question where run_id = ?", ids)
     tx.db.executemany("delete from run where id = ?", ids)
     return len(ids)

@@ -38,6 +38,7 @@ EXIT_TIME = 1.0  # seconds that a program has to end by itself after its standar
 MAX_LINE = 1024 * 1024  # bytes of a line of a program that is spoken to
 MAX_LINES_TOTAL = 16 * 1024 * 1024  # bytes of all its lines
 ENDED = "the run was ended"
+SHORTEST_ALARM = 0.1  # seconds; a run that waits for a person is looked at again after so long
 MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
 
 
@@ -53,6 +54,7 @@ class Children:
         self._worker = worker
         self._running: set[_ChildProcess] = set()
         self._end_reason: EndReason | None = None
+        self.waited: Callable[[], float] = lambda: 0.0  # seconds for which the run has waited for people, which no timeout counts
 
     async def start(
         self,
@@ -82,13 +84,20 @@ class Children:
         except _Unstarted as error:
             return _not_started(error)
         child = self._watch(_ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail)))
-        alarm = asyncio.get_running_loop().call_later(timeout.total_seconds(), child.stop, "timeout") if timeout else None
+        alarm = asyncio.create_task(self._stop_after(timeout.total_seconds(), child)) if timeout else None
         try:
             return await finish_despite_cancellation(child.ended)
         finally:
             self._running.discard(child)
             if alarm:
                 alarm.cancel()
+
+    async def _stop_after(self, seconds: float, child: _ChildProcess) -> None:
+        while seconds > 0:
+            before = self.waited()
+            await asyncio.sleep(max(seconds, SHORTEST_ALARM))
+            seconds = self.waited() - before
+        child.stop("timeout")
 
     @asynccontextmanager
     async def converse(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from scheduler.model.events import AttemptStarted, Event, MessageMoved, RunClosed, SettingsApplied
+from scheduler.model.events import AttemptStarted, Event, MessageMoved, QuestionMoved, RunClosed, SettingsApplied
 from scheduler.model.outcome import ANSWERED, AttemptResult, DeliveryState, Kind, Outcome
 from scheduler.model.timestamps import iso_utc
 
@@ -153,6 +153,10 @@ def _describe_event(happened: Event) -> Iterator[tuple[str, tuple[str, str] | No
             message = {"message": happened.outbox_id, "run": happened.run_id, "channel": happened.channel}
             sender = {"kind": str(happened.kind), "name": happened.name}
             yield "delivered", (happened.kind, happened.name), message | sender
+        case QuestionMoved():
+            asked: dict[str, object] = {"question": happened.number, "run": happened.run_id, "state": happened.state}
+            key = happened.kind, happened.name
+            yield "question", key, asked | {"kind": happened.kind.value, "name": happened.name}
         case SettingsApplied(settings=settings):
             yield "reloaded", None, {"config_hash": settings.hash}
 

@@ -19,6 +19,7 @@ COPIED_LINES: dict[type, tuple[int, str, str]] = {
     events.ProblemChanged: (logging.INFO, "problem_changed", "number subject key change by"),
     events.MuteChanged: (logging.INFO, "mute", "kind name muted by until"),
     events.PauseChanged: (logging.INFO, "pause", "kind name paused by until"),
+    events.QuestionMoved: (logging.INFO, "question", "id=number run=run_id kind name state by"),
     events.SkipsRevoked: (logging.INFO, "taken_back", "kind name reason slots"),
     events.StaleResultDropped: (logging.WARNING, "stale_result", "id=run_id kind name"),
     events.CallCharged: (logging.DEBUG, "paid", "kind name model cost_usd"),

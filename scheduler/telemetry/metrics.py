@@ -52,7 +52,7 @@ DELIVERY_RESULTS = ("delivered", "retried", "uncertain", "dead")
 # Shown by a gauge, counted as something else (a call, the end of a run), or shown in the log and by commands.
 NOT_COUNTED = (
     events.LaneBusy, events.TargetUnknown, events.ProviderFailed, events.BreakerMoved, events.ChecklistRemarked,
-    events.ProblemChanged, events.PauseChanged, events.MuteChanged,
+    events.ProblemChanged, events.PauseChanged, events.MuteChanged, events.QuestionMoved,
 )  # fmt: skip
 
 

@@ -23,7 +23,13 @@ from scheduler.web.http_errors import HttpError, not_found
 
 AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)
 
-TABLES = {Concern.RUN: "run", Concern.WAKE: "wake", Concern.MESSAGE: "outbox", Concern.PROBLEM: "problem"}
+TABLES = {
+    Concern.RUN: "run",
+    Concern.WAKE: "wake",
+    Concern.MESSAGE: "outbox",
+    Concern.PROBLEM: "problem",
+    Concern.QUESTION: "question",
+}
 HIDDEN_ERRORS = "the config has errors in parts that this token may not see; ask for a token without `agents:`, or read the log"
 
 

@@ -20,6 +20,7 @@ STATUS_BY_CODE = {
     "not_found": 404,
     "too_many_wakes": 429,
     "too_many_reminders": 429,
+    "too_many_questions": 429,
     "broken": 500,
     "no_answer": 503,
     "standby": 503,

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 
-from heartbeatd.answers import ResponseBody, WakeAccepted
+from heartbeatd.answers import PersonQuestion, ResponseBody, WakeAccepted
 from heartbeatd.operations import AnOperation, Answer, Concern, Endpoint, Operation
-from heartbeatd.questions import QUESTION_ENDPOINTS
-from heartbeatd.verbs import VERB_ENDPOINTS, Verb
+from heartbeatd.questions import QUESTION_ENDPOINTS, GetQuestion
+from heartbeatd.verbs import VERB_ENDPOINTS, Ask, Verb
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.engine.effects import EFFECTS, Sender, VerbRequest
 from scheduler.engine.inbox import Request
@@ -25,10 +29,13 @@ from scheduler.insight import wake_waits
 from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import wakes
+from scheduler.telemetry.event_feed import EventFeed
 from scheduler.web.access import authorize, cut, cut_errors, row_in_path
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.app_state import open_reader
 from scheduler.web.http_errors import HttpError, bad_request
+
+LONGEST_WAIT = timedelta(minutes=1)  # for the answer to a question in one request
 
 Handler = Callable[[ApiRequest, Any], ResponseBody]
 
@@ -69,14 +76,57 @@ async def perform(request: ApiRequest, endpoint: str, operation: Operation[Answe
     wanted = ENDPOINTS[endpoint]
     if wanted.operation not in EFFECTS:
         limiter = request.app_state.read_limiter if wanted.method == "GET" else None
-        return await to_thread.run_sync(ask, request, endpoint, operation, limiter=limiter)
+        read = partial(to_thread.run_sync, ask, request, endpoint, operation, limiter=limiter)
+        wait = operation.wait if isinstance(operation, GetQuestion) else None
+        return cast("Answer", await (read() if wait is None else _await_end(request, wait, read, lambda found: found)))
     assert isinstance(operation, Verb)
     await run_in_threadpool(authorize, request, wanted.may, wanted.concern)
     subject = _with_subject(request, wanted).subject
-    answer = await call_engine(request, VerbRequest(operation, subject, sender or sender_of(request)))
+    verb: Verb[Any] = operation
+    if isinstance(operation, Ask) and operation.wait is not None and operation.key is None:
+        verb = operation.model_copy(update={"key": secrets.token_hex(8)})  # so that it can be asked again after the wait
+    wait = operation.wait if isinstance(operation, Ask) else None
+    read_answer = partial(call_engine, request, VerbRequest(verb, subject, sender or sender_of(request)))
+    answer = await (read_answer() if wait is None else _await_end(request, wait, read_answer, lambda asked: asked.question))
     if isinstance(answer, WakeAccepted):
         answer = await run_in_threadpool(_add_wait, request, answer)
     return cast("Answer", cut(answer, request.caller))
+
+
+async def _await_end(
+    request: ApiRequest, wait: timedelta, read: Callable[[], Awaitable[Any]], question_of: Callable[[Any], PersonQuestion]
+) -> Any:
+    """The answer of `read` when its question has ended, or after `wait`, or at once if too many wait.
+
+    It is read again at each event of a question.
+    """
+    news, feed = asyncio.Event(), request.app_state.feed
+    if feed.reader_count >= feed.max_readers:
+        return await read()
+    feed.add_reader(news)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(wait, LONGEST_WAIT).total_seconds()):
+                number, _ = feed.find_start(None)
+                while question_of(answer := await read()).state == "open" and not feed.is_closed:
+                    number = await _next_question_event(feed, news, number)
+                return answer
+        return await read()
+    finally:
+        feed.remove_reader(news)
+
+
+async def _next_question_event(feed: EventFeed, news: asyncio.Event, number: int) -> int:
+    """Wait for an event of a question after the event with this number, or for the end of the feed. Returns its number."""
+    while not feed.is_closed:
+        events, _ = feed.read_after(number)
+        number = events[-1].number if events else number
+        if any(each.name == "question" for each in events):
+            break
+        if not events:
+            await news.wait()
+            news.clear()
+    return number
 
 
 def _add_wait(request: ApiRequest, answer: WakeAccepted) -> WakeAccepted:
@@ -95,7 +145,7 @@ def _with_subject(request: ApiRequest, endpoint: Endpoint) -> ApiRequest:
     if endpoint.concern in (Concern.AGENT, Concern.JOB):
         kind = Kind.HEARTBEAT if endpoint.concern is Concern.AGENT else Kind.CRON
         return replace(request, subject=(kind, request.path["name"]))
-    if endpoint.concern in (Concern.RUN, Concern.WAKE, Concern.MESSAGE, Concern.PROBLEM):
+    if endpoint.subject == "id":
         return replace(request, subject=row_in_path(request, endpoint.concern))
     return request
 

@@ -17,6 +17,7 @@ from heartbeatd.questions import (
     ExplainAll,
     GetAgent,
     GetPlan,
+    GetQuestion,
     GetRun,
     GetStatus,
     GetWake,
@@ -38,7 +39,7 @@ from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.entry import Key
 from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.problem import CHANNEL
-from scheduler.store import agent_memory, disk_reserve, entries, outbox, run_history, wakes
+from scheduler.store import agent_memory, disk_reserve, entries, outbox, questions, run_history, wakes
 from scheduler.store.database import parse_row_id
 from scheduler.store.run_history import RunFilter
 from scheduler.system import lanes, state_lock
@@ -179,6 +180,15 @@ def list_problems(request: ApiRequest, question: ListProblems) -> answers.Proble
         return answers.ProblemList(problems=problem_list.choose_problems(seen, question.name, known, also_over=also_over))
     except LookupError as error:
         raise not_found(str(error)) from None
+
+
+@handles(GetQuestion)
+def get_question(request: ApiRequest, _: GetQuestion) -> answers.PersonQuestion:
+    with open_reader(request.app_state) as db:
+        found = questions.find_question(db, request.number)
+    if found is None:
+        raise not_found(f"question {request.number}")
+    return found
 
 
 @handles(GetWake)

@@ -25,6 +25,8 @@ from heartbeatd.operations import Operation
 from heartbeatd.questions import ListProblems, ListRuns
 from heartbeatd.verbs import (
     VERB_ENDPOINTS,
+    AnswerQuestion,
+    Ask,
     HoldLane,
     NoteActivity,
     Ping,
@@ -56,7 +58,7 @@ agents:
   alder:
     runner: {kind: command, argv: [agent]}
     workspace: tree
-    heartbeat: {interval: 30m, stagger: 0s, checklist: HEARTBEAT.md, deliver: log, budget: {runs_per_day: 900}}
+    heartbeat: {interval: 30m, stagger: 0s, checklist: HEARTBEAT.md, deliver: log, ask: log, budget: {runs_per_day: 900}}
   birch:
     runner: {kind: command, argv: [agent], env: {KEY: "sk-birch-secret-1"}}
     heartbeat: {interval: 30m, stagger: 0s, prompt: look at birch, checklist: "- birch item\\n", deliver: log}
@@ -84,12 +86,14 @@ OPEN |= {"/page/{rest:path}", MCP_PATH}
 PARTS = {
     "/api/v1/status": {
         *("daemon", "downs", "frozen", "config_hash", "reload", "problems", "breakers", "budgets"),
-        *("entries", "wakes", "reminders", "reserve_bytes"),
+        *("entries", "wakes", "reminders", "questions", "reserve_bytes", "verdict"),
     },
     "/api/v1/explain": {"from", "until", "asked_at", "zone", "counts", "entries", "events"},
 }
 # The keys of a request that needs some. An operation that is not here is sent without any.
 SENT: Mapping[type[Operation], dict[str, Any]] = {
+    Ask: {"text": "May I?"},
+    AnswerQuestion: {"answer": "yes"},
     HoldLane: {"id": "chat:1", "for": "1m"},
     ReleaseLane: {"id": "chat:1"},
     NoteActivity: {"queue": 1},
@@ -108,6 +112,7 @@ TOOL_ARGUMENTS: Mapping[str, dict[str, Any]] = {
     "set_checklist": {"text": "- look again\n"},
     "wake": {"text": "look"},
     "remind": {"text": "look", "in": "1h"},
+    "ask": {"text": "May I?", "wait": "1s"},
 }
 FORM_FIELDS: Mapping[str, dict[str, str]] = {
     "/page/agents/{name}/config": {"step": "write", "heartbeat.interval": "33m", "seen:heartbeat.interval": "30m"},
@@ -201,6 +206,9 @@ class Fleet:
         """A run, message or wake of alder, or the change of the config that renamed it."""
         if "/runs/" in path:
             return self.run_without_result()
+        if "/questions/" in path:
+            asked = self.daemon.post(f"/api/v1/runs/{self.run_without_result()}/ask", {"text": "May I?"}, TOKENS["chief"])
+            return int(asked.data["question"]["id"])
         if "/problems/" in path:
             return self.open_problem(is_acknowledged=path.endswith("/unack"))
         table = "outbox" if "/outbox/" in path else "config_event" if "/changes/" in path else "wake"
@@ -384,10 +392,11 @@ def tool_rows(fleet: Fleet) -> Iterator[Row]:
         for caller in CALLERS:
             arguments |= {"hash": fleet.checklist_version()} if tool.name == "set_checklist" else {}
             arguments |= {"wake": str(fleet.number_of("/wakes/"))} if "wake" in tool.required else {}
+            arguments |= {"run": str(fleet.number_of("/runs/"))} if "run" in tool.required else {}
             before = fleet.state()
             answers[caller] = fleet.call_tool(tool.name, arguments, caller)
             rule = Rule(
-                "agent" in arguments or "wake" in arguments, whole=False, changes=changes, only_suggests=tool.name == "set"
+                bool(arguments.keys() & {"agent", "wake", "run"}), whole=False, changes=changes, only_suggests=tool.name == "set"
             )
             check(fleet, f"MCP {tool.name}", rule, caller, answers[caller], before)
         yield f"MCP {tool.name}", [describe(answers, caller) for caller in CALLERS]

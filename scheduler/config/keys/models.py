@@ -157,6 +157,18 @@ class Recipient(ConfigPart):
 Recipients = Annotated[tuple[Recipient, ...], OneOrList("channel, `last`, map, list, `none`", "none")]
 
 
+class Ask(ConfigPart):
+    """Who answers the questions of a run. It may be written as the name of a channel."""
+
+    text_key = "to"
+
+    to: types.Names = required_key("Channels that get the questions.", "phone")
+    people: types.People = key(
+        (), "User names or numbers of people who may answer in a Telegram channel.", unset="`people` of the channel"
+    )
+    timeout: types.DurationUpToADay = key(timedelta(minutes=30), "How long an answer is awaited. No answer means no.")
+
+
 class McpServer(ConfigPart):
     """A server of the Model Context Protocol (MCP), at a URL or as a program."""
 
@@ -172,6 +184,9 @@ class McpServer(ConfigPart):
         unset="none",
     )
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
+    approve: OrUnset[types.ToolNames] = optional_key(
+        "Tools of `allow` of which each call waits for a person, as `ask` says.", "none"
+    )
     read_only: bool = key(True, "With `true`, the run fails if the server does not declare each tool in `allow` as read-only.")
     timeout: types.PositiveDuration = key(timedelta(seconds=30), "Timeout of a call and of the connection.")
     max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "Bytes of a result that the model gets.")
@@ -451,6 +466,9 @@ class EntryKeys(ConfigPart):
         section="Delivery",
         own=True,
         applies_to="prompt",
+    )
+    ask: Annotated[Ask | None, MapOr("none", "channel")] = key(
+        None, "Who answers the questions of its runs.", section="Delivery", file_only=True
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),

@@ -33,7 +33,7 @@ ASYNC_RUNNERS = ("http", "python")
 # Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
 COMPUTED_KEYS = (
     "enabled", "interval", "stagger", "model", "effort", "fallbacks", "precheck", "decide", "session_keep", "answer", "ask_again",
-    "deliver", "postcheck",
+    "deliver", "postcheck", "ask",
 )  # fmt: skip
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'

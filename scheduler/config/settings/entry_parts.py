@@ -16,7 +16,7 @@ from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours, window
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner
+from heartbeat.spec import Ask, DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner
 from heartbeat.words import format_count, format_duration
 from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.keys import models
@@ -71,6 +71,7 @@ def build_shared_fields(
         "clear_after": part.problems.clear_after,
         "pause_after": part.problems.pause_after,
         "postcheck": _build_postcheck(part, node),
+        "ask": _build_ask(part.ask, node),
         "problems_deliver": _choose_problem_channels(part.problems, deliver, node, speaks=speaks),
     }
 
@@ -266,6 +267,21 @@ def _build_deliver_hours(recipients: tuple[models.Recipient, ...], zone: ZoneInf
             node.add_warning("nothing is sent, so hours has no effect; remove it, or write to: CHANNEL", "deliver", "hours")
         if not hours.always:
             yield from (DeliverHours(name, hours, each.critical == "always") for name in each.to)
+
+
+def _build_ask(part: models.Ask | None, node: ConfigNode) -> Ask | None:
+    """Who answers questions. `check_ask` in load.py checks what depends on the kinds of the channels."""
+    if part is None:
+        return None
+    offered = [name for name in node.context.channels if name not in node.context.open_channels]
+    node.check_declared(part.to, node.context.channels, "channel", "ask", "to", offered=offered)
+    for index, name in enumerate(part.to):
+        if name in node.context.open_channels:
+            problem = f"the URL of {name} holds {PLACEHOLDER}, and names no recipient; write a recipient in the URL"
+            node.add_error(problem, "ask", "to", index)
+    if not part.to:
+        node.add_error("nobody would be asked; write the name of a channel, or ask: none", "ask")
+    return Ask(part.to, tuple(name.removeprefix("@").casefold() for name in part.people), part.timeout)
 
 
 def names_of(recipients: tuple[models.Recipient, ...] | None) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
 
 
 # Keys whose fields of the same name are computed in `build_job`. All others are carried into the spec as they are.
-COMPUTED_KEYS = ("schedule", "at", "after", "stagger", "misfire", "env", "workdir", "deliver", "postcheck")
+COMPUTED_KEYS = ("schedule", "at", "after", "stagger", "misfire", "env", "workdir", "deliver", "postcheck", "ask")
 
 
 def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:

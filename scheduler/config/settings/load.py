@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from cron.job import Job
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Ask, Heartbeat, ModelRunner
 from heartbeat.words import format_count
 from heartbeatd.state_folder import DEFAULT_STATE, config_folder, is_server, read_state_path, real_path, resolve_path
+from scheduler.channels import registry
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnostics
 from scheduler.config.keys import models
 from scheduler.config.keys.models import config_schema
@@ -27,7 +28,7 @@ from scheduler.config.settings import (
 )
 from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, read_config_data
-from scheduler.config.settings.config_node import ConfigContext, Fault, carried_keys
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, Fault, carried_keys
 from scheduler.config.settings.entry_parts import names_of
 from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
 from scheduler.config.settings.jobs import PromptAgents
@@ -154,6 +155,7 @@ def _build_settings(
         traces=config.telemetry.traces,
         remote=daemon_settings.build_remote_queue(config.executor, context.section("executor")),
     )
+    _check_ask(settings, context)
     if settings.postgresql and (missing := extras.describe_missing("stores", "postgresql")):
         context.top.add_error(missing, "state")
     if settings.postgresql and (remote := clear_text_host(settings.postgresql)):
@@ -163,10 +165,36 @@ def _build_settings(
     return context, settings
 
 
-def _used_channels(entries: Iterable[Heartbeat | Job], context: ConfigContext) -> set[str]:
+def _used_channels(entries: Sequence[Heartbeat | Job], context: ConfigContext) -> set[str]:
     """The channels that enabled entries use."""
     used = {channel for entry in entries if entry.enabled for channel in (*entry.deliver, *entry.problems_deliver)}
+    used |= {channel for entry in entries if entry.enabled and entry.ask for channel in entry.ask.to}
     return used | set(context.open_channels) if LAST_TARGET in used else used
+
+
+def _check_ask(settings: Settings, context: ConfigContext) -> None:
+    """Check that somebody can answer the questions of each entry, and that tools that wait for a person have one to ask."""
+    asking: list[tuple[ConfigNode, Heartbeat | Job, Heartbeat | Agent | None]] = []
+    asking += [(context.entry("agents", name).below("heartbeat"), each, each) for name, each in settings.heartbeats.items()]
+    asking += [(context.entry("cron", name), each, settings.job_agents.get(name)) for name, each in settings.jobs.items()]
+    for node, entry, agent in asking:
+        ask: Ask | None = entry.ask
+        for index, name in enumerate(ask.to if ask else ()):
+            channel = settings.channels.get(name)
+            if channel is None or not registry.kind_of(channel).has_buttons:
+                continue
+            if not (channel.buttons or channel.people):
+                node.add_error(f"{name} takes no answers; write buttons: true at channels.{name}", "ask", "to", index)
+            if ask and not (ask.people or channel.people):
+                node.add_error(f'nobody may answer in {name}; write people: ["@NAME"]', "ask", missing="people")
+        owner = settings.heartbeats.get(agent.name) if agent else None
+        called = [runner for runner, _ in agent.called] if agent else []
+        if not any(isinstance(runner, ModelRunner) and runner.tools and runner.tools.asks for runner in called):
+            continue
+        if ask is None and (owner is None or owner.ask is None):
+            node.add_error("tools of its runner wait for a person (approve), and nobody is asked; write ask: CHANNEL")
+        if settings.remote is not None:
+            node.add_error("tools of its runner wait for a person (approve), and workers cannot wait; remove executor or approve")
 
 
 def _report(found: Iterable[Fault], context: ConfigContext, *, is_error: bool) -> None:

@@ -37,7 +37,7 @@ NO_TIME = timedelta(0)
 MAX_TOOL_NAME = 64  # characters, for a model
 TOOLS = ("tools",)
 SHELLS = ("sh", "bash", "dash", "zsh")
-SERVER_KEYS = ("url", "headers", "env")
+SERVER_KEYS = ("url", "headers", "env", "approve")
 NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
 
@@ -272,7 +272,8 @@ def _hashable_tools(tools: Tools | None) -> tuple[Hashable, ...]:
         (each.name, each.url, tuple(each.headers.items()), each.command, tuple(each.env.items()), each.allow)
         for each in tools.servers
     )
-    return (tools.max_turns, *servers, *((each.read_only, each.timeout, each.max_result) for each in tools.servers))
+    limits = ((each.approve, each.read_only, each.timeout, each.max_result) for each in tools.servers)
+    return (tools.max_turns, *servers, *limits)
 
 
 def _check_headers(headers: Mapping[str, object], node: ConfigNode, *inside: str | int) -> None:
@@ -302,8 +303,11 @@ def _build_server(part: models.McpServer, index: int, node: ConfigNode, *, used:
     headers = node.build_environment(part.headers, *at, "headers", used=used)
     _check_headers(headers, node, *at, "headers")
     _check_kind(part, at, node)
+    for name in set(part.approve or ()) - set(part.allow):
+        node.add_error(f"allow does not have {name}; write it there too, or remove it here", *at, "approve")
     return McpServer(
         **carried_keys(part, McpServer, SERVER_KEYS),
+        approve=part.approve or (),
         url=(url or Secret("")) if part.url else None,
         headers=headers,
         env=node.build_variables(part.env, *at, "env", used=used),

@@ -22,6 +22,7 @@ from heartbeatd.verbs import RESUME, RUN_AGAIN, VERB_ENDPOINTS, VERBS, Resume, V
 from scheduler.channels import registry, telegram
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
+from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Tick
 from scheduler.extras.chat.telegram_buttons import Press, Reply
 from scheduler.model.events import ButtonPressed
@@ -30,7 +31,7 @@ from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import PAUSED
 from scheduler.model.settings import Channel
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store import outbox, problems
+from scheduler.store import outbox, problems, questions
 from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
@@ -71,18 +72,29 @@ def _is_about_problems(verb: type[Verb]) -> bool:
     return any(each.operation is verb and each.concern is Concern.PROBLEM for each in VERB_ENDPOINTS.values())
 
 
-PressResult = Literal["applied", "failed", "forged", "expired", "wrong_chat", "replayed"]
+ANSWER = "q"  # begins the action of a button with an answer to a question, before the number of the option
+
+PressResult = Literal["applied", "failed", "forged", "expired", "wrong_chat", "replayed", "not_allowed"]
 REFUSALS: dict[PressResult, str] = {
     "forged": "This button is not valid.",
     "expired": "This button has expired. Use the command line instead.",
     "wrong_chat": "This button is not valid in this chat.",
     "replayed": "This button was used before.",
+    "not_allowed": "Only the people whom the question is for may answer it.",
 }
 
 
 def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
     """The buttons below a message; none unless its channel has buttons, and only below the last part of a long message."""
-    if not channel.buttons or message.part != message.parts or channel.url is None:
+    if message.part != message.parts or channel.url is None:
+        return ()
+    if (question := questions.question_of_notice(tx.db, message.notice)) is not None:
+        ends = to_millis(question.until) // 1000
+        return tuple(
+            Button("answer", option, _signed_data(channel.url, message, f"{ANSWER}{number}", ends))
+            for number, option in enumerate(question.options)
+        )
+    if not channel.buttons:
         return ()
     about = problems.problems_in_message(tx.db, message.id)
     is_paused = any(each.key == PAUSED and each.is_open for each in about)
@@ -91,7 +103,7 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
     made = []
     for letter, verb in sorted(_verbs_of(message).items()):
         if verb.in_chat is not hidden and (about or not _is_about_problems(verb)):
-            data = f"{letter}:{message.id:x}:{expires:x}:{_code(channel.url, message, letter, expires)}"
+            data = _signed_data(channel.url, message, letter, expires)
             made.append(Button(CHAT_BUTTONS[letter].name, CHAT_BUTTONS[letter].label, data))
     return tuple(made)
 
@@ -99,6 +111,10 @@ def buttons_of(tx: Transaction, message: OutboxMessage, channel: Channel) -> tup
 def delete_old_uses(tx: Transaction) -> None:
     """Forget the uses of buttons that have expired since."""
     tx.db.execute("delete from used_button where used_at < ?", (to_millis(tx.now - 2 * LIFETIME),))
+
+
+def _signed_data(url: Secret, message: OutboxMessage, action: str, expires: int) -> str:
+    return f"{action}:{message.id:x}:{expires:x}:{_code(url, message, action, expires)}"
 
 
 def _code(url: Secret, message: OutboxMessage, action: str, expires: int) -> str:
@@ -159,29 +175,37 @@ class PressButton:
         """The message of a button whose code is right, and why it must not be obeyed all the same; None if it may be."""
         try:
             action, number, expires, code = self.press.data.split(":")
-            found = outbox.find_message(tick.tx.db, int(number, 16)) if action in CHAT_BUTTONS else None
+            found = outbox.find_message(tick.tx.db, int(number, 16))
             until = int(expires, 16)
         except (ValueError, OverflowError):
             return None, "forged"
         message = found[0] if found else None
         channel = tick.plan.settings.channels.get(message.channel) if message else None
-        if message is None or channel is None or not channel.buttons or channel.url is None:
+        question = questions.question_of_notice(tick.tx.db, message.notice) if message else None
+        if message is None or channel is None or not (channel.buttons or question) or channel.url is None:
             return None, "forged"
         if not hmac.compare_digest(_code(channel.url, message, action, until).encode(), code.encode(errors="replace")):
             return None, "forged"
         if not is_from_its_chat(self.press, channel, message):
             return message, "wrong_chat"
+        if question is not None:  # its own end decides, and says more
+            is_allowed = self.press.people & {*(question.people or channel.people)}
+            return message, None if is_allowed else "not_allowed"
         if from_millis(until * 1000) < tick.now:
             return message, "expired"
         query = "select 1 from used_button where outbox_id = ? and action = ?"
         return message, "replayed" if tick.tx.db.execute(query, (message.id, action)).fetchone() else None
 
     def _act(self, tick: Tick, message: OutboxMessage, action: str) -> str:
-        person = Sender(one_line(f"{self.press.user} on {message.channel}")[:100], source=Trigger.API)
+        name = one_line(f"{self.press.user} on {message.channel}")[:100]
+        question = questions.question_of_notice(tick.tx.db, message.notice)
+        if question is not None:
+            return answer_question(tick, question.id, question.options[int(action.removeprefix(ANSWER))], name).course
+        person = Sender(name, source=Trigger.API)
         return "; ".join(each.apply(tick).says for each in _requests_of(tick.tx.db, message, action, person))
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:
         channel = message.channel if message else self.channel
         name = message.name if message else None
-        shown = CHAT_BUTTONS[action].label if action in CHAT_BUTTONS else "unknown"
+        shown = CHAT_BUTTONS[action].label if action in CHAT_BUTTONS else "Answer" if action.startswith(ANSWER) else "unknown"
         tx.report(ButtonPressed(channel, shown, result, one_line(self.press.user)[:100], name))

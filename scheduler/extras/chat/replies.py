@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from heartbeat.words import one_line
+from heartbeatd.answers import PersonQuestion
 from heartbeatd.operations import parse_span
 from heartbeatd.verbs import CloseProblem, Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
+from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Tick
 from scheduler.extras.chat.buttons import PressAnswer, is_from_its_chat
 from scheduler.extras.chat.telegram_buttons import Reply, bot_of
@@ -21,7 +23,7 @@ from scheduler.model.local_days import local_text
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import to_millis
-from scheduler.store import outbox, problems, wakes
+from scheduler.store import outbox, problems, questions, wakes
 from scheduler.store.outbox import HeldMessage, OutboxMessage
 
 LATER = timedelta(hours=1)
@@ -88,7 +90,8 @@ class ReplyToMessage:
         message = self._find_message(tick)
         if message is None:
             return PressAnswer("")  # it may be meant for another program
-        if not self.reply.people & {*tick.plan.settings.channels[message.channel].people}:
+        channel, question = tick.plan.settings.channels[message.channel], questions.question_of_notice(tick.tx.db, message.notice)
+        if not self.reply.people & {*((question and question.people) or channel.people)}:
             self._report(tick, message, "not_allowed")
             return PressAnswer("Only the people of this channel may answer its messages.")
         is_new = tick.tx.db.execute(
@@ -98,7 +101,7 @@ class ReplyToMessage:
         if not is_new:
             return PressAnswer("")
         try:
-            says = self._act(tick, message)
+            says = self._answer(tick, message, question) if question else self._act(tick, message)
         except Refused as refused:
             self._report(tick, message, "failed")
             return PressAnswer(str(refused))
@@ -136,6 +139,10 @@ class ReplyToMessage:
             before = ", together with your replies that the agent has not read yet" if waiting else ""
             raise Refused("bad_request", f"this reply is too long{before}, and was not passed on; shorten it, or write it later")
         return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person).apply(tick).says  # type: ignore[no-any-return]
+
+    def _answer(self, tick: Tick, message: OutboxMessage, question: PersonQuestion) -> str:
+        person = one_line(f"{self.reply.user} on {message.channel}")[:100]
+        return answer_question(tick, question.id, self.reply.text.rstrip(".!"), person).course
 
     def _close(self, tick: Tick, whole: HeldMessage, person: Sender) -> str:
         found = problems.problems_in_message(tick.tx.db, whole.first_sent_id)

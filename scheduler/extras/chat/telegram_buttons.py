@@ -39,13 +39,17 @@ class Bot:
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """A press of a button: `data` is that of the button, or whatever else the client has sent. `user` is a name for display."""
+    """A press of a button: `data` is that of the button, or whatever else the client has sent. `user` is a name for display.
+
+    `people` are the names by which a config may allow the person: the user name in lower case, and the number.
+    """
 
     id: str
     chat: str
     chat_name: str
     user: str
     data: str
+    people: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +153,15 @@ def _read_reply(message: Any) -> Reply | None:
     number, text, name = message.get("message_id"), message.get("text"), user.get("username")
     if type(number) is not int or type(to.get("message_id")) is not int or not isinstance(text, str) or not text.strip():
         return None
-    people = frozenset(str(each).casefold() for each in (name, user.get("id")) if each)
     shown = str(name or user.get("first_name") or user.get("id"))
     return Reply(
-        number, str(to["message_id"]), str(chat.get("id", "")), str(chat.get("username", "")), shown, people, text.strip()
+        number,
+        str(to["message_id"]),
+        str(chat.get("id", "")),
+        str(chat.get("username", "")),
+        shown,
+        _names_of(user),
+        text.strip(),
     )
 
 
@@ -164,7 +173,12 @@ def _read_press(query: Any) -> Press | None:
     number, name = query.get("id"), user.get("username") or user.get("first_name") or user.get("id")
     if not isinstance(number, str):
         return None
-    return Press(number, str(chat.get("id", "")), str(chat.get("username", "")), str(name), str(query.get("data", "")))
+    place = str(chat.get("id", "")), str(chat.get("username", ""))
+    return Press(number, *place, str(name), str(query.get("data", "")), _names_of(user))
+
+
+def _names_of(user: dict[str, Any]) -> frozenset[str]:
+    return frozenset(str(each).casefold() for each in (user.get("username"), user.get("id")) if each)
 
 
 def _map(value: Any) -> dict[str, Any]:

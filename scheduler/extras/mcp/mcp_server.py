@@ -230,6 +230,13 @@ TOOLS = (
         required=("agent", "text"),
     ),
     Tool(
+        "ask",
+        "ask_person",
+        "Ask a person. No answer means no. If the state is still `open` after `wait`, call it again with the key of the result."
+        " `run` is the number of your own run, with which HEARTBEATD_RUN ends.",
+        required=("run", "text"),
+    ),
+    Tool(
         "logs",
         "list_runs",
         "Show the latest runs and skips of an agent, newest first, with outcome, reason, text and cost.",

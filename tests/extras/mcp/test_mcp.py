@@ -8,6 +8,7 @@ import json
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from test_story_same_everywhere import CASES, played_daemon
 from web_daemon import WebDaemon
+from world import Delayed
 
 from scheduler.extras.mcp.mcp_server import TOOLS, tool_of
 from scheduler.web.perform import ENDPOINTS
@@ -37,6 +39,7 @@ agents:
       interval: 30m   # twice an hour
       stagger: 0s
       deliver: log
+      ask: log
   web:
     runner: {kind: command, argv: [agent]}
     heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log}
@@ -88,7 +91,7 @@ def test_the_tools_that_a_token_may_use_are_listed(daemon: WebDaemon, mode: str)
     assert names_of_tools(daemon, "self", mode) == [tool.name for tool in TOOLS]
     readable = ["get", "set", "logs", "explain", "plan", "status", "problems", "get_checklist"]
     assert names_of_tools(daemon, "reader", mode) == readable
-    assert names_of_tools(daemon, "waker", mode) == ["test", "remind", "wake", "cancel_wake"]
+    assert names_of_tools(daemon, "waker", mode) == ["test", "remind", "ask", "wake", "cancel_wake"]
 
 
 EVERY_CALL: dict[str, dict[str, Any]] = {
@@ -105,9 +108,19 @@ EVERY_CALL: dict[str, dict[str, Any]] = {
     "wake": {"agent": "ops", "text": "look now"},
     "remind": {"agent": "ops", "text": "look then", "in": "1h"},
     "cancel_wake": {},
+    "ask": {"text": "May I?", "wait": "1s"},
     "mute": {"agent": "ops", "for": "1h"},
     "plan": {"for": "24h"},
 }
+
+
+def run_of_ops(daemon: WebDaemon) -> int:
+    """A run of ops that is in progress."""
+    daemon.world.scripts["ops"] = lambda _: Delayed("HEARTBEAT_OK", timedelta(minutes=9))
+    world = daemon.world
+    daemon.do(lambda: (world.resume(("heartbeat", "ops")), world.wake("ops"), world.run(minutes=6)))
+    found = daemon.get("/api/v1/runs?name=ops", TOKENS["self"]).data["runs"]
+    return next(int(each["id"]) for each in found if each["state"] == "running")
 
 
 @loop_over("tool", [tool.name for tool in TOOLS])
@@ -119,6 +132,8 @@ def test_every_tool_works_for_its_own_agent_and_no_other(daemon: WebDaemon, tool
         arguments["wake"] = str(
             call(daemon, "self", "remind", agent="ops", **{"text": "look", "in": "1h"}).structured_content["wake"]
         )
+    if tool == "ask":
+        arguments["run"] = str(run_of_ops(daemon))
     result = call(daemon, "self", tool, **arguments)
     assert not result.is_error, result.content
     assert json.loads(result.content[0].text) == result.structured_content
@@ -242,7 +257,7 @@ def test_the_command_offers_the_tools_on_stdin_and_stdout(tmp_path: Path) -> Non
             env = {"HEARTBEATD_TOKEN": TOKENS[token]} if token else {}
             env |= {"PYTHONPATH": str(HOME)}
             names[token] = asyncio.run(_tools_of_program(StdioServerParameters(command=sys.executable, args=arguments, env=env)))
-        assert names == {"waker": ["test", "remind", "wake", "cancel_wake"], None: [tool.name for tool in TOOLS]}
+        assert names == {"waker": ["test", "remind", "ask", "wake", "cancel_wake"], None: [tool.name for tool in TOOLS]}
     finally:
         daemon.kill()
 

@@ -40,11 +40,11 @@ class Telegram(Imitation):
         markup = self.messages[message].get("reply_markup", {"inline_keyboard": [[]]})
         return {button["text"]: button["callback_data"] for row in markup["inline_keyboard"] for button in row}
 
-    def press(self, data: str, chat: str = CHAT, user: str = "anna", text: str = "") -> None:
+    def press(self, data: str, chat: str = CHAT, user: str = "anna", text: str = "", user_id: int = 5) -> None:
         """A person presses a button with this data in a chat, below a message with this text."""
         number = 700 + len(self.updates)
         about = {"message_id": 1, "chat": {"id": int(chat), "type": "group"}, "text": text}
-        query = {"id": str(number), "from": {"id": 5, "username": user}, "message": about, "data": data}
+        query = {"id": str(number), "from": {"id": user_id, "username": user}, "message": about, "data": data}
         self.updates.append({"update_id": number, "callback_query": query})
 
     def reply(self, text: str, message: int = -1, chat: str = CHAT, user: str = "anna", user_id: int = 5) -> None:
