@@ -86,6 +86,24 @@ def test_the_same_text_moves_its_reminder(make_world: MakeWorld) -> None:
     first, second, other = remind(world, at="2026-03-02T12:00:00Z"), remind(world, in_="2h"), remind(world, "mail", in_="2h")
     assert (first, other != first) == (second, True)
     assert [f"{each.at:%H:%M} {each.text}" for each in reminders(world)] == ["10:01 look", "10:01 mail"]
+    world.clock.now += timedelta(minutes=30)
+    world.run(seconds=1)
+    assert [f"{each.at:%H:%M}" for each in reminders(world)] == ["10:31", "10:31"], "each is a span now"
+
+
+def test_the_same_text_of_another_sender_is_another_reminder(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
+    remind(world, in_="2h")
+    other = Sender("other", "token other", token="other")
+    world.request(VerbRequest(Wake.of(text="look", in_="3h"), OPS, other))
+    assert [f"{each.at:%H:%M} {each.by}" for each in reminders(world)] == ["10:00 scripts", "11:00 other"]
+
+
+def test_a_job_sets_reminders_for_its_agent(make_world: MakeWorld) -> None:
+    world = make_world(f'{LAZY}cron:\n  ask: {{schedule: "0 9 * * *", prompt: Look., agent: ops}}\n')
+    world.scripts["ask"] = lambda _: json.dumps({"result": "done", "remind": [{"text": "and now?", "in": "30m"}]})
+    world.run(minutes=61)
+    assert [(f"{each.at:%H:%M}", each.by) for each in reminders(world)] == [("09:30", "cron/ask")]
 
 
 def test_two_reminders_for_one_time_start_one_run_with_both_texts(make_world: MakeWorld) -> None:

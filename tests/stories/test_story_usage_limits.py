@@ -52,7 +52,8 @@ def test_a_day_on_which_the_subscription_is_used_up_from_ten_to_five(make_world:
     began = len([call for call in world.calls if call.at >= limited[0] and call.name != "own"])
     assert began == 2, "both were due in the same second; nothing is tried again"
     world.wake("ops", "a mail has come")
-    world.run(minutes=6 * 60)
+    world.downtime(minutes=1)  # a new start tries nothing before
+    world.run(minutes=6 * 60 - 1)
     assert len([call for call in world.calls if limited[0] < call.at < limited[1] and call.name != "own"]) == 0
     says = explanation.explain_now(explained_entry(world, "web")).why.says
     assert "account claude: until 2026-03-02 17:00: " in says
@@ -259,6 +260,15 @@ def test_of_two_limits_of_an_account_the_one_that_lasts_longer_counts(make_world
     world.run(minutes=31)
     says = "account team: 2 of 2 runs in 4h have begun; until 2026-03-02 12:00 UTC"
     assert [row["error"] for row in world.records() if row["outcome"] == "skipped"] == [says] * 2
+
+
+def test_a_lower_limit_counts_from_the_last_run_that_it_allows(make_world: MakeWorld) -> None:
+    yaml = CONFIG.replace("argv: [claude, -p]", SPREAD)
+    world = make_world(yaml)
+    world.run(minutes=65)
+    world.reload(yaml.replace("3 per 2h", "1 per 2h"))
+    world.run(minutes=30)
+    assert world.records("ops")[-1]["error"] == "account team: 1 of 1 runs in 2h have begun; until 2026-03-02 11:00 UTC"
 
 
 def test_a_wake_waits_for_the_first_of_two_accounts_that_works_again(make_world: MakeWorld) -> None:
