@@ -97,6 +97,19 @@ def test_the_usage_of_all_attempts_of_a_run_is_added_up_by_model(make_world: Mak
     ]
 
 
+@pytest.mark.parametrize("costs", [(None, 0.01), (0.01, None)])
+def test_the_cost_of_a_run_is_unknown_if_that_of_one_attempt_is(make_world: MakeWorld, costs: tuple[float | None, ...]) -> None:
+    reports = iter(
+        {"is_error": True, "result": "overloaded", "total_cost_usd": usd, "usage": {"input_tokens": 7}} for usd in costs
+    )
+    world = make_world(
+        TEAM.replace("interval: 1h", "interval: 1h, retries: 1"), scripts={"ops": lambda call: json.dumps(next(reports))}
+    )
+    world.run(minutes=30)
+    (run,) = world.records("ops")
+    assert (run["attempt"], run["tokens"]["input"], run["cost_usd"]) == (2, 14, None)
+
+
 def test_the_usage_of_a_run_is_added_up_although_its_first_attempt_was_recorded_without_a_kind_of_tokens(
     make_world: MakeWorld,
 ) -> None:

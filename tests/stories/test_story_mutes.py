@@ -330,6 +330,17 @@ def test_a_mute_until_something_changes_ends_by_every_failure_that_is_reported(m
         assert found == lasts, (keys, world.history())
 
 
+def test_a_failure_that_was_over_when_the_mute_began_is_news_when_it_comes_back(make_world: MakeWorld) -> None:
+    """Another problem is open during the mute: the precheck fails all the time."""
+    yaml = CONFIG.partition("cron:")[0].replace("retries: 0", "retries: 0, precheck: {command: look, on_error: run}")
+    world = make_world(yaml, scripts={"ops": answers(3, OK, 3)}, prechecks={"ops": answers(3)})
+    world.run(hours=1, minutes=30)
+    mute(world, until_changed=True)
+    world.run(hours=1)
+    assert shown(world) is None
+    assert sent(world)[-1].startswith("warning  ops failed")
+
+
 def test_a_result_of_a_lost_claim_does_not_end_a_mute(make_world: MakeWorld) -> None:
     world = begin(make_world, "HEARTBEAT_OK", Delayed("[disk] 92 %", timedelta(seconds=10)))
     mute(world, until_changed=True)
