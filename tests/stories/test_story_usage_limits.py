@@ -210,8 +210,11 @@ agents: {{ops: {{runner: {{kind: command, {SPREAD}}}, fallbacks: [{{runner: back
     world = make_world(yaml)
     world.run(minutes=121)
     assert [call.argv[0] for call in world.calls] == ["claude", "claude", "claude", "backup", "claude"]
-    world.run(minutes=45)
-    assert "account team" not in explanation.explain_now(explained_entry(world, "ops")).why.says, "the fallback would answer"
+    world.run(minutes=40)
+    world.scripts["ops"] = lambda _: failed("", "down")
+    world.wake("ops", "a mail has come")
+    world.run(minutes=2)
+    assert [call.argv[0] for call in world.calls][6:] == ["backup"] * 6, "the wake is tried again after a minute"
 
 
 def test_a_fallback_with_the_same_account_is_not_called_while_it_has_no_room(make_world: MakeWorld) -> None:

@@ -102,6 +102,15 @@ def test_after_the_clock_was_set_back_a_message_still_comes_at_the_time_that_a_p
     assert len([text for text in chat.phone.texts[sent:] if "disk" in text]) == 1
 
 
+def test_a_message_comes_at_the_time_that_a_person_asked_for_although_it_is_night(chat: Chat) -> None:
+    world = chat.world
+    world.reload(world.yaml.replace("deliver: phone, retries", 'deliver: {to: phone, hours: "07:00-22:00"}, retries'))
+    assert say(chat, "23:00") == "this message is sent again at 2026-03-02 23:00:00"
+    sent = len(chat.phone.messages)
+    world.run_until("2026-03-02 23:01")
+    assert chat.phone.texts[sent:][-1] == "warning  ops disk: 92 % (since 2026-03-02 08:00 UTC)   p1"
+
+
 def test_a_reply_that_does_not_fit_beside_those_before_it_is_refused_and_not_cut(chat: Chat) -> None:
     chat.world.scripts["ops"] = lambda _: f"A long text. {'x' * 3900}"
     chat.world.wake("ops", "look")
