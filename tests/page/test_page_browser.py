@@ -74,6 +74,26 @@ def test_the_verdict_is_the_first_line_and_a_phone_shows_the_first_failing_agent
         assert accessibility_problems(page) == []
 
 
+def test_urgent_tasks_take_at_most_two_clicks(browser: Browser, daemon: WebDaemon) -> None:
+    tasks = (
+        (("link", "Problems"), "since Tue 03 Mar 2026 12:00:00, delivered to phone"),
+        (("link", "deploys"), "6 of 30 runs failed: exit code 1"),
+        (("link", "deploys"), ("button", "Mute until 12:00"), "agent/deploys is muted until 2026-03-04 12:00"),
+        (("link", "deploys"), ("button", "Unmute"), "agent/deploys is unmuted"),
+        (("link", "Problems"), ("button", "Acknowledge agent/deploys failed"), "no messages until it is worse or over"),
+        (("link", "Problems"), ("button", "Un-acknowledge agent/deploys failed"), "is not acknowledged any more"),
+        (("link", "Costs"), "usd per day"),
+        (("link", "Doctor"), "zone rules of"),
+    )
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        for *clicks, answer in tasks:
+            page.goto("/")
+            for role, name in clicks:
+                page.get_by_role(role, name=name, exact=name != "Problems").first.click()
+            expect(page.get_by_role("main")).to_contain_text(answer)
+
+
 def test_problems_come_first(browser: Browser, daemon: WebDaemon) -> None:
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["chief"])

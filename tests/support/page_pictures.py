@@ -1,10 +1,12 @@
 """Draws the pictures of docs/page.md and docs/simulate.md: the status page of a made-up fleet in Debian's Chromium.
 
 python tests/support/page_pictures.py [NAME ...]
+ALL=/tmp/views python tests/support/page_pictures.py
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import page_agents
-from browser import log_in, open_browser, open_page
+from browser import SCREENS, log_in, open_browser, open_page
 from checkout import HOME
 from page_fleet import open_fleet
 from page_foresight import open_month, open_recorded
@@ -20,26 +22,44 @@ from playwright.sync_api import Browser, Page
 from web_daemon import TOKENS
 
 TARGET = HOME / "docs" / "pictures"
-# By the name of the file: the path, the width, the colours, and the height that is shown (None: all of it).
-PICTURES: dict[str, tuple[str, str, str, int | None]] = {
-    "page-fleet": ("/", "desktop", "light", None),
-    "page-agent": ("/page/agents/websites", "desktop", "light", 1100),
-    "page-plan": ("/page/plan", "desktop", "light", None),
-    "page-phone": ("/page/agents/backups", "phone", "dark", 1000),
+MANY = 292  # agents beside the eight of the made-up fleet
+# By the name of the file: more agents, the path, the width, the colours, and the height that is shown (None: all of it).
+PICTURES: dict[str, tuple[int, str, str, str, int | None]] = {
+    "page-fleet": (0, "/", "desktop", "light", None),
+    "page-agent": (0, "/page/agents/deploys", "desktop", "light", 900),
+    "page-plan": (0, "/page/plan", "desktop", "light", None),
+    "page-phone": (0, "/page/agents/deploys", "phone", "dark", 844),
+    "page-phone-fleet": (0, "/", "phone", "dark", 844),
+    "page-rows": (MANY, "/?as=rows", "desktop", "light", 900),
 }
+# With ALL=folder: every view on every screen, with 8 and with 300 agents, into that folder.
+VIEWS = {
+    "fleet": "/",
+    "rows": "/?as=rows",
+    "agent": "/page/agents/deploys",
+    "run": "/page/runs/1",
+    "config": "/page/agents/deploys/config",
+    "checklist": "/page/agents/reports/checklist",
+} | {name: f"/page/{name}" for name in ("problems", "jobs", "outbox", "plan", "costs", "changes", "doctor")}
 
 
 def main(names: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as folder, open_fleet(Path(folder)) as daemon, open_browser() as browser:
-        for name, (path, width, scheme, height) in PICTURES.items():
-            if names and name not in names:
-                continue
-            with open_page(browser, daemon.server.url, width, scheme) as page:
-                log_in(page, TOKENS["chief"], path)
-                page.locator("#live").get_by_text("Live.").wait_for()
-                if height is not None:
-                    page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
-                page.screenshot(path=TARGET / f"{name}.png", full_page=height is None)
+    target = Path(os.environ.get("ALL", TARGET))
+    pictures = PICTURES
+    if "ALL" in os.environ:
+        screens = [(more, view, width, scheme) for more in (0, MANY) for view in VIEWS for width, scheme in SCREENS]
+        pictures = {
+            f"{view}-{8 + more}-{width}-{scheme}": (more, VIEWS[view], width, scheme, None)
+            for more, view, width, scheme in screens
+        }
+    chosen = {name: picture for name, picture in pictures.items() if not names or name in names}
+    for more in sorted({picture[0] for picture in chosen.values()}):
+        with tempfile.TemporaryDirectory() as folder, open_fleet(Path(folder), more) as daemon, open_browser() as browser:
+            for name, picture in chosen.items():
+                if picture[0] == more:
+                    draw(browser, daemon.server.url, target / f"{name}.png", *picture[1:])
+    if "ALL" in os.environ:
+        return
     with open_browser() as browser:
         if not names or "page-simulate" in names:
             with draw_simulation(browser, "phone", "light") as page:
@@ -48,6 +68,15 @@ def main(names: list[str]) -> None:
         if not names or "page-replay" in names:
             with draw_replay(browser, "desktop", "light") as page:
                 page.locator("#replay").screenshot(path=TARGET / "page-replay.png")
+
+
+def draw(browser: Browser, url: str, target: Path, path: str, width: str, scheme: str, height: int | None) -> None:
+    with open_page(browser, url, width, scheme) as page:
+        log_in(page, TOKENS["chief"], path)
+        page.locator("#live").get_by_text("Live.").wait_for()
+        if height is not None:
+            page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
+        page.screenshot(path=target, full_page=height is None)
 
 
 @contextmanager
