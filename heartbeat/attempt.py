@@ -185,7 +185,7 @@ class _Attempt:
         now, looked_at = self.given.facts.now, self.given.memory.looked_at
         is_old = check.max_age is not None and (looked_at is None or now - looked_at >= check.max_age)
         last = None if is_old else self.given.memory.last_precheck
-        checked = await precheck.run_precheck(self.agent, check, last, self.resources.start)
+        checked = await precheck.make_precheck(self.agent, check, last, self.given.memory.source_state, now, self.resources)
         if checked.status is PrecheckStatus.INTERRUPTED or self.elapsed() >= self.timeout:
             return replace(INTERRUPTED_PRECHECK, precheck=checked)
         obstacle = precheck_obstacle(check, checked, woken=self.given.woken)
@@ -732,6 +732,8 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     jobs.update(*(problem.jobs for problem in facts.problems))
     has_lines = checked is not None and checked.status in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED)
     lines = read_lines(checked.output) if checked and has_lines else None
+    if checked and checked.has_only_news and lines:  # the agent decides which of them it reports
+        left_out = left_out | {line.name for line in lines}
     return Look(facts.problems, lines, frozenset(jobs), left_out)
 
 

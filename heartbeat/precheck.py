@@ -1,16 +1,18 @@
-"""Runs the precheck: a command that finds out whether there is any work, before an agent is called."""
+"""Makes the precheck: a command, or a look at a source, finds out whether there is any work before an agent is called."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 
-from heartbeat.runners import StartProcess
-from heartbeat.runners.errors import describe_failure
+from heartbeat.runners import Failure, LookAtSource, Resources, StartProcess
+from heartbeat.runners.errors import CallError, describe_failure
 from heartbeat.runners.redaction import NO_SECRETS
-from heartbeat.spec import Agent, Heartbeat, Precheck
+from heartbeat.spec import Agent, Heartbeat, Precheck, Source
 
 MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
 MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
@@ -29,17 +31,56 @@ class PrecheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrecheckResult:
-    """How a precheck ended. `digest` identifies its output, None if the next output must not be compared with it."""
+    """How a precheck ended. `digest` identifies its output, None if the next output must not be compared with it.
+
+    `state` is what the next look at its source needs once an agent has seen the output; None: a command was run, or it failed.
+    """
 
     status: PrecheckStatus
     exit_code: int | None = None
     output: str = ""
     error: str = ""
     digest: str | None = None
+    state: str | None = None
+
+    @property
+    def has_only_news(self) -> bool:
+        """Whether the output is news, so that a line that is missing in the next one says nothing."""
+        return self.state is not None
 
 
-async def run_precheck(agent: Heartbeat | Agent, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
-    """Run the precheck in the workspace and read its result. `last` is the digest of the output at the last completed run.
+async def make_precheck(
+    agent: Heartbeat | Agent, precheck: Precheck, last: str | None, state: str | None, now: datetime, resources: Resources
+) -> PrecheckResult:
+    """Make the precheck and read its result. `last` is the digest of the output at the last completed run, and `state` is that
+    of the source, as far as an agent has seen its news.
+    """
+    if precheck.source is None:
+        return await run_command(agent, precheck, last, resources.start)
+    if resources.look is None:
+        raise TypeError("an attempt without resources has a precheck with a source")
+    return await look_at_source(agent, precheck, precheck.source, state, now, resources.look)
+
+
+async def look_at_source(
+    agent: Heartbeat | Agent, precheck: Precheck, source: Source, state: str | None, now: datetime, look: LookAtSource
+) -> PrecheckResult:
+    """Look at the source of a precheck."""
+    try:
+        sight = await look(source, state, workspace=agent.workspace, now=now, zone=agent.zone, timeout=precheck.timeout)
+    except CallError as error:
+        interrupted = error.answer.failure is Failure.EXIT
+        status = PrecheckStatus.INTERRUPTED if interrupted else PrecheckStatus.FAILED
+        return PrecheckResult(status, error=f"{source.title}: {error}")
+    except asyncio.CancelledError:  # the task ends anyway, with this result
+        return PrecheckResult(PrecheckStatus.INTERRUPTED, error="was interrupted")
+    status = PrecheckStatus.WORK if sight.has_news else PrecheckStatus.NOTHING
+    digest = sha256(sight.text.encode(errors="replace")).hexdigest()
+    return PrecheckResult(status, output=sight.text, digest=digest, state=sight.state)
+
+
+async def run_command(agent: Heartbeat | Agent, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
+    """Run the command of a precheck in the workspace and read its result.
 
     The command gets PATH, HOME, LANG, HEARTBEATD_AGENT and HEARTBEATD_RUN, and an empty standard input.
     """

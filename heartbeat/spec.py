@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -198,13 +198,40 @@ class Decide:
     model: str
 
 
+SourceKind = Literal["imap", "http", "rss", "git", "calendar", "files", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a precheck without a command looks at for news.
+
+    `place` is the server, URL, path or pattern. `title` names it in texts, without secrets. `identity` is a digest of what the
+    config says about it: with another one, the state of earlier looks is void. The other fields are keys of single kinds.
+    """
+
+    kind: SourceKind
+    title: str
+    identity: str
+    place: object  # may be a secret, as may `user`, `password` and the values of `headers`
+    user: object = None
+    password: object = None
+    folder: str = "INBOX"
+    encryption: Literal["tls", "starttls", "none"] = "tls"
+    json_path: str | None = None
+    headers: Mapping[str, object] = field(default_factory=dict, hash=False)
+    branch: str | None = None
+    ahead: timedelta = timedelta(days=1)
+    limit: int = 0  # percent of a disk
+    paths: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Precheck:
-    """A shell command that finds out whether there is any work.
+    """What finds out whether there is any work: a shell command that prints it, or a source that is looked at for news.
 
-    `unchanged` says what to do if its output is the same as last time, `on_error` if it fails. With `max_age` the agent is
-    called at least that often, even if the output stays the same. `confirm` is how often the agent is called again with the
-    same output, if a new line of a changed output belongs to no problem after its answer.
+    `unchanged` says what to do if the output of the command is the same as last time, `on_error` if the precheck fails. With
+    `max_age` the agent is called at least that often, even if the output stays the same. `confirm` is how often the agent is
+    called again with the same output, if a new line of a changed output belongs to no problem after its answer.
     """
 
     command: str
@@ -213,6 +240,12 @@ class Precheck:
     timeout: timedelta
     max_age: timedelta | None = None
     confirm: int = 1
+    source: Source | None = None  # in place of the command, which is then empty
+
+    @property
+    def identity(self) -> str:
+        """A text that changes if something else is looked at."""
+        return self.source.identity if self.source else self.command
 
 
 @dataclass(frozen=True, slots=True)

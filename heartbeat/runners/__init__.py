@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
+from zoneinfo import ZoneInfo
 
 from heartbeat.findings import ReminderWish, Report
-from heartbeat.spec import Effort, ModelRunner, PromptLimit, Tools
+from heartbeat.spec import Effort, ModelRunner, PromptLimit, Source, Tools
 
 MAX_ANSWER = 64 * 1024  # bytes
 LONGEST_RETRY_AFTER = timedelta(minutes=15)  # a longer Retry-After is not waited for: it opens the breaker for so long
@@ -441,6 +442,28 @@ class Trace(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look at a source has found: a text, whether it is news, and the state for the next look once it has been seen."""
+
+    text: str
+    state: str
+    has_news: bool
+
+
+class LookAtSource(Protocol):
+    """Looks at the source of a precheck, within limits of time and size."""
+
+    async def __call__(
+        self, source: Source, state: str | None, *, workspace: Path, now: datetime, zone: ZoneInfo, timeout: timedelta
+    ) -> Sight:
+        """What is new since `state`; None: since ever. `zone` is that of times in texts.
+
+        Raises `errors.CallError`, in words without secrets, if the source cannot be read within the timeout.
+        """
+        ...
+
+
 class OwnAgent(Protocol):
     """An agent within the program that uses this package. It is called in place of every runner."""
 
@@ -475,7 +498,7 @@ AskApproval = Callable[[str], Awaitable[str | None]]
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What an attempt may use of the system: `start` for programs, `http` for requests, `open_tools` for the tools of models,
-    and `approve` to ask a person.
+    `look` for the source of a precheck, and `approve` to ask a person.
 
     With `own_agent` nothing else is used, and nothing is waited for. This package itself starts no programs and opens no sockets.
     """
@@ -485,4 +508,5 @@ class Resources:
     trace: Trace = NO_TRACE
     open_tools: OpenTools | None = None
     approve: AskApproval | None = None
+    look: LookAtSource | None = None
     own_agent: OwnAgent | None = None

@@ -191,7 +191,8 @@ def _format_precheck(run: RunRecord) -> str:
     if checked is None:
         return ""
     ending = "did not end by itself" if checked.exit_code is None else f"exit code {checked.exit_code}"
-    title = f"precheck failed, {checked.error}" if checked.error else f"precheck, {ending}:"
+    is_look = checked.exit_code is None and bool(checked.output)  # at a source
+    title = f"precheck failed, {checked.error}" if checked.error else "precheck:" if is_look else f"precheck, {ending}:"
     return f"{title}\n{checked.output.strip() or '(no output)'}"
 
 

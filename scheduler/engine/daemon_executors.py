@@ -37,6 +37,7 @@ from scheduler.system.process import Children
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 from scheduler.work.plan import Plan
 from scheduler.work.run_extras import DaemonLinks, ModelTools, RemoteExecutor, Tracing, import_runner_libraries, remote_executors
+from scheduler.work.sources import SourceReader
 
 YES, NO = "yes", "no"
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
@@ -178,7 +179,8 @@ class DaemonExecutors:
             converse = self.standby.guard_conversation(partial(children.converse, inherited=inherited))
             open_tools = ModelTools(converse, self.http, self.standby.wait_until_confirmed)
             approve = partial(self.approvals.ask, claim)
-            resources = Resources(start, self.http, open_tools=open_tools, approve=approve)
+            look = SourceReader(start, self.http, lambda: self.http.network.ca_file)
+            resources = Resources(start, self.http, open_tools=open_tools, approve=approve, look=look)
             return await self.traces.run_attempt(claim_in_lane, resources, elapsed)
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:

@@ -410,8 +410,10 @@ def _took_place_of(new: Problem, old: Problem) -> bool:
 
 
 def lines_of_precheck(result: AttemptResult) -> tuple[Line, ...] | None:
-    """The lines that the precheck printed. None if it did not run, or failed."""
+    """The lines that the precheck printed. None if it did not run, or failed, or if they are only news."""
     checked = result.precheck
+    if checked is not None and checked.has_only_news:
+        return None
     if checked is None or checked.status not in (PrecheckStatus.WORK, PrecheckStatus.UNCHANGED, PrecheckStatus.NOTHING):
         return None
     return () if checked.status is PrecheckStatus.NOTHING else read_lines(checked.output)

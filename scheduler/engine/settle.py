@@ -239,7 +239,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     if update:
         row = row._replace(reported=update.unsettled)
     if result.outcome in ANSWERED:
-        row = _record_look(row, claim, result, update, tick.now)
+        row = _record_look(tick.tx, row, claim, result, update)
     slots = planning.count_slots(row, claim.run.slot, claim.run.trigger, result)
     row = planning.expect_slot_after_result(row, claim.run.slot, result)
     row = _record_outcome(tick.tx, row, claim, result, sent=bool(recipients))
@@ -363,7 +363,8 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
         if result.reason is not Skip.PRECHECK:
             return entry_row
         # After a precheck without work, its next output is work again, also if it is the same as before that.
-        return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0)
+        state = (result.precheck and result.precheck.state) or entry_row.source_state
+        return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0, source_state=state)
     woken_at = tx.now if claim.run.trigger in WOKEN else entry_row.last_woken_at
     ended: dict[str, Any] = {"last_ended_at": tx.now, "last_woken_at": woken_at}
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
@@ -381,21 +382,27 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
 
 
 def _record_look(
-    entry_row: EntryRow, claim: Claim, result: AttemptResult, update: ReportUpdate | None, now: datetime
+    tx: Transaction, entry_row: EntryRow, claim: Claim, result: AttemptResult, update: ReportUpdate | None
 ) -> EntryRow:
     """The entry row after an answer, with what the next output of the precheck is compared with.
 
     The output counts as looked at only after a final answer. An answer that was cut is not final. After the output has changed,
     an answer is not final either if a line of it belongs to no problem, unless the agent has left out this line before
     (`confirm`). For the same output this is so only a limited number of times. Then the line counts as left out on purpose.
+
+    News of a source are not final after an answer in prose of which nothing was sent. A late answer to older news than the
+    agent has seen by now changes nothing.
     """
     checked, precheck = result.precheck, claim.entry.precheck
     if checked is None or checked.digest is None or precheck is None:
         return entry_row
+    has_state = checked.state is not None
+    if has_state and claim.run.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
+        return entry_row
     lines = reported_problems.lines_of_precheck(result) or ()
     unnamed = update.unnamed if update else frozenset(line.name for line in lines)
     most = 0
-    if result.truncated:
+    if result.truncated or (has_state and result.suppression is Suppression.NO_FINDINGS):
         most = MAX_CUT_ANSWERS
     elif checked.digest != entry_row.precheck and not unnamed <= entry_row.looked_line_digests and not result.message:
         most = precheck.confirm
@@ -405,7 +412,12 @@ def _record_look(
     named = {line.name for line in lines} - unnamed  # a line that has been reported is asked about when it comes back
     left_out = [*sorted(entry_row.looked_line_digests - unnamed - named), *sorted(unnamed)][-MAX_LEFT_OUT:]
     return entry_row._replace(
-        precheck=checked.digest, unconfirmed=None, unconfirmed_answers=0, looked_at=now, looked_lines=json.dumps(left_out)
+        precheck=checked.digest,
+        unconfirmed=None,
+        unconfirmed_answers=0,
+        looked_at=tx.now,
+        looked_lines=json.dumps(left_out),
+        source_state=checked.state if has_state else entry_row.source_state,
     )
 
 

@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn, Protocol, TypeVar
 
 from heartbeat.attempt import finish_at_once
-from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources
+from heartbeat.precheck import NO_WORK
+from heartbeat.runners import AgentRequest, Answer, HttpReply, ProcessResult, Resources, Sight
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.engine import planning
@@ -111,6 +112,13 @@ class _AgentOfClaim:
 
     async def start(self, argv: Sequence[str], *, timeout: timedelta | None = None, **_: object) -> ProcessResult:
         return self._outside.run_program(self._claim, is_precheck=timeout is not None)  # a job's command has no limit of its own
+
+    async def look(self, *_: object, **__: object) -> Sight:
+        """The news that the precheck finds. No source is opened."""
+        process = self._outside.run_program(self._claim, is_precheck=True)
+        if process.exit_code:
+            raise CallError(Failure.SERVER, process.error_text)
+        return Sight(process.output_text, "", has_news=process.output_text != NO_WORK)
 
 
 class Playback:
@@ -206,7 +214,7 @@ class Playback:
         if lane is not None and any(other.entry.lane == lane for other in self._runs.inflight().values()):
             claim = claim.blocked_by(Skip.BUSY, LANE_TAKEN)
         agent = _AgentOfClaim(claim, self._outside)
-        resources = Resources(agent.start, NO_HTTP, own_agent=agent)
+        resources = Resources(agent.start, NO_HTTP, look=agent.look, own_agent=agent)
         return self._outside.attempt(claim, lambda claim: finish_at_once(attempt(claim, resources, lambda: NO_TIME)))
 
 

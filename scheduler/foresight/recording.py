@@ -138,7 +138,7 @@ def _report(run: RecordedRun, form: Form) -> Report | None:
 
 def recorded_precheck(run: RecordedRun) -> ProcessResult:
     """How its precheck ended. One of which only the skip is known printed that there is nothing to do."""
-    output = "NO_WORK" if run.precheck_output is None else run.precheck_output
+    output = "NO_WORK" if run.precheck_output is None or run.reason == Skip.PRECHECK else run.precheck_output
     code = 1 if run.precheck_error and not run.precheck_exit else run.precheck_exit or 0
     return ended(output, exit_code=code, errors=run.precheck_error or "")
 

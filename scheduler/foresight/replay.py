@@ -95,7 +95,7 @@ def settings_of_records(db: sqlite3.Connection) -> Settings | None:
 
 
 def _precheck_commands(settings: Settings) -> dict[Key, str | None]:
-    return {key: entry.precheck.command if entry.precheck else None for key, entry in make_plan(settings).entries.items()}
+    return {key: entry.precheck.identity if entry.precheck else None for key, entry in make_plan(settings).entries.items()}
 
 
 class RecordedOutside:
@@ -164,7 +164,7 @@ class RecordedOutside:
                 raise _NothingRecorded
             return recorded_command(source)
         now = claim.entry.precheck
-        if source.precheck_output is None or (former is not None and now and former.get(claim.entry.key) != now.command):
+        if source.precheck_output is None or (former is not None and now and former.get(claim.entry.key) != now.identity):
             raise _NothingRecorded
         return recorded_precheck(source)
 

@@ -454,6 +454,8 @@ class _EntryDay(ExplainedEntry):
             return f"its output is the same as at {self.times.at(since)}" if since else ""
         if code == Skip.PRECHECK:
             printed = data.precheck.output.strip().splitlines() if data.precheck else []
+            if data.precheck and data.precheck.exit_code is None:
+                return data.precheck.output  # of a source, which says what it is about
             return f"it printed {printed[-1][:60]}" if printed else ""
         if code == Skip.PRECHECK_FAILED and data.precheck:
             error = data.precheck.error or ""

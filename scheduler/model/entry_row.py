@@ -65,6 +65,7 @@ class _Columns(NamedTuple):
     unconfirmed_answers: int = 0  # that were given to it and are not final
     looked_at: datetime | None = None  # the time of the last complete answer
     looked_lines: str | None = None  # the digests of lines that the agent has left out on purpose
+    source_state: str | None = None  # what it has seen of a source, as JSON of scheduler/work/sources.py
 
     # What a gateway has last reported about the agent
     active_at: datetime | None = None

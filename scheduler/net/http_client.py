@@ -33,6 +33,7 @@ from scheduler.net import address_guard, proxies
 from scheduler.net.address_guard import AddressRefused
 
 MAX_BODY = 1024 * 1024  # bytes; an answer of 64 KiB may need so much in JSON, if every character is escaped
+MAX_PAGE = 4 * 1024 * 1024  # bytes of a page, such as a calendar
 MAX_BODY_START = 64 * 1024  # bytes of a body that only adds to the status
 CONNECT_TIMEOUT = 10.0  # seconds for name, connection and TLS together
 MAX_BYTES_BODY = 512 * 1024  # bytes; aiohttp warns of larger bodies that are passed as bytes
@@ -43,7 +44,7 @@ MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 # Set by the client only.
 CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})
 
-Method = Literal["POST", "PUT", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 Wait = Callable[[], Awaitable[None]]
 
@@ -166,6 +167,14 @@ class HttpClient:
         target = parse_url(url)
         return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds), wait)
 
+    async def get(
+        self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool, wait: Wait | None = None
+    ) -> HttpReply:
+        """Fetch a page of at most 4 MiB; otherwise as `post`. With `public_only`, AddressRefused for a private address."""
+        target = parse_url(url)
+        sent = request_headers(target, headers)
+        return await self._exchange(_Request("GET", target, sent, b"", seconds, public_only=public_only), wait)
+
     async def delete(self, url: str, headers: Mapping[str, str], seconds: float, *, wait: Wait | None = None) -> HttpReply:
         """Send a DELETE request without a body; otherwise as `post`."""
         target = parse_url(url)
@@ -247,7 +256,8 @@ class HttpClient:
                     raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
                 reply_headers = {name.lower(): value for name, value in response.headers.items()}
                 if 200 <= response.status < 300 and not request.is_message:
-                    return HttpReply(response.status, reply_headers, await _read_whole_body(response))
+                    most = MAX_PAGE if request.method == "GET" else MAX_BODY
+                    return HttpReply(response.status, reply_headers, await _read_whole_body(response, most))
                 exchange.head = response.status, reply_headers
                 return HttpReply(response.status, reply_headers, await _read_body_start(response, exchange.body_start))
         finally:
@@ -485,15 +495,15 @@ def request_headers(target: RequestUrl, given: Mapping[str, str]) -> dict[str, s
     return headers
 
 
-async def _read_whole_body(response: aiohttp.ClientResponse) -> bytes:
+async def _read_whole_body(response: aiohttp.ClientResponse, most: int) -> bytes:
     if response.headers.get("content-encoding", "identity") != "identity":  # decompression would need a limit of its own
         raise CallError(Failure.BAD_ANSWER, "its answer is compressed, although the request did not allow that")
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > MAX_BODY:
+        if len(body) > most:
             response.close()
-            raise CallError(Failure.BAD_ANSWER, f"its answer is larger than {MAX_BODY // 1024} KiB")
+            raise CallError(Failure.BAD_ANSWER, f"its answer is larger than {most // 1024} KiB")
     return bytes(body)
 
 

@@ -91,6 +91,7 @@ def _save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) ->
         "asked": sorted(selection.prompted_items),
         "known": sorted(selection.recurring_items),
         "digest": result.precheck.digest if result.precheck else None,
+        "state": result.precheck.state if result.precheck else None,
     }
     if any(prompted.values()):
         tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted), claim.run.id))
@@ -115,7 +116,9 @@ def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime
         return result
     error = row["precheck_error"] or ""
     found = PrecheckStatus.FAILED if error else PrecheckStatus.WORK
-    checked = PrecheckResult(found, row["precheck_exit"], row["precheck_output"], error, prompted.get("digest"))
+    checked = PrecheckResult(
+        found, row["precheck_exit"], row["precheck_output"], error, prompted.get("digest"), prompted.get("state")
+    )
     return replace(result, precheck=checked)
 
 

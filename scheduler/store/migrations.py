@@ -890,3 +890,9 @@ def m039_questions(db: Any) -> None:
         "create index question_open on question (ends_at) where state = 'open'",
     ):
         db.conn.execute(statement)
+
+
+@migrations()
+def m040_source_state(db: Any) -> None:
+    """What an agent has seen of the source of its precheck, as JSON; null: none of its looks was recorded."""
+    db.conn.execute("alter table entry add column source_state text")

@@ -29,6 +29,8 @@ DOORS = {
         "heartbeatd/events.py",
     },
     "apprise": {"scheduler/channels/apprise.py"},
+    "icalendar": {"scheduler/work/calendar_events.py"},
+    "imaplib": {"scheduler/work/mailbox.py"},
     "opentelemetry": {"scheduler/extras/traces/traces.py"},
     "jinja2": {"scheduler/web/page/rendering.py"},
     "procrastinate": {"scheduler/extras/cluster/job_queue.py"},

@@ -651,3 +651,13 @@ def test_only_those_who_may_edit_an_agent_undo_its_edits(daemon: WebDaemon) -> N
     user = user_of(daemon)
     user.submit("/page/agents/web/config", **opened_form(user, "web") | {"heartbeat.interval": "2h"}, step="write")
     assert "web" not in user_of(daemon, "self").get("/page/changes").text
+
+
+def test_the_form_shows_no_password_of_a_mailbox(daemon: WebDaemon) -> None:
+    box = "precheck: {imap: imap.example.org, user: anna, password: canary-4711}"
+    changed = daemon.config.read_text().replace("    heartbeat:\n", f"    heartbeat:\n      {box}\n", 1)
+    assert box in changed
+    daemon.config.write_text(changed)
+    shown = opened_form(user_of(daemon))["heartbeat.precheck"]
+    assert "imap.example.org" in shown
+    assert "canary" not in shown

@@ -19,7 +19,7 @@ from heartbeat.runners import ProcessResult
 from heartbeat.spec import Precheck
 from scheduler.system.process import Children
 
-run_precheck = run_synchronously(prechecks.run_precheck)
+run_precheck = run_synchronously(prechecks.run_command)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
 FINE = ProcessResult(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)

@@ -205,6 +205,12 @@ def test_a_precheck_without_work(plant: Plant, say: Say) -> None:
     check(say(world), "the precheck found nothing to do: it printed NO_WORK")
 
 
+def test_a_source_without_news(plant: Plant, say: Say) -> None:
+    world = plant(fleet('{precheck: {files: "inbox/*"}}'))
+    run_until_now(world)
+    check(say(world), "the precheck found nothing to do: nothing new in files inbox/* since")
+
+
 def test_a_precheck_whose_output_stays_the_same(plant: Plant, say: Say) -> None:
     world = plant(
         fleet(PRECHECK),

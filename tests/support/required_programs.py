@@ -22,6 +22,7 @@ PACKAGES = {
     "uv": "pipx install uv",
     "strace": "apt-get install strace",
     "mount": "apt-get install mount",
+    "dovecot": "apt-get install dovecot-imapd",
     "initdb": "apt-get install postgresql",
     "chromium-headless-shell": "apt-get install chromium-headless-shell",
 }
@@ -34,6 +35,8 @@ def find(tool: str) -> str | None:
     if tool == "initdb":
         folders = sorted(map(str, POSTGRES.glob("*/bin")), reverse=True)
         return shutil.which(tool, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
+    if tool == "dovecot":  # in the PATH of root alone
+        return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     return shutil.which(tool) or shutil.which(OTHER_NAMES.get(tool, tool))
 
 

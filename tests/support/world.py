@@ -14,7 +14,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from run_async import with_http
 from servers.postgres import delete_all_rows
@@ -50,6 +50,7 @@ from scheduler.work import plan
 from scheduler.work.attempt import attempt
 from scheduler.work.executor import Done
 from scheduler.work.run_extras import ModelTools
+from scheduler.work.sources import SourceReader
 
 QUIET = "HEARTBEAT_OK"
 LOOP = asyncio.new_event_loop()
@@ -389,7 +390,9 @@ class World:
             with lanes.lanes_beside(self.state).lock_for_claim(claim) as (claim_in_lane, _):
 
                 def carry_out(http: HttpSender) -> Coroutine[Any, Any, Any]:
-                    resources = Resources(start, http, open_tools=ModelTools(Children("world").converse, http))
+                    children = Children("world")
+                    look = SourceReader(children.start, cast("Any", http), lambda: None)
+                    resources = Resources(start, http, open_tools=ModelTools(children.converse, http), look=look)
                     return attempt(claim_in_lane, resources, lambda: elapsed)
 
                 return LOOP.run_until_complete(carry_out(self.http) if self.http else with_http(carry_out)), duration

@@ -8,6 +8,7 @@ from scheduler.config.file.marked_yaml import MarkedMap
 JOB_SCHEDULE_KEYS = ("schedule", "every", "at", "after")
 _JOB_ACTION_KEYS = ("command", "prompt")
 HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
+PRECHECK_KINDS = ("command", "imap", "http", "rss", "git", "calendar", "files", "disk")
 # The parts of these values belong together: the zone or days of one window must not be merged into another window
 _REPLACED_WHOLE = ("active_hours",)
 
@@ -16,7 +17,7 @@ def merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
     """`over` on top of `base`. Maps are merged key by key at every depth; other values and `active_hours` are replaced. An empty
     value in place of a map keeps the inherited map.
 
-    A map of another `kind` replaces the inherited map, because their keys differ.
+    A map of another `kind`, or a precheck of another one, replaces the inherited map, because their keys differ.
     """
     if not over:
         return base
@@ -26,7 +27,7 @@ def merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
         if (
             isinstance(below, MarkedMap)
             and (key not in _REPLACED_WHOLE or above is None)
-            and (above is None or (isinstance(above, MarkedMap) and _have_same_kind(below, above)))
+            and (above is None or (isinstance(above, MarkedMap) and _have_same_kind(key, below, above)))
         ):
             merged[key] = merge_maps(below, above or MarkedMap())
     return merged
@@ -53,5 +54,8 @@ def _without_alternatives(base: MarkedMap, over: MarkedMap, either: tuple[str, .
     return MarkedMap({key: value for key, value in base.items() if key not in either}, base.marks)
 
 
-def _have_same_kind(below: MarkedMap, above: MarkedMap) -> bool:
+def _have_same_kind(name: str, below: MarkedMap, above: MarkedMap) -> bool:
+    if name == "precheck":
+        kinds = [{kind for kind in PRECHECK_KINDS if kind in each} for each in (below, above)]
+        return not all(kinds) or kinds[0] == kinds[1]
     return "kind" not in below or "kind" not in above or below["kind"] == above["kind"]

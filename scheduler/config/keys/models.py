@@ -51,6 +51,7 @@ def key(
     file_only: bool = False,
     applies_to: Literal["prompt", "command"] | None = None,
     former: tuple[str, ...] = (),
+    alias: str | None = None,
 ) -> Any:
     """A key with its default, and with its text in the file (`written`) or in words (`unset`) if the value does not show it.
 
@@ -61,6 +62,7 @@ def key(
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
     `applies_to` is the other key without which it has no effect. `former` are earlier names of a map, which still work.
+    `alias` is the name of the key, if the attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
@@ -70,7 +72,7 @@ def key(
         schema.pop("default", None)
         schema.update(extra)
 
-    return Field(default=default, description=description, json_schema_extra=update)
+    return Field(default=default, alias=alias, description=description, json_schema_extra=update)
 
 
 def _as_written(default: object) -> object:
@@ -300,12 +302,40 @@ class Unchanged(ConfigPart):
 
 
 class Precheck(ConfigPart):
-    """A command that checks whether there is anything to do before the agent is called."""
+    """A command that checks whether there is anything to do before the agent is called, or what is looked at for news."""
 
     text_key = "command"
 
-    command: types.Text = required_key(
-        "A shell command, run in the workspace. Its output becomes part of the prompt.", "./new-mail.sh"
+    command: OrUnset[types.Text] = optional_key(
+        "A shell command, run in the workspace. Its output becomes part of the prompt.",
+        "required without `imap` or the like",
+        example="./new-mail.sh",
+    )
+    imap: OrUnset[types.Text] = optional_key("A mailbox: `HOST` or `HOST:PORT`.", "none")
+    user: OrUnset[types.Secret] = optional_key("User of the mailbox.", "required with `imap`")
+    password: OrUnset[types.Secret] = optional_key("Password, as `${NAME}` or `${file:PATH}`.", "required with `imap`")
+    folder: OrUnset[types.Text] = optional_key("Folder of the mailbox.", "INBOX")
+    encryption: OrUnset[Literal["tls", "starttls", "none"]] = optional_key(
+        "How the mailbox is reached: on port 993 with `tls`, else on port 143.", "`tls`"
+    )
+    http: OrUnset[types.Secret] = optional_key("The URL of a page. Private addresses are allowed.", "none")
+    json_path: OrUnset[Annotated[str, types.text(types.parse_json_path, "`name.name[*]`")]] = optional_key(
+        "With `http`: what of the JSON is compared, such as `items[*].title`.", "all lines of the page", alias="json"
+    )
+    rss: OrUnset[types.Secret] = optional_key("The URL of an RSS or Atom feed.", "none")
+    headers: types.Headers = key({}, "Headers of the requests of `http`, `rss` and `calendar`.")
+    git: OrUnset[types.Secret] = optional_key("A repository: its URL, or a folder, in which nothing is fetched.", "none")
+    branch: OrUnset[types.Text] = optional_key("With `git`: a branch.", "HEAD")
+    calendar: OrUnset[types.Secret] = optional_key("The URL or path of a calendar (ICS).", "none")
+    ahead: OrUnset[types.PositiveDuration] = optional_key(
+        "With `calendar`: how long before its beginning an event is shown.", "24h"
+    )
+    files: OrUnset[types.Text] = optional_key("A pattern of paths, such as `inbox/*.pdf`.", "none")
+    disk: OrUnset[Annotated[int, types.text(types.parse_percent, "percentage")]] = optional_key(
+        "How full a disk may be, such as `90%`.", "none"
+    )
+    path: Annotated[tuple[types.Path, ...], OneOrList("path, list")] = key(
+        (), "With `disk`: folders on the disks.", unset="all disks"
     )
     unchanged: Annotated[Unchanged, OrShort({"enum": ["skip", "run"]}, "`skip`, `run`, map")] = key(
         Unchanged(skip=False),
@@ -317,8 +347,12 @@ class Precheck(ConfigPart):
         "With `unchanged: skip`: how often the agent is called again if a new line belongs to no problem after its answer."
         " After a cut answer, 3.",
     )
-    on_error: Literal["skip", "run"] = key("run", "What to do if the command fails.")
-    timeout: OrUnset[types.PositiveDuration] = optional_key("Timeout of the command.", "half the timeout of the try, at most 30s")
+    on_error: OrUnset[Literal["skip", "run"]] = optional_key(
+        "What to do if the precheck fails.", "`run` with `command`, else `skip`"
+    )
+    timeout: OrUnset[types.PositiveDuration] = optional_key(
+        "Timeout of the precheck.", "half the timeout of the try, at most 30s"
+    )
 
 
 class Postcheck(ConfigPart):
@@ -434,7 +468,7 @@ class EntryKeys(ConfigPart):
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
         None,
-        "A command that decides whether to call the agent.",
+        "A command, or a look for news, that decides whether to call the agent.",
         section="Checklist and context",
         file_only=True,
         applies_to="prompt",

@@ -44,6 +44,7 @@ PREFIX_PLACEHOLDERS = ("agent", "host", "kind")
 MAX_PREFIX_LENGTH = 100
 
 _RATE = re.compile(r"(\d{1,9}) per (\S+)", re.ASCII)
+_JSON_PATH = re.compile(r"([^\s.\[\]]+|\[(\d+|\*)\])(\.[^\s.\[\]]+|\[(\d+|\*)\])*")
 _PERCENT = re.compile(r"(\d{1,2}|100)%", re.ASCII)
 _TOKENS = re.compile(r"(\d{1,9})([km])", re.ASCII)
 _MESSAGE_HEADERS = ("user-agent", "content-type", "idempotency-key")
@@ -369,6 +370,22 @@ def parse_state(value: object) -> str:
     if is_server(text) and (wrong := address_problem(text)):
         raise ValueError(wrong)
     return text
+
+
+def parse_json_path(value: object) -> str:
+    """A path to values in JSON."""
+    path = parse_nonempty_text(value)
+    if not _JSON_PATH.fullmatch(path):
+        raise ValueError(f"{quote_value(path)} is no path in JSON; write names with dots, such as status.text or items[*].name")
+    return path
+
+
+def parse_percent(value: object) -> int:
+    """A percentage such as 90%."""
+    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not 0 < int(found[1]) < 100:
+        raise ValueError(f"{quote_value(value)} is no percentage from 1% to 99%; write 90%")
+    return int(found[1])
 
 
 def parse_count_or_none(value: object) -> int:

@@ -81,7 +81,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         dedup_normalize=beat.dedup.normalize,
         decide=runners.build_decide(agent, node),
         session_keep=0 if beat.isolated_session else beat.session_keep,
-        precheck=build_precheck(beat.precheck, beat.timeout, keys),
+        precheck=build_precheck(beat.precheck, beat.timeout, keys, used=is_enabled(agent)),
     )
     runners.warn_if_decide_is_costly(built, node)
     if schedule is not None and not _ever_fires_in_hours(schedule, built.hours, built.stagger):

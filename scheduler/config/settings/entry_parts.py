@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, reduce
+from hashlib import sha256
 from operator import or_
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from cron.job_schedules import CronSchedule, ScheduleError, parse_schedule
 from heartbeat.calendars import ALL_DAYS, EMPTY_CALENDAR, AllowedDays, Calendar
 from heartbeat.hours import Hours, window
 from heartbeat.slots import IntervalSlots, stagger_for
-from heartbeat.spec import Ask, DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner
+from heartbeat.spec import Ask, DeliverHours, Effort, ModelRunner, Postcheck, Precheck, Runner, Source, SourceKind
 from heartbeat.words import format_count, format_duration
+from heartbeatd.secret import Secret
 from scheduler.channels.url_template import PLACEHOLDER
+from scheduler.config.file.inheritance import PRECHECK_KINDS
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
 from scheduler.config.settings.config_node import ConfigNode
@@ -188,25 +192,111 @@ def further_calls(given: int | None, runner: Runner) -> int:
     return 2 if isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things) else 0
 
 
-def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode) -> Precheck | None:
-    """Build a checked precheck. `most` is the timeout of the whole attempt."""
+def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode, *, used: bool) -> Precheck | None:
+    """Build a checked precheck. `most` is the timeout of the whole attempt. `used`: its secrets are needed."""
     if part is None:
         return None
     timeout = part.timeout or min(most / 2, LONGEST_PRECHECK)
     if timeout >= most:
         wrong = f"{format_duration(timeout)} leaves the agent no time"
         node.add_error(f"{wrong}; write less than the whole timeout of {format_duration(most)}", "precheck", "timeout")
+    inside = node.below("precheck")
+    kinds = [kind for kind in PRECHECK_KINDS if getattr(part, kind) is not None]
+    if not kinds:
+        others = ", ".join(PRECHECK_KINDS[1:])
+        inside.add_error(f"is missing; write command: ./new-mail.sh, or one of {others}", missing="command")
+        return None
+    if len(kinds) > 1:
+        inside.add_error(f"{' and '.join(kinds)} exclude each other; keep one of them")
+        return None
+    _check_keys_of_kind(kinds[0], inside)
+    if kinds != ["command"]:
+        source = _build_source(cast("SourceKind", kinds[0]), part, inside, used=used)
+        return Precheck("", "skip", part.on_error or "skip", timeout, confirm=0, source=source)
     unchanged = part.unchanged
     if not unchanged.skip:
-        _check_unused_keys(unchanged, node.below("precheck"))
+        _check_unused_keys(unchanged, inside)
     return Precheck(
-        part.command,
+        part.command or "",
         "skip" if unchanged.skip else "run",
-        part.on_error,
+        part.on_error or "run",
         timeout,
         max_age=unchanged.max_age if unchanged.skip else None,
         confirm=part.confirm,
     )
+
+
+# The keys of a precheck that have an effect with some kinds only
+_KEYS_OF_KIND = {
+    "command": ("unchanged", "confirm"),
+    "imap": ("user", "password", "folder", "encryption"),
+    "http": ("json", "headers"),
+    "rss": ("headers",),
+    "git": ("branch",),
+    "calendar": ("ahead", "headers"),
+    "files": (),
+    "disk": ("path",),
+}
+
+
+def _check_keys_of_kind(kind: str, node: ConfigNode) -> None:
+    """Report keys of the entry's own precheck that belong to another kind."""
+    for key in dict.fromkeys(key for keys in _KEYS_OF_KIND.values() for key in keys):
+        if key in node.own_keys and key not in _KEYS_OF_KIND[kind]:
+            others = " or ".join(other for other, keys in _KEYS_OF_KIND.items() if key in keys)
+            node.add_error(f"{key} belongs to {others}, and this precheck looks at {kind}; remove {key}", key)
+
+
+def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, used: bool) -> Source:
+    """The source of a checked precheck. Secrets that are not used may be missing."""
+    written = str(getattr(part, kind))
+    place: object = written
+    if kind in ("http", "rss", "git", "calendar"):
+        is_page = kind in ("http", "rss") or "://" in written
+        resolve = (
+            node.resolve_address if is_page and kind != "git" and not written.startswith("webcal://") else node.resolve_secret
+        )
+        place = resolve(written, kind, used=used) or Secret("")
+    if kind == "imap":
+        for key in ("user", "password"):
+            if getattr(part, key) is None:
+                node.add_error(f"write {key}: ${{MAIL_{key.upper()}}}", missing=key)
+        node.warn_of_plain_secret(part.password, "password")
+        if part.encryption == "none" and written.partition(":")[0] not in ("localhost", "127.0.0.1", "[::1]"):
+            node.add_warning("the password is sent as plain text; write tls or starttls", "encryption")
+    resolved = {key: node.resolve_secret(text, key, used=used) for key in ("user", "password") if (text := getattr(part, key))}
+    own = {name: text for name in (*PRECHECK_KINDS, *_SHOWN_NEWS) if (text := getattr(part, name)) is not None}
+    return Source(
+        kind,
+        f"{kind} {_title(kind, written)}",
+        sha256(repr(sorted(own.items())).encode(errors="replace")).hexdigest()[:16],
+        place,
+        user=resolved.get("user"),
+        password=resolved.get("password"),
+        folder=part.folder or "INBOX",
+        encryption=part.encryption or "tls",
+        json_path=part.json_path,
+        headers=node.build_environment(part.headers, "headers", used=used),
+        branch=part.branch,
+        ahead=part.ahead or timedelta(days=1),
+        limit=part.disk or 0,
+        paths=part.path,
+    )
+
+
+_SHOWN_NEWS = ("user", "folder", "json_path", "branch", "ahead", "path")  # another value shows other news
+
+
+def _title(kind: str, written: str) -> str:
+    """What names the source in texts: of a URL only the host, because the rest may be secret."""
+    host = urlsplit(written).hostname if "://" in written else None
+    if kind == "disk":
+        return f"{written}%"
+    if kind in ("imap", "files"):
+        return written
+    if "://" in written:
+        return host if host and "$" not in host else "of a URL"
+    return "of a server" if "@" in written or "${" in written else written
 
 
 def _build_postcheck(entry: models.Heartbeat | models.Job, node: ConfigNode) -> Postcheck | None:

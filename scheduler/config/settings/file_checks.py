@@ -8,13 +8,14 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from cron.job import Job
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
 from heartbeat.runners.redaction import reveal_secret
-from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, PromptLimit
+from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck, PromptLimit
 from scheduler.config.settings.config_node import Fault
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
@@ -47,8 +48,8 @@ def find_missing_files(settings: Settings) -> Iterator[Fault]:
                 yield "cron", name, inside, message
         called = settings.job_agents.get(name)
         check = called.precheck if called and job.enabled else None
-        if called and check and (problem := _check_first_word(check.command, called.workspace, {})):
-            yield "cron", name, ("precheck", "command"), problem
+        for key, why in _check_precheck(check, called.workspace) if called and check else ():
+            yield "cron", name, ("precheck", key), why
     for name, channel in settings.channels.items():
         if channel.argv and (problem := _check_program(channel.argv[0], channel.folder, {})):
             yield "channels", name, ("argv",), problem
@@ -75,8 +76,22 @@ def _check_agent(beat: Heartbeat, context: tuple[str, ...]) -> Iterator[KeyProbl
         for index, server in enumerate(beat.runner.tools.servers):
             if server.command and (problem := _check_program(server.command[0], beat.workspace, server.env)):
                 yield ("runner", "tools", "mcp", index, "command"), problem
-    if beat.precheck and (problem := _check_first_word(beat.precheck.command, beat.workspace, {})):
-        yield ("heartbeat", "precheck", "command"), problem
+    for key, problem in _check_precheck(beat.precheck, beat.workspace) if beat.precheck else ():
+        yield ("heartbeat", "precheck", key), problem
+
+
+def _check_precheck(check: Precheck, workspace: Path) -> Iterator[tuple[str, str]]:
+    """The key and the reason, if a program or a library of a precheck is missing."""
+    kind = check.source.kind if check.source else "command"
+    problem: str | None = None
+    if kind == "command":
+        problem = _check_first_word(check.command, workspace, {})
+    elif kind == "git":
+        problem = _check_program("git", workspace, {})
+    elif kind == "calendar" and find_spec("icalendar") is None:
+        problem = "this needs an extra that is not installed; write: pip install 'heartbeatd[calendar]'"
+    if problem:
+        yield kind, problem
 
 
 def _check_job(job: Job) -> Iterator[KeyProblem]:

@@ -233,7 +233,7 @@ class PromptAgents:
             ask_again=further_calls(job.ask_again, agent.runner) if has_findings else 0,
             clear_after=job.problems.clear_after,
             problems_remind=job.problems.remind,
-            precheck=build_precheck(job.precheck, job.timeout, node),
+            precheck=build_precheck(job.precheck, job.timeout, node, used=job.enabled),
         )
         self._check_model(called_agent, job, node)
         self.by_job[name] = called_agent

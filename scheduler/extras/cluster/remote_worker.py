@@ -543,6 +543,10 @@ class GuardedHttp:
         """Send a request, unless the time of the task is over. Raises CallError."""
         return await self._http.post(url, headers, body, seconds, wait=self._confirm)
 
+    async def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> HttpReply:
+        """Fetch a page, unless the time of the task is over. Raises CallError and AddressRefused."""
+        return await self._http.get(url, headers, seconds, public_only=public_only, wait=self._confirm)
+
     async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
         """Send a request without a body, unless the time of the task is over. Raises CallError."""
         return await self._http.delete(url, headers, seconds, wait=self._confirm)

@@ -41,6 +41,7 @@ from scheduler.system.state_lock import make_state_folder
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.plan import Plan, make_plan
 from scheduler.work.run_extras import ModelTools, Tracing
+from scheduler.work.sources import SourceReader
 
 
 class WorkerConfig:
@@ -293,5 +294,7 @@ async def _carry_out_run(
         start = guard_start(partial(children.start, inherited=inherited), check_time)
         guarded = GuardedHttp(http, check_time)
         open_tools = ModelTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
-        resources = Resources(start, guarded, open_tools=open_tools)
+        resources = Resources(
+            start, guarded, open_tools=open_tools, look=SourceReader(start, guarded, lambda: http.network.ca_file)
+        )
         return await run_attempt(claim_in_lane, resources, elapsed)

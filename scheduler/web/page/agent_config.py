@@ -321,9 +321,16 @@ def sections_of_form() -> Mapping[str, tuple[str, ...]]:
 
 
 def _fields_of_key(key: str, form: Mapping[str, object]) -> list[str]:
-    """The key, or the keys of its map if none of them is required: the form has a field for each of them."""
+    """The key, or the keys of its map if none of them is required: the form has a field for each of them.
+
+    A map that can only be changed in the file has one field.
+    """
     inner = model_of_form(form)
-    return [key] if inner is None or "required" in inner else [f"{key}.{name}" for name in inner["properties"]]
+    return (
+        [key]
+        if inner is None or "required" in inner or form.get("x-file-only")
+        else [f"{key}.{name}" for name in inner["properties"]]
+    )
 
 
 @cache
