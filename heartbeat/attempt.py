@@ -476,7 +476,7 @@ class _HeartbeatAttempt(_Attempt):
     async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
         spec, situation = self.spec, self.situation
         reads_files = situation.runs_without_checklist or spec.context_files
-        collect = partial(_with_texts, replace(self.given.facts, precheck=checked), spec, situation)
+        collect = partial(_with_texts, self.given.facts, checked, spec, situation)
         facts = await runners.offload(self.resources, collect) if reads_files else collect()
         prompt = compose_prompt(facts, spec)
         size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt, may_count=spec.decide is None)
@@ -712,12 +712,13 @@ def _read_files(workspace: Path, names: tuple[str, ...]) -> tuple[tuple[str, str
     return tuple((name, read_file(workspace, name)) for name in names)
 
 
-def _with_texts(facts: PromptFacts, spec: Heartbeat, situation: Situation) -> PromptFacts:
-    """The facts of a prompt with the texts that it contains."""
+def _with_texts(facts: PromptFacts, checked: PrecheckResult | None, spec: Heartbeat, situation: Situation) -> PromptFacts:
+    """The facts of a prompt with the result of the precheck, and the texts that it contains."""
     whole = "" if isinstance(situation.checklist, Skip) else situation.checklist
     memory = _read_files(spec.workspace, spec.memory) if situation.runs_without_checklist else ()
     return replace(
         facts,
+        precheck=checked,
         checklist=situation.selection.text,
         context=_read_files(spec.workspace, spec.context_files),
         memory=memory,

@@ -26,6 +26,7 @@ from scheduler.store import (
 )
 
 MAINTENANCE_INTERVAL = timedelta(minutes=1)
+ONE_DAY = timedelta(days=1)
 MAX_ROWS_REMOVED = 500  # rows per tick
 MAX_ENTRIES_TRIMMED = 100  # entries per tick
 SURPLUS_DIVISOR = 10  # an entry may temporarily exceed its number of kept runs by a tenth,
@@ -63,28 +64,24 @@ def maintain_database(tick: Tick, state: MaintenanceState, grown: GrownHistories
     """Trim the histories that have grown. Once a minute, delete old rows; if there are many, continue in the next tick."""
     kept = tick.plan.settings.history
     for key in grown.to_trim:
-        entry_row = entries.current_entry(tick.tx, *key)
-        if entry_row is not None:
-            runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, MAX_ROWS_REMOVED)
+        runs.delete_surplus_runs(tick.tx, *key, kept.runs, MAX_ROWS_REMOVED)
     if state.done_at is not None and timedelta() <= tick.now - state.done_at < MAINTENANCE_INTERVAL:
         return state
     room = MAX_ROWS_REMOVED - (0 if clock_changes.changed_recently(tick.tx) else _remove_old_rows(tick, kept.keep))
     trimmed = state.last_trimmed_id
-    some = entries.entries_after(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
-    if not some:
+    last = entries.last_id_of_part(tick.tx.db, trimmed, MAX_ENTRIES_TRIMMED)
+    if last is None:
         return MaintenanceState(tick.now)
-    for row in some:
+    for row in entries.unplanned_entries(tick.tx.db, trimmed, last, tick.now - ONE_DAY):
         run_for_entry(tick, row.kind, row.name, partial(planning.record_unplanned_slots, tick, row))
-        if row.is_paused_by_failures and not row.is_muted(tick.now):
+    for row in entries.entries_paused_by_failures(tick.tx.db, trimmed, last):
+        if not row.is_muted(tick.now):
             run_for_entry(tick, row.kind, row.name, partial(_remind_of_pause, tick, row.kind, row.name))
-    surplus = runs.entries_with_surplus_runs(tick.tx.db, trimmed, some[-1].id, kept.runs)
-    for entry_row in some:
-        if room <= 0:
-            return MaintenanceState(None, trimmed)
-        if entry_row.id in surplus:
-            room -= runs.delete_surplus_runs(tick.tx, entry_row, kept.runs, room)
-        trimmed = entry_row.id
-    return MaintenanceState(tick.now, trimmed)
+    for entry_id, kind, name in runs.entries_with_surplus_runs(tick.tx.db, trimmed, last, kept.runs):
+        if room > 0:
+            room -= runs.delete_surplus_runs(tick.tx, kind, name, kept.runs, room)
+            trimmed = entry_id
+    return MaintenanceState(tick.now, last) if room > 0 else MaintenanceState(None, trimmed)
 
 
 def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:

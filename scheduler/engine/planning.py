@@ -36,8 +36,6 @@ MAX_SLOTS_MEASURED = 100  # slots of one skip record whose lateness is measured
 
 WAITING_RUN_RECHECK = timedelta(seconds=30)
 
-ONE_DAY = timedelta(days=1)
-
 NEAR_SLOT = timedelta(hours=1)  # a slot that comes within it replaces the retry of a refused wake
 
 REPEATED_SLOT_GRACE = timedelta(minutes=1)
@@ -140,15 +138,9 @@ def reason_of_open_run(run: OpenRun) -> Skip:
 
 
 def record_unplanned_slots(tick: Tick, entry_row: EntryRow) -> None:
-    """Record passed slots once a day if the entry is never due, because calendars exclude all of its slots."""
-    is_looked_at = entry_row.due_at is not None or entry_row.slot is not None or entry_row.paused or entry_row.state != "active"
-    if (
-        is_looked_at
-        or tick.now - entry_row.settled_until < ONE_DAY
-        or entry_schedule.allowed_days(entry_row.schedule_text) is None
-    ):
-        return
-    save_with_next_due(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
+    """Record the passed slots of an entry that is never due, because calendars exclude all of its slots."""
+    if entry_schedule.allowed_days(entry_row.schedule_text) is not None:
+        save_with_next_due(tick.tx, entry_row, record_passed_slots(tick, entry_row, Skip.MISSED))
 
 
 def _spans_without_records(tx: Transaction, entry_row: EntryRow, horizon: datetime) -> list[tuple[datetime, datetime]]:

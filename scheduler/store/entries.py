@@ -94,9 +94,26 @@ def all_entries(db: sqlite3.Connection) -> list[EntryRow]:
     return [entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} order by kind, name")]
 
 
-def entries_after(db: sqlite3.Connection, last_id: int, limit: int) -> list[EntryRow]:
-    """The next rows in the order of their ids, for work that visits all entries in turn."""
-    return [entry_from_row(row) for row in db.execute(f"{SELECT_ENTRY} where id > ? order by id limit ?", (last_id, limit))]
+def last_id_of_part(db: sqlite3.Connection, after: int, most: int) -> int | None:
+    """The last of the next ids, at most so many, for work that visits all entries in turn. None if there is none after it."""
+    query = "select max(id) from (select id from entry where id > ? order by id limit ?) as part"
+    found: int | None = db.execute(query, (after, most)).fetchone()[0]
+    return found
+
+
+def unplanned_entries(db: sqlite3.Connection, after: int, last: int, settled_by: datetime) -> list[EntryRow]:
+    """The active entries with ids in (after, last] that have no next slot, and whose slots have records until then at most."""
+    query = (
+        f"{SELECT_ENTRY} where id > ? and id <= ? and due_at is null and slot is null and paused_until is null"
+        " and state = 'active' and settled_until <= ? order by id"
+    )
+    return [entry_from_row(row) for row in db.execute(query, (after, last, to_millis(settled_by)))]
+
+
+def entries_paused_by_failures(db: sqlite3.Connection, after: int, last: int) -> list[EntryRow]:
+    """The entries with ids in (after, last] that the daemon has paused."""
+    query = f"{SELECT_ENTRY} where id > ? and id <= ? and paused_after_failures > 0 order by id"
+    return [entry_from_row(row) for row in db.execute(query, (after, last))]
 
 
 def newest_first_seen_at(db: sqlite3.Connection) -> datetime | None:

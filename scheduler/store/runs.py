@@ -539,19 +539,19 @@ def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:
     return _delete_runs(tx, tx.db.execute(query, (to_millis(tx.now - keep), batch)).fetchall())
 
 
-def entries_with_surplus_runs(db: sqlite3.Connection, after: int, until: int, runs: int) -> set[int]:
-    """The ids of the entries in (after, until] that have more than `runs` runs. One statement for all of them."""
+def entries_with_surplus_runs(db: sqlite3.Connection, after: int, until: int, runs: int) -> list[tuple[int, Kind, str]]:
+    """The entries with ids in (after, until] that have more than `runs` runs. One statement for all of them."""
     rows = db.execute(
-        "select id from entry where id > ? and id <= ? and exists (select 1 from run where run.kind = entry.kind"
-        " and run.name = entry.name order by run.id desc limit 1 offset ?)",
+        "select id, kind, name from entry where id > ? and id <= ? and exists (select 1 from run where run.kind = entry.kind"
+        " and run.name = entry.name order by run.id desc limit 1 offset ?) order by id",
         (after, until, runs),
-    )
-    return {row["id"] for row in rows}
+    ).fetchall()
+    return [(row["id"], Kind(row["kind"]), row["name"]) for row in rows]
 
 
-def delete_surplus_runs(tx: Transaction, entry_row: EntryRow, runs: int, batch: int) -> int:
+def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch: int) -> int:
     """Delete all but the newest `runs` closed runs of an entry, at most `batch`; returns how many."""
-    key = (entry_row.kind, entry_row.name)
+    key = (kind, name)
     place = tx.db.execute(
         "select id from run where kind = ? and name = ? order by id desc limit 1 offset ?", (*key, runs)
     ).fetchone()

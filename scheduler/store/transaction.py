@@ -120,8 +120,8 @@ class UnitOfWork(Connection):
 
     def recall(self, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
         """What `make` makes of the rows of this query, which has no parameters. Nobody may change it."""
-        self._prepare_for(_effect_of(query))
         if query not in self._recalled:
+            self._prepare_for(_effect_of(query))
             self._recalled[query] = make(self._connection.execute(query).fetchall())
         found: T = self._recalled[query]
         return found
@@ -159,6 +159,7 @@ class UnitOfWork(Connection):
     def change_entry(self, before: EntryRow, after: EntryRow) -> None:
         """Change a row, by the fields in which `after` differs from `before`. Other changes since `before` are kept."""
         key = (before.kind, before.name)
+        self._forget(("entry",))
         if (pending := self._changed.get(key)) is None:
             self._changed[key] = (before, after)
             return
@@ -174,6 +175,7 @@ class UnitOfWork(Connection):
 
     def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
+        self._forget(("entry",))
         good_before, bad_before = self._slot_counts.get(entry_id, (0, 0))
         self._slot_counts[entry_id] = good_before + good, bad_before + bad
 
@@ -197,8 +199,6 @@ class UnitOfWork(Connection):
         for entry_id, counts in self._slot_counts.items():
             alike.setdefault(SLOT_COUNTS, []).append([*counts, entry_id])
         self._changed, self._slot_counts = {}, {}
-        if alike:
-            self._forget(("entry",))
         for columns, rows in alike.items():
             self._connection.executemany(_update_statement(columns), rows)
 
