@@ -114,7 +114,7 @@ def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
 
 def failing_circuits(tx: Transaction) -> frozenset[Circuit]:
     """The circuits with a problem that is not over, or whose end is still to be sent."""
-    return recall(tx.db, FAILING, lambda rows: frozenset(Circuit(row["name"], row["part"]) for row in rows))
+    return tx.db.recall(FAILING, lambda rows: frozenset(Circuit(row["name"], row["part"]) for row in rows))
 
 
 def has_open_breaker(tx: Transaction, entry: Entry) -> bool:
