@@ -11,10 +11,12 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from page_agents import form_fields, user_of
+from browser import accessibility_problems, log_in, needs_browser, open_browser, open_page, overflowing_width
+from page_agents import TOKENS, form_fields, user_of
 from page_foresight import CONFIG, open_recorded
 from page_user import Answer, PageUser
 from patience import wait_until
+from playwright.sync_api import expect
 from web_daemon import WebDaemon
 
 from scheduler.system.orphans import find_orphans
@@ -120,3 +122,18 @@ def test_the_form_shows_the_last_week_with_the_changes_before_they_are_written(t
     assert "alert, 1 message skipped, active_hours" in found.text
     assert ("web" in found.text.split("with these changes")[1]) is False
     assert daemon.config.read_text() == CONFIG
+
+
+@needs_browser
+def test_in_a_browser_the_last_week_and_the_plots_come_without_a_new_page(daemon: WebDaemon) -> None:
+    with open_browser() as browser, open_page(browser, daemon.server.url, "phone", "dark") as page:
+        log_in(page, TOKENS["self"], OPS)
+        page.locator("[name='heartbeat.active_hours']").fill("13:00-24:00")
+        page.get_by_role("button", name="Check the changes").click()
+        expect(page.locator("#replay")).to_contain_text("alert, 1 message")
+        assert (accessibility_problems(page), overflowing_width(page)) == ([], 0)
+        page.goto("/page/simulate")
+        page.get_by_label("Time").select_option("7")
+        page.get_by_role("button", name="Simulate").click()
+        expect(page.locator("#simulated")).to_contain_text("Calls by day")
+        assert (accessibility_problems(page), overflowing_width(page)) == ([], 0)
