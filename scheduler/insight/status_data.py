@@ -67,11 +67,13 @@ RECENT_FREEZES = timedelta(days=7)
 MAX_FREEZES = 5
 
 
-def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, reserve_bytes: int = 0) -> Status:
+def read_status(
+    db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE, reserve_bytes: int = 0, *, costs: bool = True
+) -> Status:
     """The whole status. The total cost is that of the local day in `zone`.
 
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
-    config with which it started.
+    config with which it started. `costs` False leaves out budgets and cost, whose reading takes longest with many agents.
     """
     leader = boots.find_leader(db)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
@@ -84,8 +86,8 @@ def read_status(db: sqlite3.Connection, now: datetime, zone: ZoneInfo = UTC_ZONE
         config_hash=boot.config_hash if boot else None,
         reload=reload_history.reload_status(db),
         overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
-        spend=_spend_today(db, now, zone),
-        budgets=list(budgets_in_force(db, now)),
+        spend=_spend_today(db, now, zone) if costs else None,
+        budgets=list(budgets_in_force(db, now)) if costs else [],
         budget=_budget_usage(spend.budgets_in_use(db, now).get(ALL_ENTRIES)),
         entries=listed,
         queue=_count_queue(db, listed, now),

@@ -64,10 +64,15 @@ def get_caller(request: ApiRequest, _: WhoAmI) -> answers.CallerToken:
 
 @handles(GetStatus)
 def get_status(request: ApiRequest, _: GetStatus) -> answers.Status:
+    return read_status(request)
+
+
+def read_status(request: ApiRequest, *, costs: bool = True) -> answers.Status:
+    """What the caller may see of the status, with or without budgets and cost."""
     state = request.app_state
     reserved = disk_reserve.reserved_bytes(state.database_path)
     with open_reader(state) as db:
-        status = status_data.read_status(db, state.clock(), state.settings().zone, reserved)
+        status = status_data.read_status(db, state.clock(), state.settings().zone, reserved, costs=costs)
     status.config_hash = state.settings().hash
     seen = cut(status, request.caller)
     seen.verdict = read_verdict(seen, TimeFormat.of_today(state.settings().zone, state.clock()).at)

@@ -140,3 +140,14 @@ def test_an_agent_is_muted_and_unmuted_over_http(daemon: WebDaemon) -> None:
     wrong = daemon.post(f"{path}/mute", {"for": "2h", "until": "2030-01-01T00:00:00Z"}, OPSMAN)
     assert (wrong.status, wrong.data["error"]["message"]) == (400, "write either for or until")
     assert daemon.post("/api/v1/agents/web/mute", {}, OPSMAN).status == 403
+
+
+def test_the_verdict_counts_each_thing_once_and_for_a_limited_token_only_its_own(daemon: WebDaemon) -> None:
+    def says(token: str) -> str:
+        return str(daemon.get("/api/v1/status", token).data["verdict"]["says"])
+
+    # Problems that are the consequence of others are not counted, nor is the problem of the job that fails.
+    assert says(CHIEF) == "3 failing, 1 channel dead, 3 problems; last run 14:00"
+    assert says(OPSMAN) == "1 failing, 2 problems; last run 14:00"
+    daemon.post("/api/v1/problems/p1/ack", {}, CHIEF)
+    assert says(OPSMAN) == "1 failing, 1 problem; last run 14:00"

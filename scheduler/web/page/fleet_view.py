@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from heartbeatd.questions import GetStatus
 from scheduler.insight import fleet, health, status_data
 from scheduler.insight.fleet import AgentCard
 from scheduler.insight.health import EntryHealth, Group
@@ -16,8 +15,7 @@ from scheduler.web.http_errors import not_found
 from scheduler.web.page.daemon_views import latest_edit
 from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.views import PageRequest
-from scheduler.web.perform import ask
-from scheduler.web.queries import read_records
+from scheduler.web.queries import read_records, read_status
 
 PER_PAGE = {"": 48, "rows": 400}  # by how the agents are shown: as cards, or as compact rows
 MAX_NOTICES = 3  # above the agents; the view of problems has all of them
@@ -47,7 +45,7 @@ SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for
 def show_fleet(request: PageRequest) -> Page:
     """The agents that the user may see and looks for, a page at a time."""
     wanted, form = request.choose("show", SHOWN, ""), request.choose("as", PER_PAGE, "")
-    status = ask(request.api, "get_status", GetStatus())
+    status = read_status(request.api, costs=False)
     states = health.read_states(each for each in status.entries if each.kind == "heartbeat")
     search = request.query.get("q", "").strip()
     matching = _search(states, request.settings, search)
