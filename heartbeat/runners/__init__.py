@@ -501,6 +501,7 @@ class Resources:
     `look` for the source of a precheck, and `approve` to ask a person.
 
     With `own_agent` nothing else is used, and nothing is waited for. This package itself starts no programs and opens no sockets.
+    `may_block`: nothing else waits for the thread of this attempt, so a call that may block needs no thread of its own.
     """
 
     start: StartProcess
@@ -510,3 +511,4 @@ class Resources:
     approve: AskApproval | None = None
     look: LookAtSource | None = None
     own_agent: OwnAgent | None = None
+    may_block: bool = False

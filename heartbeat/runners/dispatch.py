@@ -40,8 +40,8 @@ async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) 
 
 
 async def offload(resources: Resources, function: Callable[[], T]) -> T:
-    """Call a function that may block, in a thread of its own unless the caller waits for nothing else anyway."""
-    return function() if resources.own_agent is not None else await in_daemon_thread(function)
+    """Call a function that may block, in a thread of its own unless this attempt may block its thread."""
+    return function() if resources.may_block else await in_daemon_thread(function)
 
 
 def import_libraries(runners: Iterable[Runner]) -> None:

@@ -392,7 +392,8 @@ class World:
                 def carry_out(http: HttpSender) -> Coroutine[Any, Any, Any]:
                     children = Children("world")
                     look = SourceReader(children.start, cast("Any", http), lambda: None)
-                    resources = Resources(start, http, open_tools=ModelTools(children.converse, http), look=look)
+                    tools = ModelTools(children.converse, http)
+                    resources = Resources(start, http, open_tools=tools, look=look, may_block=True)
                     return attempt(claim_in_lane, resources, lambda: elapsed)
 
                 return LOOP.run_until_complete(carry_out(self.http) if self.http else with_http(carry_out)), duration
