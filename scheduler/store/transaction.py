@@ -103,6 +103,7 @@ class UnitOfWork(Connection):
         # As stored, also of the rows that were read in this transaction.
         self._known: dict[Key, EntryRow] = last.rows_in_progress() if last else {}
         self._recalled: dict[str, Any] = last._recalled if last else {}  # by query
+        self._recalled_of: dict[str, set[str]] = last._recalled_of if last else {}  # these queries, by the tables that they name
         self._changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
         self._slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
         self._savepoints = 0  # that are open
@@ -121,7 +122,10 @@ class UnitOfWork(Connection):
     def recall(self, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
         """What `make` makes of the rows of this query, which has no parameters. Nobody may change it."""
         if query not in self._recalled:
-            self._prepare_for(_effect_of(query))
+            effect = _effect_of(query)
+            self._prepare_for(effect)
+            for table in effect.tables:
+                self._recalled_of.setdefault(table, set()).add(query)
             self._recalled[query] = make(self._connection.execute(query).fetchall())
         found: T = self._recalled[query]
         return found
@@ -131,15 +135,17 @@ class UnitOfWork(Connection):
             self.write_changes()
         if effect.writes:
             self._begin_savepoints()
-            self._forget(effect.tables[:1])
+            self._forget(effect.tables[0] if effect.tables else None)
             if effect.names_entries:
                 self._known.clear()
 
-    def _forget(self, written: tuple[str, ...]) -> None:
-        """Forget what was recalled of a table that a statement is about to write. Without a table, forget all."""
-        stale = [query for query in self._recalled if not written or written[0] in _effect_of(query).tables]
-        for query in stale:
-            del self._recalled[query]
+    def _forget(self, table: str | None) -> None:
+        """Forget what was recalled of a table that a statement is about to write. None: it is not known which one."""
+        if table is None:
+            self._recalled.clear()
+            return
+        for query in self._recalled_of.pop(table, ()):
+            self._recalled.pop(query, None)
 
     @property
     def has_written(self) -> bool:
@@ -159,7 +165,7 @@ class UnitOfWork(Connection):
     def change_entry(self, before: EntryRow, after: EntryRow) -> None:
         """Change a row, by the fields in which `after` differs from `before`. Other changes since `before` are kept."""
         key = (before.kind, before.name)
-        self._forget(("entry",))
+        self._forget("entry")
         if (pending := self._changed.get(key)) is None:
             self._changed[key] = (before, after)
             return
@@ -175,7 +181,7 @@ class UnitOfWork(Connection):
 
     def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
-        self._forget(("entry",))
+        self._forget("entry")
         good_before, bad_before = self._slot_counts.get(entry_id, (0, 0))
         self._slot_counts[entry_id] = good_before + good, bad_before + bad
 
