@@ -206,3 +206,15 @@ def test_a_mailbox_is_never_opened_by_a_simulation_or_a_plan(
                 assert main([*command, "-c", str(tmp_path / "config.yaml")]) == 0
         assert server.connections == 0
     assert "prechecks: 100% find something new" in capsys.readouterr().out
+
+
+def test_a_problem_is_not_over_because_its_news_is_not_repeated(make_world: MakeWorld) -> None:
+    finding = {"key": "mail:a", "text": "new: inbox/a.txt is urgent", "severity": "warning"}
+    world = make_world(agent(precheck=FILES, answer="structured"))
+    world.run(minutes=1)
+    put(world, "a")
+    world.scripts["ops"] = lambda _: json.dumps({"findings": [finding]})
+    world.run(hours=4)
+    assert len(world.calls) == 1
+    assert world.problem("mail:a").is_open
+    assert len(world.delivered) == 1
