@@ -80,5 +80,5 @@ def _clock_time(found: re.Match[str], now: datetime) -> datetime | None:
         if at > local or found["year"]:
             return at
         return at.replace(year=at.year + 1) if named else (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=at.tzinfo)
-    except (KeyError, ValueError):  # no such zone, month or day
+    except (KeyError, ValueError, OSError):  # no such zone (OSError: a folder of zones, or a long name), month or day
         return None

@@ -91,6 +91,8 @@ def test_a_day_on_which_the_subscription_is_used_up_from_ten_to_five(make_world:
         ("TerminalQuotaError: You have exhausted your capacity on this model. Your quota will reset after 1h49m8s.", "2026-03-02 09:49"),
         ("You've hit your session limit", "2026-03-02 08:30"),
         ("You've hit your session limit · resets 7pm (Europe/Atlantis)", "2026-03-02 08:30"),
+        ("You've hit your session limit · resets 7pm (Europe)", "2026-03-02 08:30"),
+        (f"You've hit your session limit · resets 7pm ({300 * 'x'})", "2026-03-02 08:30"),
     ],
 )  # fmt: skip
 def test_the_time_in_the_text_of_a_limit(error: str, until: str) -> None:
