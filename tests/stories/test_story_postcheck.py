@@ -96,6 +96,22 @@ def test_a_run_without_proof_is_tried_again_only_if_asked(make_world: MakeWorld,
     assert (len(world.calls), failures(world, "measure")) == (calls, ["exit code 1"])
 
 
+def test_a_file_and_a_command_must_both_show_the_work(make_world: MakeWorld) -> None:
+    both = "{file: report.md, command: check}"
+    world = make_world(agent(interval="1h", retries="0", postcheck=both))
+    results = iter([1, "", ""])
+    world.postchecks["ops"] = lambda call: next(results)
+
+    def report(call: AgentCall) -> str:
+        if call.at.hour == 9:
+            write_report(world.folder / "agents" / "ops", "done", call.at)
+        return QUIET
+
+    world.scripts["ops"] = report
+    world.run(hours=2, minutes=1)
+    assert failures(world, "ops") == ["report.md is missing", "exit code 1", "ok"]
+
+
 def test_a_command_that_fails_itself_is_not_checked(make_world: MakeWorld) -> None:
     world = make_world(job(every="1h", postcheck="check"), scripts={"measure": lambda call: 1})
     world.run(minutes=61)

@@ -293,6 +293,10 @@ def test_what_an_agent_said_to_a_conversation(chat: Chat) -> None:
     assert [each.text[:12] for each in said_by(db, "ops", "phone", 10)] == ["The mail is ", "warning  ops"]
     assert [each.text[:12] for each in said_by(db, "ops", None, 1)] == ["The mail is "]
     assert said_by(db, "ops", "mail", 10) == []
+    assert [len(said_by(db, "ops", f"phone:{who}", 10)) for who in ("", "4711")] == [2, 0]
+    chat.world.reload(chat.world.yaml.replace("alone:", "ops:"))
+    chat.world.run_until("2026-03-02 10:01")  # a job with the name of the agent delivers its output
+    assert len(said_by(db, "ops", "phone", 10)) == 2
     assert said_by(db, "web", "phone", 10) == []
 
 
