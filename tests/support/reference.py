@@ -192,6 +192,7 @@ class Reference:
     def clock_set_back(self) -> None:
         """Which slots are due again depends on whether the clock was wrong before. None of them runs twice."""
         self.was_set_back = True
+        self.holds.clear()  # some have ended by a time that comes again
         for slots in self.slots.values():
             slots.is_exact = False
 
@@ -451,7 +452,7 @@ class Reference:
         entry = self.entries.get(key)
         if entry is None or entry.hours is None or channel != entry.deliver[0]:
             return
-        if not entry.holds_critical and "critical" in text.lower():
+        if not entry.holds_critical and re.search("critical|^over ", text, re.IGNORECASE | re.MULTILINE):
             return
         if not entry.hours[0] <= self.now.hour < entry.hours[1]:
             raise Broken("quiet hours", f"{channel} gets a message of {key} outside of {entry.hours}: {text!r}")

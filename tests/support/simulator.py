@@ -23,6 +23,7 @@ from patience import PATIENCE
 from reference import (
     BILLED_NOTHING,
     INPUT_TOKENS,
+    OUTPUT_PRICE,
     OUTPUT_TOKENS,
     PROGRAM_MAXIMUM,
     WITHIN,
@@ -504,8 +505,11 @@ class Player:
         if status != 200:
             if status in BILLED_NOTHING and self.call.known is None:
                 self.call.known = 0.0
-            elif status not in BILLED_NOTHING:
-                self.call.known = self.call.maximum
+            elif (
+                status not in BILLED_NOTHING
+            ):  # before a fallback, what the call itself can have cost at most: at least its answer
+                has_fallback = bool(self.reference.entries[self.call.key].fallback)
+                self.call.known = OUTPUT_TOKENS * OUTPUT_PRICE / 1e6 if has_fallback else self.call.maximum
             error = {"error": {"message": "no", "type": "error", "code": None}}
             return HttpReply(status, kind | ({"retry-after": wait} if wait else {}), json.dumps(error).encode())
         mood = self.moods.get(name, Mood())
