@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,13 +65,15 @@ async def look_at_source(
     agent: Heartbeat | Agent, precheck: Precheck, source: Source, state: str | None, now: datetime, look: LookAtSource
 ) -> PrecheckResult:
     """Look at the source of a precheck."""
+    from asyncio import CancelledError  # a command that only reads the config does not need asyncio
+
     try:
         sight = await look(source, state, workspace=agent.workspace, now=now, zone=agent.zone, timeout=precheck.timeout)
     except CallError as error:
         interrupted = error.answer.failure is Failure.EXIT
         status = PrecheckStatus.INTERRUPTED if interrupted else PrecheckStatus.FAILED
         return PrecheckResult(status, error=f"{source.title}: {error}")
-    except asyncio.CancelledError:  # the task ends anyway, with this result
+    except CancelledError:  # the task ends anyway, with this result
         return PrecheckResult(PrecheckStatus.INTERRUPTED, error="was interrupted")
     status = PrecheckStatus.WORK if sight.has_news else PrecheckStatus.NOTHING
     digest = sha256(sight.text.encode(errors="replace")).hexdigest()
