@@ -108,6 +108,10 @@ class ConfigPart(BaseModel):
         super().__init_subclass__()
         cls.section = section
 
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Itself, because it never changes. Copying defaults took a fifth of the time in which a small config is read."""
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler.resolve_ref_schema(handler(core))
