@@ -87,7 +87,7 @@ def test_each_word_has_a_plain_text(words: tuple[type[Effect], dict[str, str]]) 
 def test_status_begins_with_the_open_problems_and_counts_those_of_each_agent(make_world: MakeWorld, printed: Print) -> None:
     world = make_world(CONFIG, scripts=answers("[disk!] full\n[mail] waits") | {"web": lambda _: "[tls] expires soon"})
     world.run(minutes=1)
-    assert printed(world, "status")[1:7] == [
+    assert printed(world, "status")[2:8] == [
         "critical: agent/ops disk: full (since 03-02 08:00, delivered to phone 03-02",
         "  08:00)   p1",
         "warning: agent/ops mail: waits (since 03-02 08:00, delivered to phone 03-02",

@@ -18,7 +18,6 @@ from scheduler.web.page.views import PageRequest
 from scheduler.web.queries import read_records, read_status
 
 PER_PAGE = {"": 48, "rows": 400}  # by how the agents are shown: as cards, or as compact rows
-MAX_NOTICES = 3  # above the agents; the view of problems has all of them
 LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
 # The shape of a slot in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the colours
 # apart. A failure looks like an exclamation mark.
@@ -60,7 +59,6 @@ def show_fleet(request: PageRequest) -> Page:
         "fleet.html",
         {
             "problems": [each for each in status.problems if each.kind is None],
-            "max_notices": MAX_NOTICES,
             "status": status,
             "form": form,
             "edit": latest_edit(request),
