@@ -216,7 +216,7 @@ def test_the_example_runs_as_a_bare_script() -> None:
 def test_the_page_has_an_installation_command_and_its_example_runs() -> None:
     page = (HOME / "docs" / "library.md").read_text("utf-8")
     assert "`pip install /path/to/heartbeatd`" in page
-    (named,) = set(re.findall(r"\.venv/bin/python (examples/\S+\.py)", page))
+    (named,) = set(re.findall(r"\]\(\.\./(examples/\S+\.py)\)", page))
     assert f".venv/bin/python {named}" in (HOME / named).read_text("utf-8").splitlines()[0]
     done = subprocess.run(
         [sys.executable, named], cwd=HOME, env={}, capture_output=True, text=True, timeout=PATIENCE, check=False
