@@ -49,7 +49,7 @@ unit: .venv/ready
 IN_POSTGRESQL := $(foreach story,answers async_results breakers budgets cancel checklists_and_prechecks clock_changes costs daemon_problems \
   deliver_last internal_errors job_after_job jobs_and_problems lanes models monthly_budgets mutes one_time_jobs outbox \
   paused_entries quiet_nights random_messages reminders simulator wakes,tests/stories/test_story_$(story).py) \
-  tests/extras/chat/test_story_buttons.py tests/extras/chat/test_story_replies.py tests/extras/cluster/test_story_workers.py
+  tests/extras/chat/test_story_buttons.py tests/extras/chat/test_story_questions.py tests/extras/chat/test_story_replies.py tests/extras/cluster/test_story_workers.py
 ALL_IN_POSTGRESQL := tests/*/test_story_*.py tests/extras/*/test_story_*.py tests/stories/test_expected_runs.py
 test-postgresql: .venv/ready
 	HEARTBEATD_TEST_STORE=postgresql HEARTBEATD_TEST_ALL=$(ALL) $(BIN)/python -m pytest -n 3 --dist worksteal \

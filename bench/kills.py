@@ -1,4 +1,7 @@
-"""Kills, as many as wanted, between `accepted` and `noted` and at any moment: what was lost, what came twice, what counted."""
+"""Kills, as many as wanted, between `accepted` and `noted` and at any moment: what was lost, what came twice, what counted.
+
+With `money`, the agents have fallbacks, retries, reminders and tools that ask a person, and the costs are compared with budgets.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from kill_simulation import KilledDaemon, KilledDeliveries
+from money_simulation import KilledSpending
 
 
 def between(number: int) -> None:
@@ -45,8 +49,21 @@ def at_any_moment(number: int) -> None:
         sys.exit(1 if storm.lost or storm.doubled else 0)
 
 
+def money(number: int) -> None:
+    """Kills at any moment of a daemon whose agents spend their whole budgets."""
+    with tempfile.TemporaryDirectory() as folder:
+        spending, begun = KilledSpending(Path(folder), number, random.Random(number)), time.monotonic()
+        spending.play()
+        print(f"money: {number} kills in {time.monotonic() - begun:.0f} s; {spending.describe()}", flush=True)
+        for each in spending.faults:
+            print(f"  {each}")
+        sys.exit(1 if spending.faults else 0)
+
+
 if __name__ == "__main__":
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    if sys.argv[2:] == ["money"]:
+        money(kills)
     if sys.argv[2:] != ["storm"]:
         between(kills)
     at_any_moment(kills)
