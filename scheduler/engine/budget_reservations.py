@@ -24,6 +24,7 @@ from scheduler.model.budget import (
     Spent,
     call_cost,
     exceeded_text,
+    find_price,
     format_amount,
     highest_input_price,
     usd_to_nanos,
@@ -257,7 +258,7 @@ def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: 
 
 def _maximum_of_call(prices: Mapping[str, Price], most: Amount, call: Call) -> Amount | None:
     """The most that a call can have used, at the highest prices; None if its size or price is not known."""
-    listed = prices.get(call.model or "")
+    listed = find_price(prices, call.provider, call.model)
     if call.most is None or (listed is None and most.nanos):
         return None
     price = listed and listed.highest(call.most.input)

@@ -221,6 +221,16 @@ def test_a_lost_call_is_charged_at_its_maximum_and_a_fallback_that_does_not_fit_
     assert "fallback claude-haiku-5-5: not called, because the failed calls have left too little of its budget" in row["error"]
 
 
+def test_a_lost_call_is_charged_at_the_price_of_its_provider(make_world: MakeWorld) -> None:
+    small = ", budget: {usd_per_day: 1}, max_input_tokens: 3000, max_output_tokens: 500"
+    with by_model({SONNET: hang_up()}) as server:
+        yaml = CONFIG.format(url=server.url, local=server.url, beat=small)
+        world = make_world(yaml.replace("  claude-sonnet-5: {", "  anthropic/claude-sonnet-5: {"), environ={"KEY": KEY})
+        world.run(minutes=1)
+    row = world.records()[0]
+    assert (row["fallback"], 500 * 15 / 1e6 < row["charged"]["usd"] < 0.01875) == (HAIKU, True)
+
+
 def test_what_two_failed_calls_may_have_used_is_left_to_no_third_one(make_world: MakeWorld) -> None:
     with by_model({SONNET: hang_up(), HAIKU: hang_up()}) as server:
         limits = "budget: {tokens_per_day: 1m}, max_input_tokens: 6000, max_output_tokens: 3000"
