@@ -96,8 +96,9 @@ def _check_planned_entry(
     if excluded := schedule_texts.excluding_calendar(entry.schedule_text, now, plan.settings.calendars):
         details[Skip.CALENDAR] = excluded
     if breaker := breakers.blocking_breaker(tick.tx, plan.entries, entry):
-        probe = f"next probe at {breaker.probe_at.astimezone(entry.zone):%Y-%m-%d %H:%M:%S} {entry.zone.key}"
-        details[Skip.BREAKER_OPEN] = f"{breaker}; {probe if breaker.probe_at > now else 'another entry will probe it first'}"
+        at = breakers.probe_time(breaker, entry)
+        probe = f"next probe at {at.astimezone(entry.zone):%Y-%m-%d %H:%M:%S} {entry.zone.key}"
+        details[Skip.BREAKER_OPEN] = f"{breaker}; {probe if at > now else 'another entry will probe it first'}"
     return dict(preconditions(claim)), details
 
 

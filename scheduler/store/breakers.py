@@ -98,7 +98,7 @@ def may_close_soon(tx: Transaction, planned: PlannedEntries, entry: Entry) -> bo
 def next_probe_at(tx: Transaction, entry: Entry) -> datetime | None:
     """When all open breakers of this entry, or of a fallback, may be probed; None if they may be probed now."""
     found = _open_breakers_by_alternative(tx, entry)
-    times = [max((at for each in breakers if (at := _probe_time(each, entry)) > tx.now), default=None) for breakers in found]
+    times = [max((at for each in breakers if (at := probe_time(each, entry)) > tx.now), default=None) for breakers in found]
     return None if None in times else min(at for at in times if at is not None)
 
 
@@ -219,10 +219,10 @@ def _assign_probe(tx: Transaction, circuit: Circuit, run_id: int) -> None:
 
 
 def _may_probe(tx: Transaction, planned: PlannedEntries, breaker: Breaker, entry: Entry) -> bool:
-    return _probe_time(breaker, entry) <= tx.now and not _is_passed_on(tx, planned, breaker, entry)
+    return probe_time(breaker, entry) <= tx.now and not _is_passed_on(tx, planned, breaker, entry)
 
 
-def _probe_time(breaker: Breaker, entry: Entry) -> datetime:
+def probe_time(breaker: Breaker, entry: Entry) -> datetime:
     """When this entry may probe."""
     return breaker.probe_at + (account_stagger(entry) if breaker.circuit.is_account else timedelta())
 

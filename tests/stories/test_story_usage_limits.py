@@ -190,6 +190,17 @@ def test_an_answer_to_a_call_that_began_before_the_limit_does_not_end_it(make_wo
     assert "ok" in [row["outcome"] for row in world.records("web")][4:]
 
 
+def test_explain_names_the_time_at_which_each_agent_may_be_called_after_a_limit(make_world: MakeWorld) -> None:
+    """The agents of an account begin up to two minutes after the end of its limit, each at a time of its own."""
+    world = make_world(CONFIG, scripts={"ops": lambda _: failed(claude_report(SESSION))})
+    for time in ("2026-03-02 12:00", "2026-03-02 17:00"):
+        world.run_until(time)
+        details = [explanation.explain_now(explained_entry(world, name)).now.detail or "" for name in ("ops", "web")]
+        assert [text.rpartition("; ")[2] for text in details] == [
+            f"next probe at 2026-03-02 17:{at} UTC" for at in ("01:20", "00:36")
+        ]
+
+
 def test_a_run_without_room_in_its_limits_does_not_start_after_a_crash_either(make_world: MakeWorld) -> None:
     """The daemon is killed after it has claimed the run, and before it has recorded that there was no room."""
     yaml = CONFIG.replace("argv: [claude, -p]", SPREAD.replace("3 per", "1 per"))
