@@ -335,8 +335,12 @@ def price_key(provider: str | None, model: str | None) -> str:
 
 
 def find_price(prices: Mapping[str, Price], provider: str | None, model: str | None) -> Price | None:
-    """The price of a model at a provider, otherwise that of this model at every provider. Without a provider, only the latter."""
-    return prices.get(price_key(provider, model)) or prices.get(model or "")
+    """The price of a model at a provider, otherwise that of this model at every provider. Without a provider, only the latter.
+
+    A listed price is only that of its provider: a router may have a model whose name begins with the name of another provider.
+    """
+    everywhere = prices.get(model or "")
+    return prices.get(price_key(provider, model)) or (None if everywhere and everywhere.listed else everywhere)
 
 
 def highest_input_price(price: Price) -> float:

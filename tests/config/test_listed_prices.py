@@ -67,6 +67,17 @@ def test_a_model_of_the_same_name_at_another_provider_does_not_have_the_listed_p
     assert [cost_at(found.settings.prices, each) for each in ("anthropic", "local", None)] == [1.0, None, None]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_listed_price_is_not_that_of_a_model_whose_name_begins_with_the_provider(tmp_path: Path, is_first: bool) -> None:
+    """Routers have models such as anthropic/claude-haiku-4-5."""
+    head, _, ops = RIGHT.replace("limits: {budget: {usd_per_month: 40}}\n", "").partition("  ops:")
+    near = "  near: {runner: {kind: openai, provider: local}, model: anthropic/claude-haiku-4-5, heartbeat: {interval: 30m, deliver: log}}\n"
+    found = read(tmp_path, f"{head}{near}  ops:{ops}" if is_first else f"{head}  ops:{ops}{near}", ENVIRON)
+    assert [each.path for each in found.warnings if "has no price" in each.message] == ["agents.near.model"]
+    call = Call("local", "anthropic/claude-haiku-4-5", tokens=Tokens(1_000_000))
+    assert call_cost(found.settings.prices, call, date(2026, 11, 28)) is None
+
+
 def test_a_price_may_be_that_of_one_provider(tmp_path: Path) -> None:
     own = "prices: {local/claude-haiku-4-5: {input: 0, output: 0}, claude-haiku-4-5: {input: 2, output: 3}}\n"
     text = own + TWO_PROVIDERS.replace("deliver: log", "deliver: log, budget: {usd_per_day: 5}")
