@@ -34,7 +34,7 @@ SEEDS = (1, 2, 3)
 SECONDS = 15.0  # of CPU, after which a simulation ends early
 LONGEST = 40.0  # seconds after which it ends early on a busy machine
 MAX_RUNS = 5000  # of a replay with its warm-up: about as much as can be played in that time
-KILLED_AFTER = timedelta(seconds=55)  # before the server closes the connection
+KILLED_AFTER = timedelta(seconds=45)  # before the server closes the connection of a form that has waited for another one
 MODULE = "scheduler.foresight.own_process"
 INSTALL_FOLDER = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,10 @@ from patience import wait_until
 from playwright.sync_api import expect
 from web_daemon import WebDaemon
 
-from scheduler.system.orphans import find_orphans
+from scheduler.foresight.own_process import KILLED_AFTER, LONGEST
+from scheduler.system.orphans import KILL_AFTER, find_orphans
+from scheduler.web.connection_timeouts import ClientTimeouts
+from scheduler.web.page.foresight_view import PATIENCE
 
 OPS = "/page/agents/ops/config"
 
@@ -137,3 +140,9 @@ def test_in_a_browser_the_last_week_and_the_plots_come_without_a_new_page(daemon
         page.get_by_role("button", name="Simulate").click()
         expect(page.locator("#simulated")).to_contain_text("Calls by day")
         assert (accessibility_problems(page), overflowing_width(page)) == ([], 0)
+
+
+def test_a_form_that_has_waited_for_another_one_is_answered_before_the_server_closes_its_connection() -> None:
+    killed = KILLED_AFTER.total_seconds()
+    assert killed > LONGEST
+    assert PATIENCE + killed + KILL_AFTER < ClientTimeouts().answer_seconds
