@@ -30,7 +30,7 @@ RETRY_SECONDS = 0.5
 
 def run_while_locked(agent: str, command: tuple[str, ...], path: Path) -> int:
     """Lock the agent and run the command, which replaces this process."""
-    name = options.name_of_kind("agent", agent, "jobs have no lane")
+    name = options.name_of_kind("agent", agent, "jobs have no lock")
     files = daemon_files.locate_files(path)
     with daemon_files.open_for_reading(files) as db:
         _check_known(name, db, path)

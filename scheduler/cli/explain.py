@@ -188,13 +188,13 @@ def _period_lines(data: ExplanationOn) -> Iterator[str]:
     zone, hours = ZoneInfo(data.zone), data.until - data.from_
     length = f"{hours / timedelta(hours=1):g} hours, " if data.day and hours != timedelta(days=1) else ""
     when = f"{data.day:%a %Y-%m-%d}" if data.day else f"since {data.from_.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
-    yield f"{when}, {length}{format_count(data.slots, 'slot')}"
+    yield f"{when}, {length}{format_count(data.slots, 'planned run')}"
     clock = partial(format_clock, zone=zone, with_zone=any(fact.code == "clock_change" for fact in data.facts))
     if data.stretches:
         columns: list[Column[SlotStretch]] = [
             Column("FROM", lambda each: clock(each.from_)),
             Column("TO", lambda each: clock(each.to) if each.slots else ""),
-            Column("SLOTS", lambda each: str(each.slots or "-")),
+            Column("TIMES", lambda each: str(each.slots or "-")),
             Column("WHY", _stretch_text, level=lambda each: level_of(each.causes[0].cause)),
         ]
         yield format_list(data.stretches, columns)

@@ -48,7 +48,7 @@ from scheduler.store.run_history import RunFilter
 
 MAX_KEY_WIDTH = 40  # of the key of a finding
 MAX_ARGUMENTS_WIDTH = 60  # of the arguments of a tool
-JUDGED = ("outcome", "reason", "error")  # the labels that have the colour of the outcome
+JUDGED = ("result", "why", "error")  # the labels that have the colour of the result
 
 
 def print_runs(make: Make[ListRuns], name: str | None, limit: int, source: Source) -> None:
@@ -76,10 +76,10 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
     columns: list[Column[RunRecord]] = [
         Column("RUN", lambda run: str(run.id)),
         Column("NAME", entry_label),
-        Column("SLOT", lambda run: format_short_time(run.slot, now)),
-        Column("TRIGGER", lambda run: run.trigger),
+        Column("PLANNED", lambda run: format_short_time(run.slot, now)),
+        Column("STARTED BY", lambda run: run.trigger),
         Column(
-            "OUTCOME",
+            "RESULT",
             lambda run: (run.outcome or run.state) + (f" x{run.slots}" if run.slots > 1 else ""),
             level=lambda run: level_of_run(run.outcome, run.reason),
         ),
@@ -92,7 +92,7 @@ def _run_columns(found: list[RunRecord], sort: str, now: datetime) -> list[Colum
             ),
             level=lambda run: level_of(run.delivery.state) or level_of_run(run.outcome, run.reason),
         ),
-        Column("COST", lambda run: format_usd(run.cost_usd), is_number=True)
+        Column("SPENT", lambda run: format_usd(run.cost_usd), is_number=True)
         if sort == "cost"
         else Column("TOOK", lambda run: format_elapsed(run.started_at, run.finished_at), is_number=True),
     ]
@@ -117,14 +117,13 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
     """The values of a run with their labels. An empty value is not printed."""
     return [
         ("run", str(run.id)),
-        ("entry", entry_label(run)),
-        ("slot", f"{format_time(run.slot)} {zone_name()}"),
-        ("slots", str(run.slots) if run.slots > 1 else ""),
-        ("trigger", run.trigger),
-        ("outcome", run.outcome or run.state),
-        ("reason", run.reason or ""),
-        ("suppressed", run.suppression or ""),
-        ("attempt", str(run.attempt or "")),
+        ("name", entry_label(run)),
+        ("planned", f"{format_time(run.slot)} {zone_name()}"),
+        ("in all", format_count(run.slots, "planned run") if run.slots > 1 else ""),
+        ("started by", run.trigger),
+        ("result", run.outcome or run.state),
+        ("why", ", ".join(filter(None, (run.reason, run.suppression)))),
+        ("try", str(run.attempt) if run.attempt > 1 or run.not_before else ""),
         ("next try", format_time(run.not_before) if run.not_before else ""),
         ("started", format_time(run.started_at) if run.started_at else ""),
         ("finished", format_time(run.finished_at) if run.finished_at else ""),
@@ -134,13 +133,13 @@ def _run_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("fallback", f"{run.fallback}: {run.fallback_why}" if run.fallback else ""),
         ("request", run.request_id or ""),
         ("tokens", _format_tokens(run.tokens)),
-        ("cost", "" if run.cost_usd is None else format_usd(run.cost_usd)),
-        ("charged", _format_charge(run.charged, run.cost_usd) if run.charged else ""),
+        ("spent", "" if run.cost_usd is None else format_usd(run.cost_usd)),
+        ("in budgets", _format_charge(run.charged, run.cost_usd) if run.charged else ""),
         ("prompt", ", ".join(f"{part.name} {part.chars}" for part in run.prompt_parts)),
         *(("left out", line) for line in run.left_out),
         ("answer", "truncated at the token limit" if run.truncated else ""),
         *(("finding", _format_finding(each)) for each in run.findings),
-        ("result", f"expected until {format_time(run.result_due_at)}" if run.result_due_at else ""),
+        ("answer", f"expected until {format_time(run.result_due_at)}" if run.result_due_at else ""),
         *_tool_rows(run.tool_calls),
         ("exit code", "" if run.exit_code is None else str(run.exit_code)),
         ("error", run.error or ""),

@@ -136,7 +136,7 @@ def _describe(event: LoggedEvent) -> tuple[str, str, str | None]:
             took = f", {format_elapsed(event.began_at, event.at)}" if event.began_at else ""
             return event.result, f"{detail} (run {number}{took})".strip(), error
         case "skip":
-            times = f"{event.slots} slots, " if event.slots > 1 else ""
+            times = f"{event.slots} times, " if event.slots > 1 else ""
             return "skipped", f"{detail} ({times}run {number})", error
         case "start":
             return "started", f"by {detail} (run {number})", None

@@ -210,7 +210,7 @@ def _refused_starts(files: DaemonFiles) -> list[dict[str, object]]:
 def _fact_lines(data: Status) -> Iterator[str | Fact]:
     """The queue, messages, budgets, pauses, mutes, wakes and busy agents."""
     if queue := data.queue:
-        yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another attempt"
+        yield f"queue: {queue.due} due, {queue.running} running, {queue.retrying} waiting for another try"
     for box in data.outbox:
         since = f" since {format_time(box.oldest_at)}" if box.oldest_at else ""
         line = f"outbox: {box.channel}: {box.pending} pending{since}, {box.dead} dead"
@@ -254,7 +254,7 @@ def _spend_lines(spent: SpendToday) -> Iterator[str]:
     """The cost of all runs of today; nothing as long as nothing is known about it."""
     runs = f"today for {format_count(spent.runs, 'run')} since {format_time(spent.since)[:16]}"
     if cost := describe_cost(spent.cost_usd, runs, spent.runs_without_price, spent.untold_usd):
-        yield f"spend: {cost}"
+        yield f"spent: {cost}"
 
 
 def _budget_lines(budgets: list[BudgetStatus]) -> Iterator[str]:

@@ -315,10 +315,10 @@ def hold_lane(tick: Tick, request: VerbRequest[verbs.HoldLane]) -> LaneHeld:
         raise Refused("bad_request", f"for: at most {longest}; send it again to prolong it")
     entry_row, until = _declared_entry(tick, *request.key), tick.now + verb.for_
     if not lane_holds.save_hold(tick.tx, name, verb.id, until):
-        raise Refused("too_many", f"the lane of agent {name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others")
+        raise Refused("too_many", f"the lock of agent {name!r} is already held by {lane_holds.MAX_HOLDS_PER_AGENT} others")
     run = runs.find_open_run(tick.tx.db, entry_row.kind, entry_row.name)
     running = run.id if run is not None and run.state == "running" else None
-    says = f"the lane of {_label(request)} is held by {verb.id} {_until(tick, until)}"
+    says = f"the lock of {_label(request)} is held by {verb.id} {_until(tick, until)}"
     return LaneHeld(id=verb.id, until=until, run=running, says=says)
 
 
@@ -332,7 +332,7 @@ def release_lane(tick: Tick, request: VerbRequest[verbs.ReleaseLane]) -> LaneRel
             entry = tick.plan.entries.get((kind, name))
             if entry is not None and entry.lane == request.name:
                 planning.retry_waiting_run(tick.tx, entries.get_entry(tick.tx, kind, name), Skip.BUSY)
-    return LaneReleased(id=request.verb.id, says=f"{request.verb.id} does not hold the lane of {_label(request)} any more")
+    return LaneReleased(id=request.verb.id, says=f"{request.verb.id} does not hold the lock of {_label(request)} any more")
 
 
 UNSENDABLE_STATES = {

@@ -106,7 +106,7 @@ def cancel_run(tick: Tick, run_id: int) -> bool:
         return False
     entry_row = entries.get_entry(tick.tx, kind, name)
     settle.close_abandoned(
-        tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next attempt")
+        tick, tick.plan.entries.get((kind, name)), entry_row, run, _cancelled_result("was cancelled before its next try")
     )
     return True
 

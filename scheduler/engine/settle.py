@@ -79,7 +79,7 @@ FAILURES_WITH_ANSWER = (Reason.POSTCHECK, Reason.REPORTED_FAILURE)
 MAX_CUT_ANSWERS = 1  # after one more run whose answers were cut, the output of the precheck counts as looked at
 MAX_LEFT_OUT = 400  # lines that the agent has left out on purpose, and about which it is not asked again
 
-BUDGET_SPENT_TEXT = "its budget does not allow another attempt"
+BUDGET_SPENT_TEXT = "its budget does not allow another try"
 
 
 def settle_attempt(tick: Tick, claim: Claim, result: AttemptResult) -> None:
@@ -510,7 +510,7 @@ def give_up_waiting(tick: Tick, entry: Entry | None, entry_row: EntryRow, run: O
 
 def _error_text(run: OpenRun, *, spent: bool) -> str:
     if not spent:
-        return run.error or "no time was left for another attempt"
+        return run.error or "no time was left for another try"
     return _with_budget_text(run.error)
 
 

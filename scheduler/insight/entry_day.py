@@ -315,11 +315,11 @@ class _EntryDay(ExplainedEntry):
         count, first, _ = self._unsettled
         if not count or first is None:
             return None
-        daemon, slots = self.records.daemon, f"{format_count(count, 'slot')} since {self.times.at(first)}"
+        daemon, slots = self.records.daemon, f"{format_count(count, 'planned run')} since {self.times.at(first)}"
         if not daemon.is_running:
-            return self._overview("silent", DAEMON_DOWN, f"the daemon does not run: {slots} did not run", "heartbeatd run")
+            return self._overview("silent", DAEMON_DOWN, f"the daemon does not run: {slots} did not start", "heartbeatd run")
         if daemon.is_frozen:
-            return self._overview("silent", "frozen", f"the daemon is frozen: {slots} did not run", "heartbeatd status")
+            return self._overview("silent", "frozen", f"the daemon is frozen: {slots} did not start", "heartbeatd status")
         if self._open_cause or self.now - first - self.row.schedule.offset < SOON:
             return None
         running = self.records.in_progress
@@ -385,7 +385,7 @@ class _EntryDay(ExplainedEntry):
         """The class and the text of a run's error, and the model if the error may concern only that."""
         reason, error, model = data.reason, data.error, data.model_requested
         if reason == Reason.NO_TIME_LEFT:
-            following = f"attempt {data.attempt + 1} of {self.entry.spec.retries + 1}" if self.entry else "another attempt"
+            following = f"try {data.attempt + 1} of {self.entry.spec.retries + 1}" if self.entry else "another try"
             return f": no time was left for {following}: {squeeze(error or 'it was interrupted', MAX_ERROR)}"
         named = [reason.replace("_", " ")] if reason and reason not in UNTOLD_REASONS else []
         if model and reason in MODEL_FAILURES and model not in (error or ""):
@@ -432,8 +432,8 @@ class _EntryDay(ExplainedEntry):
         if begin < self.records.period.begin:
             return f"not run since {self.times.at(begin)}"
         if not others:
-            return f"all {number} slots{since}" if number > 1 else f"the slot of {self.times.at(begin)}"
-        return f"{format_count(number, 'slot')}{since}" if number > 1 else f"the slot of {self.times.at(begin)}"
+            return f"all {number} planned runs{since}" if number > 1 else f"the planned run of {self.times.at(begin)}"
+        return f"{format_count(number, 'planned run')}{since}" if number > 1 else f"the planned run of {self.times.at(begin)}"
 
     def _skip_detail(self, code: str, data: RunRecord) -> str:
         """What a skip is about: the holder of the lane, the file of the checklist, the output of the precheck, or an error."""
@@ -512,7 +512,7 @@ class _EntryDay(ExplainedEntry):
         if done := row.done_at(is_open=False):
             return self._overview("normal", "done", f"done at {self.times.at(done)}", is_expected=True)
         is_ahead = row.due_at is not None and self.now <= row.due_at < self.records.period.end
-        when = "no slot yet" if is_ahead else "no slot on this day"
+        when = "no planned run yet" if is_ahead else "no planned run on this day"
         says = f"{when}, {schedule_texts.schedule_text(row.schedule_text)}{self._next_text()}"
         if entry_schedule.active_hours(row.schedule_text).windows:
             says += f"; active hours {schedule_texts.hours_text(row.schedule_text)}"

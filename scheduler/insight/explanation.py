@@ -123,7 +123,7 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
     db, at = explained.db, explained.times.at
     last_id = run_history.last_real_run(db, *explained.key)
     run = None if last_id is None else run_history.get_run(db, last_id)
-    yield _slot_fact("last slot", explained, _latest_slot_until(explained, explained.now))
+    yield _slot_fact("planned", explained, _latest_slot_until(explained, explained.now))
     yield _run_fact("last run", explained, run)
     for asked in [] if run is None else run.questions:
         yield _fact(
@@ -136,7 +136,7 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
     yield from (_fact("quiet", each.code, each.says) for each in explained.quiet_reasons)
     yield from _problem_facts(explained)
     skipped = run_history.skipped_since(db, *explained.key, last_id or 0)
-    yield _count_fact("since then", [(SlotCause(reason), slots) for reason, slots in skipped.items()], "slot")
+    yield _count_fact("since then", [(SlotCause(reason), slots) for reason, slots in skipped.items()], "slot", "planned run")
     if number := wakes.count_waiting_wakes(db, *explained.key):
         waiting = wake_waits.explain_waiting(db, explained.key, number, explained.now, explained.times.exactly)
         yield _fact("wakes", waiting.waits_for or "taken", waiting.says)
@@ -222,11 +222,11 @@ def _run_fact(label: str, explained: ExplainedEntry, run: RunRecord | None) -> F
     return _fact(label, code, ", ".join(parts) + (f": {run.error}" if run.error else ""), run.slot, run.id)
 
 
-def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], noun: str, more: str = "") -> Fact:
+def _count_fact(label: str, counts: Sequence[tuple[SlotCause, int]], code: str, noun: str) -> Fact:
     """How many slots or runs there were in all, and with each cause."""
     whole = sum(count for _, count in counts)
-    says = f"{format_count(whole, noun)}{more}: " + "; ".join(f"{count} {cause.text}" for cause, count in counts)
-    return _fact(label, noun, says if counts else "")
+    says = f"{format_count(whole, noun)}: " + "; ".join(f"{count} {cause.text}" for cause, count in counts)
+    return _fact(label, code, says if counts else "")
 
 
 def _next_fact(explained: ExplainedEntry) -> Fact:
@@ -323,7 +323,7 @@ def explain_moment(explained: ExplainedEntry, instant: datetime) -> ExplanationA
     slot, exactly = _latest_slot_until(explained, instant), explained.times.exactly
     facts = (
         _fact("at", "at", exactly(instant)),
-        _slot_fact("slot", explained, slot),
+        _slot_fact("planned", explained, slot),
         _run_fact("run", explained, _run_of(explained, slot)),
         daemon_state_at(explained.db, instant, exactly, running=explained.records.daemon.is_running),
         _slot_fact("following", explained, _first_slot_after(explained, instant)),
@@ -343,8 +343,8 @@ def explain_period(explained: ExplainedEntry, period: Period) -> ExplanationOn:
         for each in _changes_between(explained, period.begin, period.end)
     ]
     facts = (
-        _count_fact("in all", totals, "slot"),
-        _count_fact("unplanned", beside, "run", " without a slot"),
+        _count_fact("in all", totals, "slot", "planned run"),
+        _count_fact("unplanned", beside, "run", "run"),
         *(_fact(f"{at.astimezone(explained.zone):%H:%M:%S}", what, says, at) for at, what, says in sorted(events)),
     )
     return ExplanationOn(

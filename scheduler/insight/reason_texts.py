@@ -96,10 +96,10 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (Outcome.ALERT, Suppression.NOT_SHOWN): "ran, alert not delivered (show_alerts: false)",
     (Outcome.ALERT, Suppression.MUTED): "ran, alert suppressed (mute)",
     (Outcome.OK, Suppression.MUTED): "ran, message suppressed (mute)",
-    (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another attempt",
+    (Outcome.FAILED, Reason.NO_TIME_LEFT): "ran, failed: no time was left for another try",
     (CLOCK_JUMPED, SLEPT): "the machine was suspended",
     (FROZEN, STOPPED): f"the daemon was frozen: {FREEZE_TEXTS[STOPPED]}",
-    (WAITING, Skip.BUSY): "waiting until the agent's lane is free",
+    (WAITING, Skip.BUSY): "waiting until the agent's lock is free",
     (WAITING, Skip.BREAKER_OPEN): "waiting until another run has made a probe call to its provider",
 }
 
@@ -116,7 +116,7 @@ REASON_TEXTS: dict[str, str] = {
     Skip.CALENDAR: "excluded by a calendar",
     Skip.ACTIVE_HOURS: "outside active hours",
     Skip.ALREADY_RUNNING: "the previous run was still in progress",
-    Skip.BUSY: "busy: the agent's lane was locked",
+    Skip.BUSY: "busy: the agent was locked",
     Skip.CHECKLIST_MISSING: "no checklist",
     Skip.CHECKLIST_EMPTY: "nothing on the checklist",
     Skip.CHECKLIST_UNREADABLE: "the checklist cannot be read",
@@ -136,7 +136,7 @@ REASON_TEXTS: dict[str, str] = {
     CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
     FROZEN: f"the daemon was frozen: {FREEZE_TEXTS[None]}",
     RUNNING: "running",
-    WAITING: "waiting for its next attempt",
+    WAITING: "waiting for its next try",
     DUE: "due, about to start",
     TO_COME: "to come",
     NOT_KEPT: "no longer in the history (history.keep, history.runs)",
@@ -145,7 +145,7 @@ REASON_TEXTS: dict[str, str] = {
 
 TEXTS_FOR_NOW: dict[str, str] = {
     Skip.ALREADY_RUNNING: "a run is in progress",
-    Skip.BUSY: "busy: the agent's lane is locked",
+    Skip.BUSY: "busy: the agent is locked",
     Skip.NOTHING_DUE: "no item of the checklist is due",
 }
 

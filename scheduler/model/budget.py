@@ -113,7 +113,7 @@ def exceeded_text(key: str, used: float, bound: float, takes: float, unknown_usd
     """Says that a limit leaves no room for an attempt that may take so much. `unknown_usd` is the reserved part of `used`."""
     unit = " USD" if key in USD_LIMITS else {"tokens_per_day": " tokens"}.get(key, "")
     verb = "cost" if key in USD_LIMITS else "use"
-    more = f", and one attempt may {verb} {format_amount(takes)}" if unit else ""
+    more = f", and one try may {verb} {format_amount(takes)}" if unit else ""
     unknown = describe_unknown(unknown_usd) if key in USD_LIMITS else ""
     return f"{key}: {format_amount(used)} of {format_amount(bound)}{unit} are used{unknown}{more}"
 

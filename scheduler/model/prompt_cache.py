@@ -66,7 +66,7 @@ def why_not_kept(looks: Sequence[CacheLook], asked: Sequence[CacheLook], now: da
         return "because it changes from run to run"
     if len(looks) > 1 and looks[0].at - looks[1].at > LIFETIMES["1h"]:
         return "because the next call comes too late to use it"
-    return "because too few calls use it in time, or its price for writing does not fit into the reservation of a budget"
+    return "because too few calls use it in time, or its price for writing does not fit into what a budget has reserved"
 
 
 def _is_refused(asked: Sequence[CacheLook], now: datetime) -> bool:

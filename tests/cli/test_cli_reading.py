@@ -177,7 +177,7 @@ def test_a_table_of_runs_fits_into_eighty_columns(
     monkeypatch.chdir(state.parent)  # where there is no config
     add_run(store, NOON, "skipped", name="a" * 63, reason="checklist_unreadable", slots=12)
     lines = printed(capsys, state, "runs")
-    assert lines[0].split() == ["RUN", "NAME", "SLOT", "TRIGGER", "OUTCOME", "WHY", "TOOK"]
+    assert lines[0].split() == ["RUN", "NAME", "PLANNED", "STARTED", "BY", "RESULT", "WHY", "TOOK"]
     assert "skipped x12" in lines[1]
     assert max(map(len, lines)) <= 80
     assert lines[-1] == f"times in {zone_name()}"
@@ -225,8 +225,8 @@ def test_an_invalid_config_still_names_the_database(
 def test_a_run_is_shown_in_full_without_control_characters(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, "alert", text="disk full\n\x1b]0;owned\x07", prompt_parts='{"checklist": 12}', error="a\nb", exit_code=0)
     lines = printed(capsys, state, "show", "1")
-    assert "entry      agent/ops" in lines
-    assert "outcome    alert" in lines
+    assert "name       agent/ops" in lines
+    assert "result     alert" in lines
     assert "prompt     checklist 12" in lines
     assert "error      a b" in lines
     assert lines[-2:] == ["disk full", "\\x1b]0;owned\\x07"]
@@ -248,8 +248,8 @@ def test_a_run_shows_a_truncated_answer_and_the_deadline_of_a_late_result(
     add_run(store, NOON, "alert", text="The disk is", truncated=1)
     add_run(store, NOON + MINUTE, "async", result_due_at=to_millis(NOON + timedelta(hours=1)))
     assert "answer     truncated at the token limit" in printed(capsys, state, "show", "1")
-    waits = next(line for line in printed(capsys, state, "show", "2") if line.startswith("result"))
-    assert waits.startswith("result     expected until 2026-11-2")
+    waits = next(line for line in printed(capsys, state, "show", "2") if line.startswith("answer"))
+    assert waits.startswith("answer     expected until 2026-11-2")
     assert listed(capsys, state, "show", "1")["truncated"] is True
     assert listed(capsys, state, "show", "2")["result_due_at"] == "2026-11-20T13:00:00Z"
 
@@ -482,7 +482,7 @@ def test_the_delivery_state_is_shown_beside_the_outcome(store: Store, state: Pat
 
 def test_a_run_shows_its_tokens_and_cost(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(store, NOON, tokens='{"input": 12000, "output": 40, "cache_read": 0, "cache_write": 0}', cost_usd=0.0123)
-    assert {"tokens     input 12,000, output 40", "cost       $0.0123"} <= set(printed(capsys, state, "show", "1"))
+    assert {"tokens     input 12,000, output 40", "spent      $0.0123"} <= set(printed(capsys, state, "show", "1"))
 
 
 def test_the_outbox_shows_the_last_error_of_each_message(
@@ -539,7 +539,7 @@ def test_times_are_in_the_configs_zone_or_without_a_readable_config_in_the_hosts
     time.tzset()
     assert output[-1] == f"times in {zone}"
     assert [line.split()[0] for line in output[1:-1]] == ["1"]
-    assert f"slot       2026-11-20 {slot} {zone}" in shown
+    assert f"planned    2026-11-20 {slot} {zone}" in shown
 
 
 def test_no_command_prints_the_password_of_a_server(

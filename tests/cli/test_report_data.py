@@ -297,7 +297,7 @@ def test_a_month_is_reported_in_eighty_columns_and_its_most_expensive_run_is_lis
     assert following["cost_usd"] == 0.27
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[-1] == "COST"
+    assert lines[0].split()[-1] == "SPENT"
     assert lines[1].split()[-1] == "$2.70"
 
 

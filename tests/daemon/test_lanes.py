@@ -115,7 +115,7 @@ def test_busy_handles_signals_like_a_shell(folder: Path) -> None:
     ("arguments", "error"),
     [
         (["nobody", "--", "true"], "heartbeatd: no agent 'nobody'; `heartbeatd status` lists them\n"),
-        (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; jobs have no lane\n"),
+        (["cron/tick", "--", "true"], "heartbeatd: 'cron/tick' is not agent/NAME; jobs have no lock\n"),
     ],
 )
 def test_busy_creates_no_lane_for_an_unknown_agent(folder: Path, arguments: list[str], error: str) -> None:

@@ -340,7 +340,7 @@ def test_each_attempt_is_reserved_and_a_run_keeps_its_last_result_if_the_budget_
     world.run(hours=1, minutes=1)
     assert len(world.calls) == 2
     assert outcomes(world) == ["failed exit", "skipped budget"]
-    assert "its budget does not allow another attempt" in world.records()[0]["error"]
+    assert "its budget does not allow another try" in world.records()[0]["error"]
     assert world.records()[0]["charged"]["usd"] == 0.06
 
 
@@ -471,7 +471,7 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     world = make_world(yaml, start="2026-03-02 08:00")
     world.run(hours=2, minutes=1)
     error = (
-        "usd_per_day: 0.08 of 0.1 USD are used (0.08 of it is reserved for runs of unknown cost), and one attempt may cost 0.04;"
+        "usd_per_day: 0.08 of 0.1 USD are used (0.08 of it is reserved for runs of unknown cost), and one try may cost 0.04;"
         " until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
     )
     assert world.records()[-1]["error"] == error

@@ -186,7 +186,7 @@ def fleet_costs() -> dict[str, Callable[[AgentCall], str]]:
 
 
 EXHAUSTED = (
-    "limits.budget.usd_per_day: 1.5 of 2 USD are used, and one attempt may cost 1; until 2026-03-03 00:00 Europe/Berlin;"
+    "limits.budget.usd_per_day: 1.5 of 2 USD are used, and one try may cost 1; until 2026-03-03 00:00 Europe/Berlin;"
     " used by agent/a5 0.5, agent/a4 0.4, agent/a3 0.3, others 0.3"
 )
 
@@ -245,7 +245,7 @@ def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: 
     world = make_world(yaml, scripts=fleet_costs(), start="2026-03-01 22:00")  # Berlin is an hour ahead of UTC
     world.run(hours=2, minutes=1)
     assert budget_lines(world, world.clock.now).splitlines() == [
-        "spend: $3.00 today for 10 runs since TODAY",
+        "spent: $3.00 today for 10 runs since TODAY",
         "budget: all: 3.00 of 9.00 USD today, resets TOMORROW; counts 5 agents; most used by" + SHARES,
         "budget: agent/a1: 2 of 20 runs today, resets TOMORROW",
     ]

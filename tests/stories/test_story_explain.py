@@ -518,7 +518,7 @@ def test_woken_runs_are_listed_beside_the_slots(make_world: MakeWorld) -> None:
 
 @pytest.mark.parametrize(
     ("wakes", "interval", "slots", "beside"),
-    [(1, "24h", "1 slot", "1 run without a slot: 1 ran, quiet"), (2, "12h", "2 slots", "2 runs without a slot: 2 ran, quiet")],
+    [(1, "24h", "1 planned run", "1 run: 1 ran, quiet"), (2, "12h", "2 planned runs", "2 runs: 2 ran, quiet")],
 )
 def test_counts_are_in_the_singular_or_plural(
     wakes: int, interval: str, slots: str, beside: str, make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
@@ -544,7 +544,7 @@ def test_a_point_in_time_is_explained_by_the_slot_before_it(make_world: MakeWorl
 
     def at_instant(text: str) -> tuple[Any, ...]:
         found = explanation.explain_moment(explained_entry(world), utc(text)).as_data()
-        slot, following, daemon = (fact_of(found, label) for label in ("slot", "following", "daemon"))
+        slot, following, daemon = (fact_of(found, label) for label in ("planned", "following", "daemon"))
         return slot.get("at"), slot["code"], following.get("at"), daemon["code"]
 
     assert at_instant("2026-03-02 07:10") == ("2026-03-02T07:00:00Z", "active_hours", "2026-03-02T07:30:00Z", "up")
@@ -561,10 +561,10 @@ def test_explain_now_shows_the_last_slot_each_check_and_the_next_slot(make_world
     file.unlink()
     world.run(minutes=65)
     found = explanation.explain_now(explained_entry(world)).as_data()
-    last_slot, last_run = fact_of(found, "last slot"), fact_of(found, "last run")
+    last_slot, last_run = fact_of(found, "planned"), fact_of(found, "last run")
     assert (last_slot["at"], last_slot["code"], last_slot["run"]) == ("2026-03-02T09:00:00Z", "checklist_missing", 3)
     assert (last_run["at"], last_run["run"]) == ("2026-03-02T08:00:00Z", 1)
-    assert {"label": "since then", "code": "slot", "says": "2 slots: 2 no checklist"} in found["facts"]
+    assert {"label": "since then", "code": "slot", "says": "2 planned runs: 2 no checklist"} in found["facts"]
     assert (found["now"]["would_run"], found["now"]["reason"]) == (False, "checklist_missing")
     assert fact_of(found, "next")["at"] == "2026-03-02T09:30:00Z"
     assert [gate["gate"] for gate in found["now"]["gates"]][:4] == ["disabled", "paused", "calendar", "active_hours"]
@@ -605,9 +605,9 @@ def test_a_run_that_waits_for_its_lane_is_shown_as_waiting(make_world: MakeWorld
     world.run(minutes=29)
     hold_lane(world, "chat", minutes=30)
     world.run(minutes=5)
-    last = fact_of(explanation.explain_now(explained_entry(world)).as_data(), "last slot")
+    last = fact_of(explanation.explain_now(explained_entry(world)).as_data(), "planned")
     assert last["code"] == "waiting"
-    assert "waiting until the agent's lane is free (run " in last["says"]
+    assert "waiting until the agent's lock is free (run " in last["says"]
 
 
 def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -615,7 +615,7 @@ def test_a_hold_in_force_is_described_in_the_present_tense(make_world: MakeWorld
     world.run(minutes=1)
     hold_lane(world, "chat", minutes=30)
     lines = " ".join(" ".join(printed(capsys, world, "ops")).split())
-    assert "now it would not run: busy: the agent's lane is locked: chat holds it over HTTP until 2" in lines
+    assert "now it would not run: busy: the agent is locked: chat holds it over HTTP until 2" in lines
 
 
 def test_a_job_with_a_prompt_has_the_checks_of_its_agent(make_world: MakeWorld) -> None:
@@ -687,9 +687,9 @@ def test_explain_prints_a_table_in_the_entrys_time_zone_within_80_columns(
     world.run(hours=25)
     lines = printed(capsys, world, "ops", "--on", "2026-10-25")
     assert lines[0] == "agent/ops: active, every 30m (Europe/Berlin)"
-    assert lines[1] == "Sun 2026-10-25, 25 hours, 50 slots"
+    assert lines[1] == "Sun 2026-10-25, 25 hours, 50 planned runs"
     assert [" ".join(line.split()) for line in lines[2:6]] == [
-        "FROM TO SLOTS WHY",
+        "FROM TO TIMES WHY",
         "00:00 CEST 07:30 CET 18 outside active hours (run 1)",
         "08:00 CET 21:30 CET 28 ran, quiet (runs 2 to 29)",
         "22:00 CET 23:30 CET 4 outside active hours",

@@ -65,17 +65,22 @@ def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> N
     }
     assert world.calls[2].env["HEARTBEATD_INPUT"] == "all files are readable"
     assert [text for _, name, text in world.delivered if name == "verify"] == ["all files are readable"]
-    assert says(world, "alarm") == "the slot of 03:05: the job that it follows ended in another way: cron/backup ended ok (run 1)"
+    assert (
+        says(world, "alarm")
+        == "the planned run of 03:05: the job that it follows ended in another way: cron/backup ended ok (run 1)"
+    )
     world.scripts["backup"] = lambda call: 1
     world.run(hours=24)
     assert calls(world)[3:] == ["03:00 backup", "03:00 alarm"]
     assert world.calls[-1].env["HEARTBEATD_INPUT_OUTCOME"] == "failed"
     overview = next(each for each in explain_all(records_of(world)).entries if each.name == "verify")
     assert (overview.status, overview.cause) == ("silent", "predecessor")
-    assert overview.says.startswith("the slot of 03:00: the job that it follows ended in another way: cron/backup ended failed")
+    assert overview.says.startswith(
+        "the planned run of 03:00: the job that it follows ended in another way: cron/backup ended failed"
+    )
     assert world.history("verify") == ["03-02 03:05 cron ok", "03-03 03:00 cron skipped predecessor"]
     assert says(world, "report") == (
-        "it runs after cron/verify (any), which has not ended in this time: the slot of 03:00: the job that it follows ended in "
+        "it runs after cron/verify (any), which has not ended in this time: the planned run of 03:00: the job that it follows ended in "
         "another way: cron/backup ended failed (run 5)"
     )
 
@@ -316,7 +321,7 @@ def test_explain_knows_a_job_after_another_one_before_it_has_run(make_world: Mak
     world.run(hours=1)
     for name in ("verify", "backup", "ops"):
         facts: dict[str, Any] = explain_now(explained_entry(world, name)).as_data()
-        assert fact_of(facts, "last slot")["says"] == "none"
+        assert fact_of(facts, "planned")["says"] == "none"
 
 
 def test_explain_names_the_job_that_keeps_a_chain_from_running(make_world: MakeWorld) -> None:

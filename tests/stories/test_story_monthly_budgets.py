@@ -50,7 +50,7 @@ def test_a_month_ends_by_the_clock_of_the_agent_and_is_reported_once(make_world:
     yaml = agents("{usd_per_month: 0.30, usd_per_run: 0.03}", timezone="Europe/Berlin")
     world = make_world(yaml, start="2026-03-24 11:30", scripts=SCRIPTS)
     world.run(days=7, hours=10)
-    reason = "usd_per_month: 0.3 of 0.3 USD are used, and one attempt may cost 0.03; until 2026-04-01 00:00 Europe/Berlin"
+    reason = "usd_per_month: 0.3 of 0.3 USD are used, and one try may cost 0.03; until 2026-04-01 00:00 Europe/Berlin"
     assert runs_by_month(world) == {"03": 10}
     skipped = [row["error"] for row in world.records() if row["reason"] == "budget"]
     assert len(skipped) > 1

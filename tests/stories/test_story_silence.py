@@ -254,7 +254,7 @@ def test_another_weekday(plant: Plant, say: Say) -> None:
     day = DAYS[(TODAY.weekday() + 3) % 7]
     world = plant(fleet(f"{{schedule: '0 9 * * {day}'}}"))
     run_until_now(world)
-    check(say(world), f"no slot on this day, by '0 9 * * {day}'; next {day.title()}")
+    check(say(world), f"no planned run on this day, by '0 9 * * {day}'; next {day.title()}")
 
 
 def test_an_interval_of_zero(plant: Plant, say: Say) -> None:
@@ -292,7 +292,7 @@ def test_a_pause_that_is_over_keeps_its_author(plant: Plant, say: Say) -> None:
     world.run_until(at(13, 30))
     world.resume((Kind.HEARTBEAT, "ops"))
     run_until_now(world)
-    check(say(world), "unusual", "5 slots since 09:00: paused: paused by token chat")
+    check(say(world), "unusual", "5 planned runs since 09:00: paused: paused by token chat")
 
 
 def test_a_mute(plant: Plant, say: Say) -> None:
@@ -404,7 +404,7 @@ def test_a_lane_that_a_user_has_locked(plant: Plant, say: Say) -> None:
     world.run_until(at(11))
     with lane_locked(world):
         run_until_now(world)
-        check(say(world), "busy: the agent's lane is locked: process", "has locked it")
+        check(say(world), "busy: the agent is locked: process", "has locked it")
     world.run(minutes=1)
     slots = [row["error"] for row in world.records("ops") if row["reason"] == "busy"]
     assert len(slots) >= 2 and all(f"process {os.getpid()} (" in error for error in slots)
@@ -416,7 +416,7 @@ def test_a_lane_that_a_gateway_holds_over_http(plant: Plant, say: Say) -> None:
     world.run_until(at(12))
     world.request(VerbRequest(HoldLane(id="telegram-bot", for_=20 * HOUR), (Kind.HEARTBEAT, "ops")))
     run_until_now(world)
-    check(say(world), "busy: the agent's lane is locked", "telegram-bot")
+    check(say(world), "busy: the agent is locked", "telegram-bot")
 
 
 # --- the daemon and its config ----------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def test_a_daemon_that_is_down(plant: Plant, say: Say) -> None:
     world.clock.now = datetime.now(UTC)
     lines = say(world, up=False)
     check(lines, "the daemon has not run since 08:30; it ended unexpectedly", name="agent/alpha")
-    says = f"the daemon does not run: {hours_of_day(world) - 9} slots since 09:00"
+    says = f"the daemon does not run: {hours_of_day(world) - 9} planned runs since 09:00"
     assert sum(says in line for line in lines) == 4
     world.boot()
 
@@ -439,7 +439,7 @@ def test_a_daemon_that_was_down(plant: Plant, say: Say) -> None:
     world.run_until(at(8, 30))
     world.downtime(hours=3, minutes=5)
     run_until_now(world)
-    check(say(world), "3 slots since 09:00: the daemon was down", name="agent/")
+    check(say(world), "3 planned runs since 09:00: the daemon was down", name="agent/")
 
 
 def test_a_daemon_that_is_frozen(plant: Plant, say: Say) -> None:
@@ -454,7 +454,7 @@ def test_a_system_clock_that_jumped(plant: Plant, say: Say) -> None:
     world.run_until(at(8, 30))
     world.clock.now += timedelta(hours=3, minutes=10)
     run_until_now(world)
-    check(say(world), "3 slots since 09:00: the clock jumped, or the machine was suspended", name="agent/")
+    check(say(world), "3 planned runs since 09:00: the clock jumped, or the machine was suspended", name="agent/")
 
 
 def test_a_machine_that_slept(plant: Plant, say: Say) -> None:
@@ -462,7 +462,7 @@ def test_a_machine_that_slept(plant: Plant, say: Say) -> None:
     world.run_until(at(8, 30))
     world.sleep(hours=3, minutes=10)
     run_until_now(world)
-    check(say(world), "3 slots since 09:00: the machine was suspended", name="agent/")
+    check(say(world), "3 planned runs since 09:00: the machine was suspended", name="agent/")
     lines = say(world, "ops", "--on", "today")
     assert "11:40:00   the machine had been suspended for 3:10:00" in lines
     assert "11:40      the machine had been suspended for 3:10:00" in say(world)
@@ -477,7 +477,7 @@ def test_a_process_that_a_signal_had_stopped(plant: Plant, say: Say) -> None:
     world.clock.advance(timedelta(hours=3, minutes=9, seconds=59))
     world.engine.note_continued()
     run_until_now(world)
-    check(say(world), "3 slots since 09:00: the daemon was frozen: its process was stopped by a signal", name="agent/")
+    check(say(world), "3 planned runs since 09:00: the daemon was frozen: its process was stopped by a signal", name="agent/")
     assert any("its process was stopped by a signal" in line for line in say(world, "ops", "--on", "today"))
     assert any("frozen for 2:40:00" in line and line.startswith("11:40") for line in say(world))
     assert any(line.startswith("  was frozen (stopped by a signal) ") for line in status_lines(world))
@@ -598,7 +598,7 @@ def test_retries_that_run_out_of_time_show_the_error(plant: Plant, say: Say) -> 
     with Models(lambda request: overloaded) as server:
         world = plant(modelled(server.url, "{retries: 10, active_hours: '13:00-13:01'}"), start=MIDNIGHT + 12 * HOUR)
         run_until_now(world)
-    check(say(world), "no time was left for attempt", "of 11: ", "529", "we are full")
+    check(say(world), "no time was left for try", "of 11: ", "529", "we are full")
 
 
 def test_a_prompt_that_is_too_large(plant: Plant, say: Say) -> None:
@@ -917,7 +917,7 @@ def test_a_day_may_be_a_weekday_or_a_date_and_a_time_may_be_given_with_since(pla
     for day in ("yesterday", f"{yesterday}", f"{yesterday:%a}", f"{yesterday:%A}".lower()):
         lines = say(world, "--on", day)
         assert lines[0].startswith(f"{yesterday:%a %Y-%m-%d}, ")
-        check(lines, "all 24 slots since 00:00: no checklist")
+        check(lines, "all 24 planned runs since 00:00: no checklist")
     for words in (("--on", f"{TODAY:%a}"), ("--since", "3h")):
         assert say(world, *words)[-1] == "in all     4: 4 normal"
     check(say(world, "--since", f"{yesterday} 22:00"), "unusual", "no checklist")
@@ -946,7 +946,7 @@ def test_one_entry_is_explained_since_a_time(plant: Plant, say: Say) -> None:
     world = plant(fleet("{checklist: HEARTBEAT.md}"))
     run_until_now(world)
     lines = say(world, "ops", "--since", "150m")
-    assert (lines[1].startswith("since ") and "2 slots" in lines[1]) or "3 slots" in lines[1]
+    assert (lines[1].startswith("since ") and "2 planned runs" in lines[1]) or "3 planned runs" in lines[1]
     assert "no checklist" in lines[3]
 
 

@@ -80,9 +80,9 @@ def test_an_invalid_request_for_the_plan_is_rejected(still: WebDaemon, query: st
 
 def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon) -> None:
     now = still.get("/api/v1/explain/ops", READER).data
-    assert (fact_of(now, "last slot")["code"], now["now"]["would_run"], fact_of(now, "daemon")["code"]) == ("alert", True, "up")
+    assert (fact_of(now, "planned")["code"], now["now"]["would_run"], fact_of(now, "daemon")["code"]) == ("alert", True, "up")
     at = still.get("/api/v1/explain/ops?at=2026-03-02T08:10:00Z", OPSMAN).data
-    assert (fact_of(at, "slot")["at"], fact_of(at, "following")["code"]) == ("2026-03-02T08:00:00Z", "to_come")
+    assert (fact_of(at, "planned")["at"], fact_of(at, "following")["code"]) == ("2026-03-02T08:00:00Z", "to_come")
     on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
     assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
     since = still.get("/api/v1/explain/ops?since=2026-03-02T07:45:00Z", READER).data
@@ -567,7 +567,7 @@ def test_a_gateway_can_hold_and_extend_a_lane_and_is_shown_as_its_holder(daemon:
         "id": "chat:1",
         "until": "2026-03-02T08:02:00Z",
         "run": None,
-        "says": "the lane of agent/ops is held by chat:1 until 2026-03-02 08:02:00 UTC",
+        "says": "the lock of agent/ops is held by chat:1 until 2026-03-02 08:02:00 UTC",
     }
     daemon.send("PUT", BUSY, {"id": "mail", "for": "1m"}, OPSMAN)
     assert daemon.send("PUT", BUSY, {"id": "chat:1", "for": "24h"}, CHIEF).data["until"] == "2026-03-03T08:00:00Z"

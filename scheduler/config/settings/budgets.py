@@ -160,10 +160,10 @@ class EntryLimits:
         if not attempt.has_unknown_usage or attempt.usd_per_run == 0:
             return
         if usd_by and attempt.usd_per_run is None:
-            write = "write budget: {usd_per_run: 0.10}, the maximum cost of one attempt, or 0 if it costs nothing"
+            write = "write budget: {usd_per_run: 0.10}, the maximum cost of one try, or 0 if it costs nothing"
             yield f"{usd_by[0]} cannot be enforced, because the usage of its runner is unknown; {write}", ""
         if attempt.tokens_per_run is not None:
-            write = "write usd_per_run instead, the maximum cost of one attempt"
+            write = "write usd_per_run instead, the maximum cost of one try"
             yield f"tokens_per_run cannot be enforced, because the usage of its runner is unknown; {write}", "tokens_per_run"
         for prefix, _, _ in self._limits("tokens_per_day"):
             write = "write usd_per_day and usd_per_run instead, or usd_per_run: 0 if it costs nothing"
@@ -185,7 +185,7 @@ class EntryLimits:
     def _attempt_text(self) -> str:
         """One attempt, with its entry and its models: the limit may be written for many entries."""
         models = " and ".join(dict.fromkeys(json.dumps(question.model) for question in self.attempt.all_models))
-        return f"one attempt of {self.label}{f' with {models}' if models else ''}"
+        return f"one try of {self.label}{f' with {models}' if models else ''}"
 
     @property
     def _turns(self) -> int:

@@ -104,7 +104,7 @@ DROPS = (
     Drop("gateway models auth env tools skills hooks routing identity messages logging", STAYS),
     Drop("**.heartbeat.includeReasoning", "heartbeatd keeps reasoning in the run record and does not send it"),
     Drop("**.heartbeat.session", NO_SESSION),
-    Drop("**.heartbeat.skipWhenBusy", "a run of heartbeatd waits for the lane of the agent"),
+    Drop("**.heartbeat.skipWhenBusy", "a run of heartbeatd waits for the lock of the agent"),
     Drop("includeSystemPromptSection suppressToolErrorWarnings", NO_COUNTERPART, "**.heartbeat"),
     Drop("**.heartbeat.directPolicy", "heartbeatd sends to the chat that deliver names"),
     Drop("**.heartbeat.accountId", NO_ACCOUNT, changes_meaning=True),

@@ -14,7 +14,7 @@ from typing import Any
 
 SLACK = 1.0  # seconds between what a process does and the time that is noted for it, on a busy machine
 LAST_COMMIT = 2.0  # seconds before a fault; an interrupted run ends, by its record, with the last commit before the fault
-ENDED_BY_DAEMON = re.compile("the daemon stopped|no time was left for another attempt")
+ENDED_BY_DAEMON = re.compile("the daemon stopped|no time was left for another try")
 TAKEOVER = 10.0  # seconds
 OWN_TRIGGERS = ("interval", "every")
 ANSWERED = ("ok", "alert")

@@ -243,7 +243,7 @@ def test_a_budget_of_a_run_limits_all_turns_together(tmp_path: Path) -> None:
 def test_a_day_that_is_too_short_for_all_turns_is_an_error(tmp_path: Path) -> None:
     assert complaints(tmp_path, config(f"mcp: [{DISK}]", "{usd_per_day: 0.5}"), ENVIRON) == [
         (
-            'config.yaml:9:68: agents.ops.heartbeat.budget.usd_per_day: one attempt of agent/ops with "claude-haiku-5-5" may cost 0.725 USD (50,000 tokens in, 2,000'
+            'config.yaml:9:68: agents.ops.heartbeat.budget.usd_per_day: one try of agent/ops with "claude-haiku-5-5" may cost 0.725 USD (50,000 tokens in, 2,000'
             " out, in each of up to 10 turns with tools); write 0.725 or more, or a smaller usd_per_run"
         )
     ]
@@ -266,6 +266,6 @@ def test_tokens_per_run_cannot_be_enforced_for_a_program(tmp_path: Path) -> None
     assert complaints(tmp_path, text) == [
         (
             "config.yaml:1:117: agents.ops.heartbeat.budget.tokens_per_run: tokens_per_run cannot be enforced, because the usage"
-            " of its runner is unknown; write usd_per_run instead, the maximum cost of one attempt"
+            " of its runner is unknown; write usd_per_run instead, the maximum cost of one try"
         )
     ]

@@ -148,7 +148,7 @@ def test_an_exceeded_budget_says_how_much_of_it_is_reserved_and_not_known(make: 
     used, unknown = (f"{usd:.6f}".rstrip("0") for usd in (cut["charged"]["usd"], cut["charged"]["usd"] - cut["cost_usd"]))
     reserved = f"({unknown} of it is reserved for runs of unknown cost)"
     assert skipped["error"].startswith(
-        f"usd_per_day: {used} of 0.3725 USD are used {reserved}, and one attempt may cost 0.3625; until"
+        f"usd_per_day: {used} of 0.3725 USD are used {reserved}, and one try may cost 0.3625; until"
     )
 
 
