@@ -31,7 +31,7 @@ from scheduler.cli.output import (
     wrap_text,
     zone_name,
 )
-from scheduler.insight.reason_texts import ending_text
+from scheduler.insight.reason_texts import ending_text, prompt_part_text
 from scheduler.insight.report_data import build_report, sum_costs
 from scheduler.model.budget import MONTH_LIMIT
 from scheduler.model.expected_error import InputError
@@ -129,7 +129,7 @@ def _run_sentences(totals: ReportTotals) -> Iterator[str]:
         yield "Nothing ran."
     if totals.skipped:
         missed = f", {totals.missed:,} of them missed" if totals.missed else ""
-        yield f"{format_count(totals.skipped, 'slot')} skipped{missed}."
+        yield f"{format_count(totals.skipped, 'planned run')} skipped{missed}."
 
 
 def cost_sentences(totals: ReportTotals) -> Iterator[str]:
@@ -137,7 +137,7 @@ def cost_sentences(totals: ReportTotals) -> Iterator[str]:
     tokens, cache = totals.tokens, totals.cache
     usage = f"for {abbreviate_count(tokens.input)} tokens in and {abbreviate_count(tokens.output)} out"
     if cost := describe_cost(totals.cost_usd, usage, totals.runs_without_price, totals.untold_usd):
-        yield f"Cost {cost}."
+        yield f"Spent {cost}."
     if cache.read or cache.write:
         read, write = _format_share(cache.read, tokens.input), _format_share(cache.write, tokens.input)
         yield f"{read} of the input tokens were read from the cache, and {write} were written to it."
@@ -244,7 +244,7 @@ TOKENS = (
     Column("CACHED", _show_cached, is_number=True),
     _sum("OUT", "tokens.output", abbreviate_count),
 )
-COST = Column("COST", _show_cost, is_number=True)
+COST = Column("SPENT", _show_cost, is_number=True)
 MODEL: Column[Sequence[answers.ModelTotals | answers.AgentModelTotals]] = _text("MODEL", lambda row: row.model or "(not known)")
 ENTRY_COLUMNS: list[Column[Sequence[answers.EntryTotals]]] = [
     NAME,
@@ -262,7 +262,7 @@ CAUSE_COLUMNS: list[Column[Sequence[answers.CauseTotals]]] = [
     _text("RUNS OF", lambda row: _name_entries(row.entries, "runs", MAX_NAMED)),
 ]
 PROMPT_COLUMNS: list[Column[Sequence[answers.PromptPartTotals]]] = [
-    _text("PROMPT", lambda row: row.part, None),
+    _text("PROMPT", lambda row: prompt_part_text(row.part), None),
     _text("RUNS", lambda row: f"{row.runs:,}", is_number=True),
     _sum("CHARACTERS", "chars", abbreviate_count),
     Column("SHARE", lambda rows: _format_share(sum(each.share for each in rows), 1), is_number=True),
@@ -281,7 +281,7 @@ DOWNTIME_COLUMNS: list[Column[Sequence[Downtime]]] = [
     _text("DOWN FROM", lambda row: format_time(row.since)),
     _text("UNTIL", lambda row: format_time(row.until)),
     _text("FOR", lambda row: abbreviate_duration(_length(row))),
-    _text("CAUSE", lambda row: ending_text(row.clean)),
+    _text("WHY", lambda row: ending_text(row.clean)),
 ]
 
 
@@ -307,7 +307,7 @@ def _entries_table(report: Report) -> str:
 
 def _reasons_table(report: Report) -> str:
     """Why slots were skipped, answers suppressed, and runs failed, in one table, so that the columns are aligned."""
-    parts = (("SKIPPED", "SLOTS", report.skipped), ("SUPPRESSED", "RUNS", report.suppressed), ("FAILED", "RUNS", report.failed))
+    parts = (("SKIPPED", "TIMES", report.skipped), ("NOT SENT", "RUNS", report.suppressed), ("FAILED", "RUNS", report.failed))
     rows = [
         row for title, unit, counts in parts if counts for row in (("", "", ""), (title, unit, "ENTRIES"), *map(_count, counts))
     ]

@@ -208,7 +208,7 @@ def _print_worst_day(source: Source) -> None:
 WORST_COLUMNS: list[Column[EntryMaximum]] = [
     Column("NAME", entry_label),
     Column("RUNS", lambda each: str(each.runs)),
-    Column("ATTEMPTS", lambda each: str(each.attempts)),
+    Column("TRIES", lambda each: str(each.attempts)),
     Column("USD EACH", lambda each: "not known" if each.usd_per_attempt is None else round_up_usd(each.usd_per_attempt)),
     Column(
         "USD A DAY",

@@ -110,7 +110,7 @@ ENTRY_COLUMNS: list[Column[SimulatedEntry]] = [
 ]
 SKIP_COLUMNS: list[Column[SimulatedSkips]] = [
     Column("SKIPPED", lambda each: count_text(each.slots)),
-    Column("REASON", lambda each: each.reason),
+    Column("WHY", lambda each: each.reason),
     Column("", lambda each: SlotCause(each.reason).text),
 ]
 DAY_COLUMNS: list[Column[SimulatedDay]] = [

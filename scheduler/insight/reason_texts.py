@@ -219,6 +219,11 @@ def hold_text(agents: Sequence[str], until: datetime, at: Clock) -> str:
     return f"{outbox.hold_text(agents)}, until {at(until)} at most"
 
 
+def prompt_part_text(part: str) -> str:
+    """A part of a prompt as people read it."""
+    return "instructions" if part == "contract" else part
+
+
 def ending_text(clean: bool) -> str:
     """How a daemon ended."""
     return "stopped cleanly" if clean else "ended unexpectedly"

@@ -224,7 +224,7 @@ def test_the_worst_day_is_shown_for_each_entry_with_a_model_and_in_total(
 ) -> None:
     config.write_text(CEILINGS, "utf-8")
     assert lines(capsys, config, "--worst") == [
-        "NAME RUNS ATTEMPTS USD EACH USD A DAY BY",
+        "NAME RUNS TRIES USD EACH USD A DAY BY",
         "agent/ops 4 24 0.1200 1.20 budget",
         "agent/far 4 16 0.1200 1.92 runs",
         "all: at most 1.50 USD a day by limits.budget",

@@ -102,7 +102,7 @@ def test_unreported_usage_is_shown_as_the_budgets_count_it(store: Store) -> None
     assert columns(data["entries"], "name", "untold_usd") == [("whole", 0.0), ("cut", 0.04), ("silent", 0.04)]
     assert data["totals"]["untold_usd"] == 0.08
     assert list(report.cost_sentences(week_of(store).totals)) == [
-        "Cost $0.0400 for 0 tokens in and 0 out; usage worth up to $0.0800 was not reported."
+        "Spent $0.0400 for 0 tokens in and 0 out; usage worth up to $0.0800 was not reported."
     ]
 
 
@@ -228,32 +228,32 @@ class Month:
 MONTH_REPORT = """\
 2026-10-10 00:00 to 2026-11-09 00:00, UTC (30d)
 
-989 runs: 144 with an alert, 844 without, 1 failed. 595 slots skipped, 1 of them
-missed. Cost $37.35 for 14m tokens in and 38k out. Most expensive:
+989 runs: 144 with an alert, 844 without, 1 failed. 595 planned runs skipped, 1
+of them missed. Spent $37.35 for 14m tokens in and 38k out. Most expensive:
 agent/research ($34.83; run 955 alone $2.70). Most alerts: agent/research (120
 of 144). Undelivered messages: 11 dead (`heartbeatd outbox`). The daemon was
 down 2 times, 5h7m in all.
 
-NAME                 RUNS  ALERTS  FAILED  SKIPPED  MISSED    COST
+NAME                 RUNS  ALERTS  FAILED  SKIPPED  MISSED   SPENT
 agent/research        120     120       0        0       0  $34.83
 agent/ops             840      24       0      594       0   $2.52
 cron/nightly-backup    29       0       1        1       1       -
 
-NAME            MODEL             CALLS  TOKENS IN  CACHED   OUT    COST
+NAME            MODEL             CALLS  TOKENS IN  CACHED   OUT   SPENT
 agent/research  claude-sonnet-5     120        12m       -  4.8k  $34.83
 agent/ops       claude-haiku-5-5    840       2.5m       -   34k   $2.52
 
-PROMPT     RUNS  CHARACTERS  SHARE  PER RUN  MOST IN
-contract    960        636k    86%      663  agent/ops
-time        960         61k     8%       63  agent/ops
-last_beat   960         28k     4%       29  agent/ops
-checklist   960         16k     2%       17  agent/ops
+PROMPT        RUNS  CHARACTERS  SHARE  PER RUN  MOST IN
+instructions   960        636k    86%      663  agent/ops
+time           960         61k     8%       63  agent/ops
+last_beat      960         28k     4%       29  agent/ops
+checklist      960         16k     2%       17  agent/ops
 
-SKIPPED       SLOTS  ENTRIES
+SKIPPED       TIMES  ENTRIES
 active_hours    594  agent/ops
 missed            1  cron/nightly-backup
 
-SUPPRESSED     RUNS  ENTRIES
+NOT SENT       RUNS  ENTRIES
 heartbeat_ok    742  agent/ops
 duplicate        74  agent/ops
 
@@ -265,7 +265,7 @@ hook           113        0     0     9        0          9
 log              2        0     0     0        0          0
 phone           68        0     0     2        0          0
 
-DOWN FROM            UNTIL                FOR  CAUSE
+DOWN FROM            UNTIL                FOR  WHY
 2026-10-22 00:00:00  2026-10-22 05:00:00  5h   ended unexpectedly
 2026-11-08 23:53:00  2026-11-09 00:00:00  7m   ended unexpectedly"""
 
@@ -338,7 +338,7 @@ def test_a_period_without_runs_and_skips_is_one_sentence(state: Path, store: Sto
 def test_a_period_without_runs_has_one_line_and_no_empty_tables(by: Literal["entry", "model"], store: Store) -> None:
     add_run(store, NOON - WEEK / 2, "skipped", reason="active_hours", slots=2)
     text = report.format_report(week_of(store), by)
-    assert "Nothing ran. 2 slots skipped.\n" in text
+    assert "Nothing ran. 2 planned runs skipped.\n" in text
     assert not [table for table in text.split("\n\n") if table.isupper() and "\n" not in table]
     assert ("MODEL" in text, "NAME" in text) == (False, by == "entry")
 
@@ -464,7 +464,7 @@ def test_the_report_is_written_to_a_file_and_the_summary_is_printed(
     add_run(store, datetime.now(UTC) - timedelta(hours=1), cost_usd=0.5)
     file = tmp_path / "a report"
     assert run_report(state, "--format", "json", "--out", str(file)) == 0
-    assert capsys.readouterr().out.startswith("1 run: 0 with an alert, 1 without, 0 failed. Cost $0.50")
+    assert capsys.readouterr().out.startswith("1 run: 0 with an alert, 1 without, 0 failed. Spent $0.50")
     assert json.loads(file.read_text("utf-8"))["totals"]["cost_usd"] == 0.5
     assert stat.S_IMODE(file.stat().st_mode) == 0o664
     file.chmod(0o640)

@@ -129,7 +129,7 @@ def test_a_run_of_a_model_has_its_tokens_and_cost_and_its_worker(daemon: WebDaem
         found = user_of(daemon).get(path).text
         assert "6,800 tokens in, 34 out, $0.0123, on gpu-1" in found
         assert "Worker gpu-1" in found
-        assert "Tokens of claude-haiku-5-5 Input From the cache Into the cache Output Cost 1,200 5,600 0 34 $0.0123" in found
+        assert "Tokens of claude-haiku-5-5 Input From the cache Into the cache Output Spent 1,200 5,600 0 34 $0.0123" in found
 
 
 def test_the_next_run_is_shown_with_the_time_until_it(kept_daemon: WebDaemon) -> None:
@@ -602,7 +602,7 @@ def test_equal_runs_share_a_line_and_the_picture_of_the_day_begins_with_its_firs
     text = user.get(OPS).text
     assert "ran, quiet 4 times, Mon 02 Mar 2026 13:30:00 to 15:00" in text
     assert "The disk /srv is 92 % full." in text  # an alert has a line of its own
-    assert "00:00" not in text.partition("Today, ")[2].partition("slots:")[0]
+    assert "00:00" not in text.partition("Today, ")[2].partition("planned runs:")[0]
 
 
 # --- undo -----------------------------------------------------------------------------------------------------------------

@@ -275,7 +275,7 @@ def test_the_costs_are_the_figures_of_the_report(page: Page, daemon: WebDaemon) 
 
 def test_the_costs_show_what_fills_the_prompt(page: Page) -> None:
     page.goto("/page/costs")
-    expect(page.get_by_role("region", name="What fills the prompt")).to_contain_text("contract")
+    expect(page.get_by_role("region", name="What fills the prompt")).to_contain_text("instructions")
 
 
 def _bar_heights(page: Page, chart: str) -> list[float]:

@@ -16,7 +16,7 @@ from heartbeatd.questions import GetRun, ListRuns
 from scheduler.engine.inbox import Refused
 from scheduler.insight import explanation, health, problem_list, slot_history, status_data
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import SlotCause
+from scheduler.insight.reason_texts import SlotCause, prompt_part_text
 from scheduler.insight.records import ExplainedEntry
 from scheduler.insight.slot_history import SlotGroup
 from scheduler.model.levels import Level
@@ -253,8 +253,8 @@ def _fit_axis(marks: Sequence[SlotGroup], day: TimeAxis) -> TimeAxis:
 def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
     at, until = (f"{instant.astimezone(axis.zone):%H:%M}" for instant in (mark.first, mark.last))
     times = at if mark.first == mark.last else f"{at} to {until}"
-    many = f"{mark.slot_count} slots, " if mark.slot_count > 1 else ""
-    title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not started by a slot'}"
+    many = f"{mark.slot_count} times, " if mark.slot_count > 1 else ""
+    title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not planned'}"
     level = mark.worst.level
     return DrawnMark(
         axis.place(first := max(mark.first, axis.begin)),
@@ -294,7 +294,9 @@ def shown_run(run: RunRecord) -> ShownRun:
     cause = slot_history.cause_of_run(run.state, outcome, run.reason, run.suppression, run.delivery.state)
     begin, end = run.started_at, run.finished_at
     whole = sum(part.chars for part in run.prompt_parts)
-    parts = tuple((part.name, part.chars, round(100 * part.chars / whole) if whole else 0) for part in run.prompt_parts)
+    parts = tuple(
+        (prompt_part_text(part.name), part.chars, round(100 * part.chars / whole) if whole else 0) for part in run.prompt_parts
+    )
     return ShownRun(run, colour_of_level(cause.level), cause.text, end - begin if begin and end else None, parts)
 
 

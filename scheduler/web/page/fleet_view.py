@@ -101,7 +101,7 @@ def slot_shapes(slots: Sequence[Level], width: int = fleet.STRIP_SLOTS) -> list[
 def strip_text(card: AgentCard) -> str:
     """The strip in words: how many slots had each level."""
     counts = ", ".join(f"{count} {level}" for level, count in card.slot_counts)
-    return f"The last {len(card.slots)} slots: {counts}" if card.slots else "No slots yet"
+    return f"The last {len(card.slots)} planned runs: {counts}" if card.slots else "No planned runs yet"
 
 
 CARD_HELPERS = {
