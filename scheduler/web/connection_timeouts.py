@@ -17,12 +17,13 @@ STREAMING = "heartbeatd.streaming"  # key of a scope: the response continues as 
 class ClientTimeouts:
     """How many seconds a request may take to arrive, and its answer from then until the client has taken all of it.
 
-    A reload may take half a minute. An answer that streams may last longer, but `answer_seconds` after its beginning, and again
-    and again after as many seconds, the client must have taken everything.
+    A reload may take half a minute, and a request may wait a minute for the answer to a question. An answer that streams may last
+    longer, but `answer_seconds` after its beginning, and again and again after as many seconds, the client must have taken
+    everything.
     """
 
     request_seconds: float = 10.0
-    answer_seconds: float = 60.0
+    answer_seconds: float = 75.0
 
 
 class TimeoutConfig(uvicorn.Config):

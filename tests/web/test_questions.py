@@ -13,6 +13,9 @@ from page_user import PageUser
 from web_daemon import WebDaemon
 from world import Delayed
 
+from scheduler.web.connection_timeouts import ClientTimeouts
+from scheduler.web.perform import LONGEST_WAIT
+
 CONFIG = """\
 server: {listen: "127.0.0.1:0", tokens: {
   ops: {value: "ops-token-with-enough-bits-in-it-1", may: [read, wake, operate], agents: [ops]},
@@ -59,6 +62,10 @@ def test_a_request_waits_until_the_question_is_answered(daemon: WebDaemon) -> No
                 "no",
                 "token chief",
             )
+
+
+def test_a_request_that_waits_as_long_as_possible_is_answered_before_the_server_closes_its_connection() -> None:
+    assert ClientTimeouts().answer_seconds >= LONGEST_WAIT.total_seconds() + 10
 
 
 def test_a_limited_token_sees_and_answers_only_the_questions_of_others_about_its_agents(daemon: WebDaemon) -> None:
