@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from hashlib import sha256
 
 from heartbeat.runners import (
     AgentRequest,
@@ -241,10 +242,11 @@ class _Conversation:
         if self.resources.approve is None:
             return "refused, because no person can be asked here"
         began, shown = self._now(), self.toolbox.redact(json.dumps(arguments, ensure_ascii=False))
+        if len(shown) > MAX_SHOWN_ARGUMENTS:  # the digest, because an equal text is the same question in a further attempt
+            whole = sha256(shown.encode(errors="replace")).hexdigest()[:12]
+            shown = f"{shorten(shown, MAX_SHOWN_ARGUMENTS)} ({len(shown):,} characters, digest {whole})"
         try:
-            return await self.resources.approve(
-                f"{self.run.agent} calls {tool} with {shorten(shown, MAX_SHOWN_ARGUMENTS)}. Allow it?"
-            )
+            return await self.resources.approve(f"{self.run.agent} calls {tool} with {shown}. Allow it?")
         finally:
             self.deadline += self._now() - began
 

@@ -155,6 +155,29 @@ def test_a_model_uses_a_tool_and_answers(disk: ToolServer, api: Api) -> None:
     assert [api.results(request) for request in requests] == [[], ["/: 8 % free"]]
 
 
+def test_a_person_is_asked_again_about_long_arguments_that_differ_only_at_their_end(disk: ToolServer, api: Api) -> None:
+    """A question with the same text would get the answer that an earlier attempt has got."""
+    asked: list[str] = []
+
+    async def approve(text: str) -> str:
+        asked.append(text)
+        return "refused by a person"
+
+    paths = ["/" + "a" * 800 + end for end in ("b", "c", "c")]
+    with Server([api.use(*(("disk__free", {"path": path}) for path in paths)), api.answer("well")]) as model:
+        provider = Provider(api.kind, api.kind, Secret(KEY), model.url)
+        runner = ModelRunner(provider, 2000, Tools((server_at(disk, "free", approve=("free",)),), 5))
+
+        async def call(http: HttpClient) -> Answer:
+            children = Children("test")
+            resources = Resources(children.start, http, open_tools=ModelTools(children.converse, http), approve=approve)
+            return await runners.call_agent(RUN, runner, resources)
+
+        asyncio.run(with_http(call))
+    assert asked[0] != asked[1] == asked[2]
+    assert all("… (814 characters, " in text and len(text) < 1000 for text in asked)
+
+
 def test_the_model_is_warned_that_results_are_data(disk: ToolServer, api: Api) -> None:
     _, requests = ask(api, server_at(disk, "free"), api.answer("well"))
     prompt = requests[0]["messages"][0]["content"]
