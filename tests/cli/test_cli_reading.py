@@ -333,7 +333,7 @@ def test_the_length_of_a_downtime_agrees_with_its_printed_times(
     live(store, "one", NOON, NOON + timedelta(seconds=59.9))
     live(store, "two", NOON + timedelta(seconds=62.1), NOON + 10 * MINUTE)
     lines = printed(capsys, state, "status", in_kolkata)
-    assert lines[2] == "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped cleanly"
+    assert "  was down 2026-11-20 17:30:59 to 2026-11-20 17:31:02 (3s), stopped cleanly" in lines
 
 
 def test_status_shows_the_daemon_as_running_while_it_holds_its_lock(
