@@ -40,7 +40,7 @@ def ask_person(tick: Tick, run_id: int, verb: verbs.Ask, asked_by: str) -> Perso
     if known is not None and (known.text, known.options) != (text, verb.options):
         raise Refused("key_used", f"key: this run has asked another question with the key {key!r}; choose another key")
     if known is not None:
-        tick.waiting[run_id] = bool(questions.open_questions(tick.tx.db, run_id))
+        tick.waiting[run_id] = questions.waits_for_person(tick.tx.db, run_id)
         return known
     if len(questions.open_questions(tick.tx.db, run_id)) >= MAX_OPEN:
         raise Refused("too_many_questions", f"run {run_id} waits for {MAX_OPEN} answers already")
@@ -122,7 +122,7 @@ def _close(
 ) -> PersonQuestion:
     """Record the end of a question, and say it to those who were asked. An unsent question is dropped."""
     questions.close_question(tick.tx, question.id, answer=answer, by=by, why=why)
-    tick.waiting[question.run] = bool(questions.open_questions(tick.tx.db, question.run))
+    tick.waiting[question.run] = questions.waits_for_person(tick.tx.db, question.run)
     closed = questions.find_question(tick.tx.db, question.id)
     assert closed is not None
     told: list[Target] = []

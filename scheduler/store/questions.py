@@ -49,7 +49,7 @@ def asked_before(tx: Transaction, run_id: int, key: str, fence: int, text: str, 
     ).fetchone()
     if row is None:
         return None
-    if row["key"] != key:
+    if (row["key"], row["fence"]) != (key, fence):
         tx.db.execute("update question set key = ?, fence = ? where id = ?", (key, fence, row["id"]))
     return _question_from_row(row)
 
@@ -88,6 +88,15 @@ def open_questions(db: sqlite3.Connection, run_id: int | None = None) -> list[Pe
     """The questions that wait for an answer: of a run, or all, the oldest first."""
     query = "select * from question where state = 'open' and (cast(? as bigint) is null or run_id = ?) order by id"
     return _questions(db.execute(query, (run_id, run_id)))
+
+
+def waits_for_person(db: sqlite3.Connection, run_id: int) -> bool:
+    """Whether the present attempt of a run waits for an answer. A question that only an earlier one has asked does not count."""
+    query = (
+        "select 1 from question join run on run.id = question.run_id and run.fence = question.fence"
+        " where run_id = ? and question.state = 'open' limit 1"
+    )
+    return db.execute(query, (run_id,)).fetchone() is not None
 
 
 def questions_over(db: sqlite3.Connection, now: datetime) -> list[PersonQuestion]:

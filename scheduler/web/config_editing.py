@@ -169,7 +169,7 @@ def why_not_permitted(request: ApiRequest, changes: Changes) -> str | None:
     caller = request.caller
     if "edit" not in caller.may:
         return f"the token {caller.name!r} may not edit; add edit to server.tokens.{caller.name}.may, or write the lines yourself"
-    for steps in _changed_keys((), changes):
+    for steps in changed_keys((), changes):
         if _is_file_only(steps):
             problem = "cannot be changed over HTTP, because it can run programs, read files or send data"
             return f"{dotted_path(steps)} {problem}; write the lines in the config file"
@@ -192,10 +192,10 @@ def _why_not_removable(request: ApiRequest, changes: Changes) -> str | None:
     An agent or a job may be removed as a whole, because it does not run without its protected keys then.
     """
     _, declared = read_config(request)
-    for steps in _changed_keys((), changes):
+    for steps in changed_keys((), changes):
         found = value_at(declared, steps)
         if isinstance(found, Mapping) and not (steps[0] in ("agents", "cron") and len(steps) <= 2):
-            inner = next(filter(_is_file_only, _changed_keys(steps, found)), None)
+            inner = next(filter(_is_file_only, changed_keys(steps, found)), None)
             if inner is not None:
                 return f"{dotted_path(steps)}: this would remove {dotted_path(inner)}, which cannot be changed over HTTP"
     return None
@@ -210,10 +210,11 @@ def _is_own_key(steps: tuple[str, ...]) -> bool:
     return steps[0] == "agents" and any("x-own" in form for form in keys_on_path(steps))
 
 
-def _changed_keys(path: tuple[str, ...], changes: Changes) -> Iterator[tuple[str, ...]]:
+def changed_keys(path: tuple[str, ...], changes: Changes) -> Iterator[tuple[str, ...]]:
+    """The paths of all values that are set or removed, each beginning with `path`."""
     for key, value in changes.items():
         if isinstance(value, Mapping) and value:
-            yield from _changed_keys((*path, key), value)
+            yield from changed_keys((*path, key), value)
         else:
             yield (*path, key)
 

@@ -661,3 +661,14 @@ def test_the_form_shows_no_password_of_a_mailbox(daemon: WebDaemon) -> None:
     shown = opened_form(user_of(daemon))["heartbeat.precheck"]
     assert "imap.example.org" in shown
     assert "canary" not in shown
+
+
+def test_an_edit_that_the_form_cannot_undo_names_the_lines_to_write(daemon: WebDaemon) -> None:
+    for budget in ("unlimited", {"runs_per_day": 10}):
+        version = daemon.get("/api/v1/agents/ops/config", TOKENS["all"]).data["hash"]
+        body = {"changes": {"heartbeat": {"budget": budget}}, "hash": version}
+        assert daemon.send("PATCH", "/api/v1/agents/ops/config", body, TOKENS["all"]).status == 200
+    user = user_of(daemon)
+    shown = user.get(undo_links(user.get("/"))[0])
+    assert "This edit cannot be undone here" in shown.text and "budget: unlimited" in shown.text
+    assert "Nothing is written yet." not in shown.text

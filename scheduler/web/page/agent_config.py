@@ -148,8 +148,23 @@ def show_config(request: PageRequest) -> Page:
     undo = find_undo(request)
     if undo is None:
         return _build_page(request.api, {}, _Outcome())
-    sent = _form_of_undo(request.api, undo.changes or {})
+    changes = undo.changes or {}
+    if not _has_fields(changes):
+        message = "This edit cannot be undone here, because the form has no fields for some of its values."
+        lines = _lines_or_nothing({"agents": {undo.agent: changes}})
+        problem = Problem(f"{message} Edit the file yourself, for example with these lines.", lines)
+        return _build_page(request.api, {}, _Outcome((problem,), status=409))
+    sent = _form_of_undo(request.api, changes)
     return _build_page(request.api, sent, from_thread.run(partial(_try_changes, request.api, sent, write=False)))
+
+
+def _has_fields(changes: Mapping[str, object]) -> bool:
+    """Whether the form can set or remove each of these values. A map without a field of its own can only be removed."""
+    for steps in config_editing.changed_keys((), changes):
+        path, is_removed = ".".join(steps), marked_yaml.value_at(changes, steps) is None
+        if not any(f"{path}.".startswith(f"{key}.") or (is_removed and key.startswith(f"{path}.")) for key in all_keys()):
+            return False
+    return True
 
 
 def _form_of_undo(request: ApiRequest, changes: Mapping[str, object]) -> Form:

@@ -217,6 +217,17 @@ def test_after_a_crash_the_next_attempt_gets_the_question_of_the_one_before_and_
     assert ask(world, "Delete it?", "ops").id != asked.id  # in the same attempt, the same text is another question
 
 
+def test_a_question_of_the_attempt_before_does_not_stop_the_time_of_this_one(chat: Chat) -> None:
+    world = chat.world
+    ask(world, "Delete it?", "ops", timeout=timedelta(hours=20))
+    world.downtime(minutes=2)
+    world.run(minutes=1)
+    asked = ask(world, "Keep it?", "ops")
+    answer(world, asked.id, "yes")
+    world.run(minutes=12)
+    assert outcome(world, "ops") == "timeout"
+
+
 def test_a_run_cannot_answer_itself_and_asks_a_limited_number_of_questions(chat: Chat) -> None:
     world = chat.world
     asked = ask(world)
