@@ -220,7 +220,7 @@ def get_run_with_wakes(db: sqlite3.Connection, run_id: int) -> RunWithWakes | No
     run, held = get_run(db, run_id), wakes.wakes_of_run(db, run_id)
     if run is None:
         return None
-    found = RunWithWakes(**dict(run))
+    found = RunWithWakes(**{key: value for key, value in run if key in run.model_fields_set})
     if held:
         found.wakes = held
     return found
