@@ -184,7 +184,7 @@ class SourceReader:
             return Found((), look.state or {})
         text = reply.body.decode(errors="replace")
         lines = select_values(text, look.source.json_path) if look.source.json_path else text.splitlines()
-        lines = [line for each in lines if (line := squeeze(each, MAX_LINE))]
+        lines = [line for each in lines if (line := squeeze(each))]  # compared as a whole, although only MAX_LINE are shown
         if len(lines) > MAX_SEEN:
             raise ValueError(f"it has more than {MAX_SEEN:,} lines; compare a part of it with json, or print it with a command")
         digests = [digest(line) for line in lines]

@@ -242,6 +242,16 @@ def test_a_path_selects_what_of_the_json_is_compared(web: tuple[Etag, Server], t
     assert status.error() == "its answer is not JSON"
 
 
+def test_a_change_beyond_the_shown_part_of_a_long_line_is_news(web: tuple[Etag, Server], tmp_path: Path) -> None:
+    content, server = web
+    looks = Looks(page("http", server), tmp_path)
+    content.body = b'{"text": "' + b"x" * 300 + b'", "version": 1}'
+    assert len(looks.look()) == 1
+    assert looks.look() == []
+    content.body = content.body.replace(b"1}", b"2}")
+    assert looks.look() == ['{"text": "' + "x" * 239 + "…"]
+
+
 def test_a_long_page_is_cut_at_the_limit_of_the_prompt_and_says_so(web: tuple[Etag, Server], tmp_path: Path) -> None:
     content, server = web
     content.body = "\n".join(f"line {number} " + "x" * 300 for number in range(100)).encode()
