@@ -226,25 +226,25 @@ class SourceReader:
         address, redactor = look.address, Redactor([look.address] if isinstance(look.source.place, Secret) else [])
         is_remote = "://" in address or _SCP.fullmatch(address) is not None
         repository = _OTHER_REPOSITORY if is_remote else str(look.path(address))
-        git = partial(self._run_git, look, address if is_remote else None, redactor)
         branch = look.source.branch
         name = f"refs/heads/{branch}" if branch else "HEAD"
-        listed = await git("ls-remote", "--", repository, name)
-        tip = next((line.split()[0] for line in listed.splitlines() if line.endswith(f"\t{name}")), None)
-        if tip is None:
-            raise ValueError(f"it has no branch {branch}" if branch else "it has no commits")
-        before = (look.state or {}).get("tip")
-        state = {"tip": tip}
-        if before is None or before == tip:
-            return Found((), state, f"its commits up to {tip[:9]} are seen")
-        if not is_remote:
-            return Found(await self._list_commits(git, Path(repository), before, tip), state)
+        # The workspace may be a repository whose settings name programs, and the agent may write there.
         with tempfile.TemporaryDirectory(prefix="heartbeatd-git-") as folder:
-            await git("init", "--quiet", "--bare", "--", folder)
-            # Commits alone, without files. The shallow history is enough for their titles.
-            fetch = ("fetch", "--quiet", f"--depth={MAX_COMMITS + 1}", "--filter=tree:0", "--no-tags", "--", repository, name)
-            await git(*fetch, cwd=Path(folder))
-            return Found(await self._list_commits(git, Path(folder), before, tip), state)
+            git = partial(self._run_git, look, address if is_remote else None, redactor, cwd=Path(folder))
+            listed = await git("ls-remote", "--", repository, name)
+            tip = next((line.split()[0] for line in listed.splitlines() if line.endswith(f"\t{name}")), None)
+            if tip is None:
+                raise ValueError(f"it has no branch {branch}" if branch else "it has no commits")
+            before = (look.state or {}).get("tip")
+            state = {"tip": tip}
+            if before is None or before == tip:
+                return Found((), state, f"its commits up to {tip[:9]} are seen")
+            if is_remote:
+                await git("init", "--quiet", "--bare", "--", folder)
+                # Commits alone, without files. The shallow history is enough for their titles.
+                fetch = ("fetch", "--quiet", f"--depth={MAX_COMMITS + 1}", "--filter=tree:0", "--no-tags")
+                await git(*fetch, "--", repository, name)
+            return Found(await self._list_commits(git, Path(folder if is_remote else repository), before, tip), state)
 
     async def _list_commits(self, git: Callable[..., Awaitable[str]], folder: Path, before: str, tip: str) -> list[str]:
         """One line for each commit after `before`, the newest first."""
@@ -258,13 +258,14 @@ class SourceReader:
         more = [f"(and {format_count(total - len(new), 'older commit')})"] if total > len(new) else []
         return [*new, *more] or [f"the branch was set back to {tip[:9]}"]
 
-    async def _run_git(self, look: Look, remote: str | None, redactor: Redactor, *argv: str, cwd: Path | None = None) -> str:
+    async def _run_git(self, look: Look, remote: str | None, redactor: Redactor, *argv: str, cwd: Path) -> str:
         """The output of git, which asks for no password. The address of a server, which may have one, is no argument of it."""
         env: dict[str, object] = {
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "true",
             "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
             "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_NO_LAZY_FETCH": "1",  # from where, and with which program, the settings of the repository would say
         }
         if remote is not None:
             env |= {
@@ -272,12 +273,11 @@ class SourceReader:
                 "GIT_CONFIG_KEY_0": Secret(f"url.{remote}.insteadOf"),
                 "GIT_CONFIG_VALUE_0": _OTHER_REPOSITORY,
             }
-        folder = cwd or look.workspace
         ended = await self.start(
             ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *argv),
             stdin=b"",
             env=env,
-            cwd=folder,
+            cwd=cwd,
             keep=MAX_PROMPT_OUTPUT,
             timeout=timedelta(seconds=look.seconds),
         )

@@ -418,6 +418,27 @@ def test_a_branch_that_is_missing_and_a_server_with_a_password_are_errors_withou
         assert error.startswith("exit code 128: ")
 
 
+def test_git_runs_no_program_that_the_settings_of_a_repository_name(repository: Repository, tmp_path: Path) -> None:
+    """An agent may write to its workspace, but the look runs with the rights of the daemon."""
+    in_workspace, in_source = tmp_path / "in-workspace", tmp_path / "in-source"
+    for name, value in {
+        "protocol.ext.allow": "always",
+        f"url.ext::touch {in_workspace}.insteadOf": "heartbeatd://repository",
+        "remote.origin.url": f"ext::touch {in_source}",
+        "remote.origin.promisor": "true",
+        "extensions.partialClone": "origin",
+    }.items():
+        repository.git("config", name, value)
+    assert Looks(Source("git", "git x", "same", Secret("http://127.0.0.1:9/x")), repository.folder).error()
+    local = Looks(Source("git", "git x", "same", Secret("repository")), tmp_path)
+    local.look()
+    first = repository.git("rev-parse", "HEAD").strip()
+    repository.commit("second")
+    (repository.folder / ".git/objects" / first[:2] / first[2:]).unlink()  # git fetches it from the remote
+    assert local.error()
+    assert (in_workspace.exists(), in_source.exists()) == (False, False)
+
+
 # --- calendars --------------------------------------------------------------------------------------------------------
 
 ICS = """\
