@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from hashlib import sha256
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,6 +12,7 @@ from heartbeat.words import squeeze
 
 MAX_TEXT = 200  # characters of title and place
 MAX_EVENTS = 200
+MAX_REPEATS = 200_000  # of an event since its beginning; hourly for 22 years
 TOO_OFTEN = frozenset({"SECONDLY", "MINUTELY"})  # counting them from their beginning could take hours
 MISSING = "this needs an extra that is not installed; write: pip install 'heartbeatd[calendar]'"
 
@@ -29,6 +30,15 @@ def list_events(data: bytes, begin: datetime, end: datetime, zone: ZoneInfo) -> 
         components = [each for calendar in Calendar.from_ical(data, multiple=True) for each in calendar.walk("VEVENT")]
     except (ValueError, IndexError, KeyError) as error:
         raise ValueError(f"it is not a calendar ({error})") from None
+    try:
+        return _lines_of_coming(components, begin, end, zone)
+    except ValueError:
+        raise
+    except Exception as error:  # noqa: BLE001 (both libraries fail in many ways with what strangers write)
+        raise ValueError(f"it is not a valid calendar ({error})") from None
+
+
+def _lines_of_coming(components: Sequence[Any], begin: datetime, end: datetime, zone: ZoneInfo) -> dict[str, str]:
     changed = {(str(each.get("uid")), _aware(each["recurrence-id"].dt, zone)) for each in components if "recurrence-id" in each}
     found = []
     for event in components:
@@ -52,14 +62,19 @@ def _starts(event: Any, begin: datetime, end: datetime, zone: ZoneInfo) -> Itera
 
     first = _aware(event["dtstart"].dt, zone)
     local = first.tzinfo
+    title = squeeze(str(event.get("summary", "")), 60)
     rules = rruleset()
     rules.rdate(first.replace(tzinfo=None))
     for rule in _listed(event.get("rrule")):
         if TOO_OFTEN & {str(each).upper() for each in rule.get("FREQ", ())}:
-            raise ValueError(f"the event {squeeze(str(event.get('summary', '')), 60)} is repeated more than hourly")
+            raise ValueError(f"the event {title} is repeated more than hourly")
+        if min(rule.get("INTERVAL", (1,))) < 1:  # dateutil would never end
+            raise ValueError(f"the event {title} is repeated with an interval below 1")
         parts = dict(rule)
         parts["UNTIL"] = [
-            _aware(each, zone, at=time.max).astimezone(local).replace(tzinfo=None) for each in rule.get("UNTIL", ())
+            _aware(each, zone, at=time.max).astimezone(local).replace(tzinfo=None)
+            for each in rule.get("UNTIL", ())
+            if each.year < MAXYEAR  # means forever, and has no time in zones to the east
         ]
         text = type(rule)({name: value for name, value in parts.items() if value}).to_ical().decode()
         rules.rrule(rrulestr(text, dtstart=first.replace(tzinfo=None)))
@@ -68,9 +83,16 @@ def _starts(event: Any, begin: datetime, end: datetime, zone: ZoneInfo) -> Itera
             for each in listed.dts:
                 value = each.dt[0] if isinstance(each.dt, tuple) else each.dt
                 add(_aware(value, zone).astimezone(local).replace(tzinfo=None))
-    span = (each.astimezone(local).replace(tzinfo=None) for each in (begin - timedelta(hours=3), end + timedelta(hours=3)))
-    for at in rules.between(*span, inc=True):
-        yield at.replace(tzinfo=local).astimezone(UTC)
+    first_shown, last = (
+        each.astimezone(local).replace(tzinfo=None) for each in (begin - timedelta(hours=3), end + timedelta(hours=3))
+    )
+    for count, at in enumerate(rules):
+        if at > last:
+            return
+        if count == MAX_REPEATS:
+            raise ValueError(f"the event {title} is repeated more than {MAX_REPEATS:,} times")
+        if at >= first_shown:
+            yield at.replace(tzinfo=local).astimezone(UTC)
 
 
 def _listed(value: Any) -> list[Any]:

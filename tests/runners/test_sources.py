@@ -495,6 +495,32 @@ def test_a_repeated_event_keeps_its_local_time_and_its_exceptions(tmp_path: Path
     ]
 
 
+def test_an_event_that_is_repeated_until_the_last_day_of_all_is_shown(tmp_path: Path) -> None:
+    keys = ("DTSTART;TZID=Europe/Berlin:20260105T090000", "RRULE:FREQ=DAILY;UNTIL=99991231T235959Z", "SUMMARY:Team")
+    write_calendar(tmp_path, event("1", *keys))
+    assert Looks(CALENDAR, tmp_path).look() == ["2026-03-03 09:00 Team"]
+
+
+EACH_MINUTE = f"BYHOUR={','.join(map(str, range(24)))};BYMINUTE={','.join(map(str, range(60)))}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        (["DTSTART:20260302T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"], "the event x is repeated with an interval below 1"),
+        (["DTSTART:19700302T090000Z", f"RRULE:FREQ=DAILY;{EACH_MINUTE}"], "the event x is repeated more than 200,000 times"),
+        (
+            ["DTSTART:20260302T090000Z", "DTSTART:20260302T100000Z"],
+            "it is not a valid calendar ('list' object has no attribute 'dt')",
+        ),
+    ],
+    ids=["never ends", "too often", "two beginnings"],
+)
+def test_an_event_that_cannot_be_listed_is_an_error_soon(tmp_path: Path, keys: list[str], error: str) -> None:
+    write_calendar(tmp_path, event("1", *keys, "SUMMARY:x"))
+    assert Looks(CALENDAR, tmp_path).error() == error
+
+
 def test_a_calendar_is_read_from_a_url(web: tuple[Etag, Server], tmp_path: Path) -> None:
     content, server = web
     content.body = ICS.format(events=event("1", "DTSTART:20260302T090000Z", "SUMMARY:Call")).encode()
