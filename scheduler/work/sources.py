@@ -13,7 +13,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -382,7 +383,7 @@ def look_at_files(look: Look) -> Found:
     files: dict[str, str] = {}
     lines: dict[str, str] = {}
     before: Mapping[str, str] = (look.state or {}).get("files", {})
-    for path in glob.iglob(pattern, root_dir=look.workspace, recursive=True):  # noqa: PTH207 (takes an absolute pattern too)
+    for path in _matching_paths(look.workspace, pattern):
         try:
             found = (look.workspace / path).stat()
         except OSError:  # it was deleted, or is a broken link
@@ -397,6 +398,32 @@ def look_at_files(look: Look) -> Found:
             lines[path] = f"{'changed' if name in before else 'new'}: {path} ({format_count(found.st_size, 'byte')})"
     news = [lines[path] for path in sorted(lines)] if look.state is not None else []
     return Found(news, {"files": files}, f"{format_count(len(files), 'file')}, all seen")
+
+
+def _matching_paths(folder: Path, pattern: str) -> Iterator[str]:
+    """As `glob.iglob` finds them, but each folder below `**` once: with links in a circle, the other way would never end."""
+    before, stars, after = f"/{pattern}/".partition("/**/")
+    if not stars:
+        yield from glob.iglob(pattern, root_dir=folder)  # noqa: PTH207 (takes an absolute pattern too)
+        return
+    for base in _matching_paths(folder, before[1:]) if before[1:] else [""]:
+        for below in _folders_below(folder / base):
+            for path in _matching_paths(folder / base / below, after.strip("/") or "*"):
+                yield os.path.normpath(os.path.join(base, below, path))  # noqa: PTH118 (keeps a path relative)
+
+
+def _folders_below(top: Path) -> Iterator[str]:
+    """The folder itself and all below it, relative to it, also behind links. Hidden ones are left out, as `*` does it."""
+    seen: set[tuple[int, int]] = set()
+    for folder, names, _ in os.walk(top, followlinks=True):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        with suppress(OSError):  # it was deleted
+            found = os.stat(folder)  # noqa: PTH116
+            if (found.st_dev, found.st_ino) in seen:
+                names.clear()
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            yield os.path.relpath(folder, top)
 
 
 def _percent_used(path: str) -> int:
@@ -414,7 +441,7 @@ def look_at_disks(look: Look, measure: Callable[[str], int] = _percent_used) -> 
     source, before = look.source, (look.state or {}).get("levels", {})
     levels: dict[str, int] = {}
     full, over = [], []
-    for path in source.paths or _mounted_disks():
+    for path in source.paths or folders_of_disks(_mounts()):
         percent = measure(path)
         known = before.get(path, 0)
         if percent >= source.limit:
@@ -429,18 +456,22 @@ def look_at_disks(look: Look, measure: Callable[[str], int] = _percent_used) -> 
     return Found([*full, *over] if is_news else (), {"levels": levels}, f"no disk is {source.limit} % full")
 
 
-def _mounted_disks() -> list[str]:
-    """The root folder, and where each other device is mounted for writing."""
-    by_device: dict[str, str] = {}
+def _mounts() -> str:
     try:
-        mounts = Path("/proc/self/mounts").read_text("utf-8", errors="replace")
+        return Path("/proc/self/mounts").read_text("utf-8", errors="replace")
     except OSError:  # another system than Linux
-        mounts = ""
+        return ""
+
+
+def folders_of_disks(mounts: str) -> list[str]:
+    """The root folder, and where each other device is mounted for writing, as far as this user can reach it."""
+    by_device: dict[str, str] = {}
     for line in mounts.splitlines():
         device, place, kind, options = line.split(" ")[:4]
         is_disk = device.startswith("/dev/") and kind not in NOT_A_DISK and "ro" not in options.split(",")
         folder = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), place)
-        if is_disk and Path(folder).is_dir():  # a single file may be mounted in a container
+        # A single file may be mounted in a container. `Path.is_dir` would raise an error below a private folder.
+        if is_disk and os.path.isdir(folder):  # noqa: PTH112
             by_device.setdefault(device, folder)
     return [*dict.fromkeys(["/", *by_device.values()])]
 

@@ -28,7 +28,7 @@ from heartbeatd.secret import Secret
 from scheduler.net.http_client import HttpClient
 from scheduler.system.process import Children
 from scheduler.work import sources
-from scheduler.work.sources import Look, SourceReader, look_at_disks
+from scheduler.work.sources import Look, SourceReader, folders_of_disks, look_at_disks
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -555,6 +555,22 @@ def test_files_that_are_new_or_changed_are_shown(tmp_path: Path) -> None:
     assert looks.look() == []
 
 
+def test_links_that_lead_in_a_circle_end_and_a_linked_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    for name, to in {"circle": ".", "second": "circle", "linked": "../elsewhere", ".hidden": "../elsewhere"}.items():
+        (inbox / name).symlink_to(to)
+    looks = [Looks(Source("files", "files x", "same", pattern), tmp_path) for pattern in ("inbox/**/*.pdf", f"{inbox}/**")]
+    for each in looks:
+        each.look()
+    (tmp_path / "elsewhere/a.pdf").touch()
+    assert [each.look() for each in looks] == [
+        ["new: inbox/linked/a.pdf (0 bytes)"],
+        [f"new: {inbox}/linked/a.pdf (0 bytes)"],
+    ]
+
+
 def test_a_pattern_with_too_many_files_is_an_error(tmp_path: Path) -> None:
     for number in range(2001):
         (tmp_path / f"{number}.txt").touch()
@@ -584,6 +600,11 @@ def test_the_disks_of_this_machine_are_found_and_measured(tmp_path: Path) -> Non
     assert json.loads(sight.state)["seen"].keys() == {"levels"}
     missing = Looks(Source("disk", "disk 1%", "same", "1%", limit=1, paths=("/nowhere",)), tmp_path)
     assert missing.error() == "/nowhere: No such file or directory"
+
+
+def test_a_disk_whose_folder_cannot_be_reached_is_left_out() -> None:
+    mounts = f"/dev/a / ext4 rw 0 0\n/dev/b /{'x' * 300} ext4 rw 0 0\n/dev/c /tmp\\040x ext4 rw 0 0\n/dev/d /proc ext4 rw 0 0\n"
+    assert folders_of_disks(mounts) == ["/", "/proc"]
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
