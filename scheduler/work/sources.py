@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 from xml.etree import ElementTree as ET
+from xml.parsers import expat
 from zoneinfo import ZoneInfo
 
 from heartbeat.precheck import MAX_PROMPT_OUTPUT
@@ -41,6 +42,7 @@ MAX_TEXT = MAX_PROMPT_OUTPUT - 200  # characters of all lines, so that the line 
 MAX_REDIRECTS = 3
 MAX_SEEN = 2000  # lines of a page, or entries of a feed, that are remembered
 MAX_ENTRIES = 500  # of a feed, the first ones
+MAX_ENTITY = 20  # characters for which a short name of XML may stand
 MAX_FILES = 2000
 MAX_COMMITS = 50
 MAX_ICS = 4 * 1024 * 1024  # bytes of a calendar file
@@ -358,8 +360,11 @@ def read_feed(data: bytes) -> dict[str, str]:
     The standard parser is enough for titles and links. feedparser would add the repair of broken feeds, and 5,000 lines.
     """
     try:
-        root = ET.fromstring(data)  # noqa: S314 (expat limits the growth of entities, and the client the size)
-    except ET.ParseError as error:
+        declarations = expat.ParserCreate()
+        declarations.EntityDeclHandler = _refuse_growth
+        declarations.Parse(data, True)
+        root = ET.fromstring(data)  # noqa: S314 (its entities are short, and the client limits the size)
+    except (ET.ParseError, expat.ExpatError) as error:
         raise ValueError(f"it is not a feed ({error})") from None
     nodes = [node for node in root.iter() if _local_name(node) in ("item", "entry")]
     if not nodes and _local_name(root) not in ("rss", "feed", "RDF"):
@@ -371,6 +376,12 @@ def read_feed(data: bytes) -> dict[str, str]:
         name = parts.get("guid") or parts.get("id") or link or title
         entries[digest(name)] = squeeze(f"{title} {link}", MAX_LINE)
     return entries
+
+
+def _refuse_growth(name: str, _is_parameter: bool, value: str | None, *_: object) -> None:
+    """ValueError for an entity that is more than a name for a character. expat alone lets 4 MiB grow to 400."""
+    if value is not None and (len(value) > MAX_ENTITY or "&" in value):
+        raise ValueError(f"it is not a feed (it declares the entity {name}, which may make it much larger)")
 
 
 def _local_name(node: ET.Element) -> str:

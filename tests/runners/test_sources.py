@@ -334,6 +334,19 @@ def test_a_feed_shows_entries_that_are_new_since_the_first_look(
     assert looks.error().startswith("it is not a feed (syntax error")
 
 
+def test_a_feed_may_name_characters_but_not_declare_text_that_grows(web: tuple[Etag, Server], tmp_path: Path) -> None:
+    content, server = web
+    looks = Looks(page("rss", server), tmp_path)
+    item = RSS % b"<item><title>a&x;b</title></item>"
+    for declared in (b"x" * 21, b"&y;&y;"):
+        content.body = item.replace(b"?>", b'?><!DOCTYPE rss [<!ENTITY y "yy"><!ENTITY x "%s">]>' % declared, 1)
+        assert looks.error() == "it is not a feed (it declares the entity x, which may make it much larger)"
+    content.body = RSS % b""
+    looks.look()
+    content.body = item.replace(b"?>", b'?><!DOCTYPE rss [<!ENTITY x "&#233;">]>', 1)
+    assert looks.look() == ["a\xe9b"]
+
+
 # --- repositories -----------------------------------------------------------------------------------------------------
 
 
