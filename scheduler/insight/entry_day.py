@@ -251,7 +251,7 @@ class _EntryDay(ExplainedEntry):
         asked = self.records.asking.get(self.key)
         if asked is None:
             return None
-        says = f"waits for an answer of a person since {self.times.at(asked.waits_since)}: {squeeze(asked.text, MAX_ERROR)}"
+        says = f"has waited for a person to answer since {self.times.at(asked.waits_since)}: {squeeze(asked.text, MAX_ERROR)}"
         return self._overview("silent", "asks", says, f"heartbeatd answer {asked.id} {asked.options[0]}", asked.run)
 
     def _paused(self) -> EntryOverview | None:

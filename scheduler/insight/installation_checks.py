@@ -214,10 +214,11 @@ def check_records(
             yield Finding("warn", "outbox", f"{channel.channel}: {waits}; `heartbeatd outbox` lists them")
     for each in problems.all_problems(db, also_over=False):
         if each.subject.kind == CHANNEL:
-            text = f"{each.subject.label} takes no messages since {format_time(each.since)} {zone}: {each.found.text}"
+            text = f"{each.subject.label} has taken no messages since {format_time(each.since)} {zone}: {each.found.text}"
             yield Finding("bad", "channel", f"{text}; correct it, then try `heartbeatd ping {each.subject.name}`")
     for breaker in breakers.list_open_breakers(db):
-        text = f"{breaker.circuit} is not called since {format_time(breaker.opened_at)} {zone}: {breaker.error or breaker.reason}"
+        since, why = format_time(breaker.opened_at), breaker.error or breaker.reason
+        text = f"{breaker.circuit} has not been called since {since} {zone}: {why}"
         yield Finding("warn", "breaker", f"{text}; the next test call is at {format_time(breaker.probe_at)}")
     for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"

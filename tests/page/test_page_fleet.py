@@ -113,7 +113,7 @@ def test_problems_of_the_config_and_of_channels_are_above_the_agents(tmp_path: P
         assert re.search("daemon config since .*'soon' is not a duration", text)
         assert re.search("[0-9]+ messages? for phone (was|were) given up. Outbox", text)
         assert re.search(
-            "bad channel channel/phone takes no messages since .*the number does not exist", chief.get("/page/doctor").text
+            "bad channel channel/phone has taken no messages since .*the number does not exist", chief.get("/page/doctor").text
         )
         assert "1 channel dead" in chief.get("/").text and "channel" not in limited.get("/").text.partition("Search")[0]
         assert "given up. Outbox" not in limited.get("/").text

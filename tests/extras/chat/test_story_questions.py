@@ -116,7 +116,7 @@ def test_a_day_of_questions(chat: Chat) -> None:
     assert outcome(world) is None
     assert (
         explanation.explain_now(explained_entry(world, "deploy")).why.says
-        == "waits for an answer of a person since 08:00: Deploy 2.31?"
+        == "has waited for a person to answer since 08:00: Deploy 2.31?"
     )
     assert [each.text for each in read_status(world.store.connection, world.clock.now).questions] == ["Deploy 2.31?"]
     assert chat.press("yes", **EVE) == "Only the people whom the question is for may answer it."
