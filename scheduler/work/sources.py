@@ -21,7 +21,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
 from zoneinfo import ZoneInfo
@@ -51,6 +51,7 @@ LEVELS = (95, 99)  # percent, at which a full disk is news again
 NOT_A_DISK = frozenset({"squashfs", "iso9660", "overlay", "tmpfs"})
 
 _OTHER_REPOSITORY = "heartbeatd://repository"
+_LOGIN_HELPER = """!f() { printf 'username=%s\\npassword=%s\\n' "$HEARTBEATD_USER" "$HEARTBEATD_PASSWORD"; }; f"""
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:.+")
 _STEP = re.compile(r"\[(\d+|\*)\]")
 
@@ -262,7 +263,9 @@ class SourceReader:
         return [*new, *more] or [f"the branch was set back to {tip[:9]}"]
 
     async def _run_git(self, look: Look, remote: str | None, redactor: Redactor, *argv: str, cwd: Path) -> str:
-        """The output of git, which asks for no password. The address of a server, which may have one, is no argument of it."""
+        """The output of git, which asks for no password. All users of the machine see the arguments of git and of the programs
+        that it starts. So the address is no argument of git, and the login in it comes from a helper.
+        """
         env: dict[str, object] = {
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "true",
@@ -270,12 +273,19 @@ class SourceReader:
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_LAZY_FETCH": "1",  # from where, and with which program, the settings of the repository would say
         }
+        settings: list[tuple[object, str]] = []
         if remote is not None:
-            env |= {
-                "GIT_CONFIG_COUNT": "1",
-                "GIT_CONFIG_KEY_0": Secret(f"url.{remote}.insteadOf"),
-                "GIT_CONFIG_VALUE_0": _OTHER_REPOSITORY,
-            }
+            server = urlsplit(remote)
+            if server.scheme in ("http", "https") and server.username:
+                host = server.netloc.rpartition("@")[2]
+                remote = server._replace(netloc=host).geturl()
+                settings = [("credential.helper", ""), (f"credential.{server.scheme}://{host}.helper", _LOGIN_HELPER)]
+                env["HEARTBEATD_USER"] = Secret(unquote(server.username))
+                env["HEARTBEATD_PASSWORD"] = Secret(unquote(server.password or ""))
+            settings.append((Secret(f"url.{remote}.insteadOf"), _OTHER_REPOSITORY))
+        for number, (key, value) in enumerate(settings):
+            env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        env["GIT_CONFIG_COUNT"] = str(len(settings))
         ended = await self.start(
             ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *argv),
             stdin=b"",

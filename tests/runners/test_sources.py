@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -450,6 +452,26 @@ def test_git_runs_no_program_that_the_settings_of_a_repository_name(repository: 
     (repository.folder / ".git/objects" / first[:2] / first[2:]).unlink()  # git fetches it from the remote
     assert local.error()
     assert (in_workspace.exists(), in_source.exists()) == (False, False)
+
+
+@pytest.mark.parametrize(("login", "sent"), [("anna:pa%24s-4711", "anna:pa$s-4711"), ("token-4711", "token-4711:")])
+def test_the_login_of_a_repository_is_no_argument_of_any_process(tmp_path: Path, login: str, sent: str) -> None:
+    """All users of a machine can read the arguments of its processes."""
+    arguments: list[bytes] = []
+
+    def answer(connection: Any, over: Any) -> None:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                arguments.append(process.read_bytes())
+        is_known = "authorization" in server.requests[-1].headers
+        reply(b"", 404 if is_known else 401, WWW_Authenticate='Basic realm="x"')(connection, over)
+
+    with Server([answer]) as server:
+        address = server.url.replace("http://", f"http://{login}@") + "/repository.git"
+        assert Looks(Source("git", "git x", "same", Secret(address)), tmp_path).error()
+        authorization = server.requests[-1].headers["authorization"]
+    assert authorization == f"Basic {b64encode(sent.encode()).decode()}"
+    assert [each for each in arguments if b"git-remote" in each and b"-4711" in each] == []
 
 
 # --- calendars --------------------------------------------------------------------------------------------------------
