@@ -91,14 +91,17 @@ def test_a_request_that_cannot_be_asked_says_why(daemon: WebDaemon) -> None:
     assert (ask(daemon).status, ask(daemon).code) == (429, "too_many_questions")
 
 
-def test_the_page_of_a_run_has_a_button_for_each_answer(daemon: WebDaemon) -> None:
+def test_the_first_page_lists_the_open_questions_and_the_page_of_a_run_has_a_button_for_each_answer(daemon: WebDaemon) -> None:
     asked = ask(daemon, options=["yes", "no", "later"]).data["question"]
     user = PageUser(daemon)
     user.log_in(CHIEF)
+    link = f'href="/page/runs/{asked["run"]}"><b>{asked["name"]}</b> asks</a>'
+    assert link in user.get("/").body
     page = user.get(f"/page/runs/{asked['run']}")
     assert "Delete it?" in page.body
     assert page.body.count(f'action="/page/do/questions/{asked["id"]}/answer"') == 3
     user.submit(f"/page/do/questions/{asked['id']}/answer", answer="later")
     page = user.get(f"/page/runs/{asked['run']}")
     assert "later, by token chief" in page.body
+    assert link not in user.get("/").body
     assert f"/page/do/questions/{asked['id']}" not in page.body
