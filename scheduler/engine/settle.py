@@ -391,14 +391,16 @@ def _record_look(
     (`confirm`). For the same output this is so only a limited number of times. Then the line counts as left out on purpose.
 
     News of a source are not final after an answer in prose of which nothing was sent. A late answer to older news than the
-    agent has seen by now changes nothing.
+    agent has seen by now, or to those of a former source, changes nothing.
     """
     checked, precheck = result.precheck, claim.entry.precheck
     if checked is None or checked.digest is None or precheck is None:
         return entry_row
     has_state = checked.state is not None
-    if has_state and claim.run.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):
-        return entry_row
+    if has_state and claim.run.trigger is Trigger.RESULT:
+        is_of_other_source = json.loads(checked.state or "{}").get("source") != precheck.identity
+        if is_of_other_source or runs.has_newer_answer(tx.db, claim):
+            return entry_row
     lines = reported_problems.lines_of_precheck(result) or ()
     unnamed = update.unnamed if update else frozenset(line.name for line in lines)
     most = 0

@@ -144,6 +144,22 @@ def test_an_answer_that_comes_later_counts_the_news_as_seen_when_it_has_come(mak
         assert len(server.requests) == 1
 
 
+def test_an_answer_that_comes_after_a_change_of_the_source_loses_no_news_of_the_new_one(make_world: MakeWorld) -> None:
+    with Server([reply({}, 202)]) as server:
+        config = agent(precheck=FILES).replace("kind: command, argv: [agent]", f'kind: http, url: "{server.url}"')
+        world = make_world(config)
+        world.run(minutes=1)
+        put(world, "a")
+        world.run(minutes=30)
+        run = world.records()[-1]
+        world.reload(config.replace(FILES, '{files: "inbox/*"}'))
+        world.run(minutes=30)
+        put(world, "b")
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), run["id"]))
+        world.run(minutes=30)
+        assert [b"inbox/b.txt" in request.body for request in server.requests] == [False, True]
+
+
 def test_two_agents_with_the_same_source_have_their_own_states_also_on_workers(make_world: MakeWorld) -> None:
     folder = "agents/ops"
     ops = agent(precheck=FILES, retries="0").replace("ops:\n", f"ops:\n    workspace: {folder}\n")
