@@ -252,6 +252,7 @@ NEVER_WAS: Mapping[str, str] = {
 PLANNED_ANEW = "engine/clock_adjustment plans each entry anew"
 IDENTITY = "it is part of the identity of a run"
 HISTORY = "it is shown as the clock showed it"
+BY_CHANGE = "each change of the clock has moved it"
 CHOSEN = "a person chose this time by the clock on the wall"
 KEPT: Mapping[str, str] = {
     "entry.active_at": "a gateway sends the next one soon",
@@ -275,7 +276,10 @@ KEPT: Mapping[str, str] = {
     "outbox.finished_at": HISTORY,
     "outbox.sending_at": HISTORY,
     "outbox.slot": IDENTITY,
+    "question.asked_at": BY_CHANGE,
     "question.ended_at": HISTORY,
+    "question.ends_at": BY_CHANGE,
+    "question.waits_since": BY_CHANGE,
     "run.cut_at": "a duration is measured from `started_at` to it",
     "run.finished_at": HISTORY,
     "run.slot": IDENTITY,
