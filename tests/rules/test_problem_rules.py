@@ -165,3 +165,11 @@ def test_what_was_held_back_by_a_mute_is_sent_after_it_only_if_it_is_still_true(
     assert _told(after_end(opened, START + timedelta(hours=1)), (A,), 2) == []
     assert _told(opened, (A,), 2) == ["opened to a"]
     assert _told(after_end(_known(A), START + timedelta(hours=1)), (A,), 5) == ["over to a"]
+
+
+def test_a_recipient_knows_of_a_problem_unless_its_message_was_given_up_or_was_the_end() -> None:
+    known = _known(A)
+    over = after_end(known, START + timedelta(hours=2))
+    ended = after_news(over, news_of(over, (A,), DAY, START + timedelta(hours=2)))
+    assert [each.is_known_to(A) for each in (known, _lost(known), over, ended)] == [True, False, True, False]
+    assert not known.is_known_to(B)

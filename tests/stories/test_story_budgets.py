@@ -484,6 +484,15 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
     )
 
 
+def test_the_shares_of_the_first_of_two_limits_that_are_used_up_are_named(make_world: MakeWorld) -> None:
+    limits = "limits: {budget: {usd_per_day: 0.08, runs_per_day: 2}}\n"
+    world = make_world(limits + program_agent("{usd_per_run: 0.04}"), start="2026-03-02 08:00")
+    world.run(hours=2, minutes=1)
+    error = world.records()[-1]["error"]
+    assert "limits.budget.usd_per_day: 0.08 of 0.08 USD" in error
+    assert error.endswith("limits.budget.runs_per_day: 2 of 2 are used; until 2026-03-03 00:00 UTC; used by agent/ops 0.08")
+
+
 def test_a_wake_over_budget_of_an_agent_without_slots_runs_on_the_next_day(make_world: MakeWorld) -> None:
     world = make_world(program_agent("{runs_per_day: 1}", interval="none"), start="2026-03-02 08:00")
     world.wake("ops", "one")

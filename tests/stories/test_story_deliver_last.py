@@ -441,6 +441,20 @@ def test_a_channel_that_fails_for_one_target_still_works_for_others(world: World
     ]
 
 
+def test_a_message_that_a_recipient_never_got_is_shown_although_another_one_got_a_later_message(world: World) -> None:
+    takes = world.send
+    world.send = lambda each: DeliveryResult("dead", "blocked") if "to/7" in each.channel.url.reveal() else takes(each)
+    report_activity(world, "7")
+    world.run(minutes=1)
+    world.scripts["ops"] = lambda call: "The disk is full again"
+    report_activity(world, "8")
+    world.run(minutes=30)
+    (ops,) = read_status(world.store.connection, world.clock.now).entries
+    assert (
+        ops.undelivered and ops.undelivered.says == "1 message accepted for chat, not delivered (given up after 1 try, blocked)"
+    )
+
+
 def test_a_recipient_that_takes_nothing_for_an_hour_is_reported_while_another_one_on_its_channel_takes_messages(
     world: World, sent: list[tuple[str, str]]
 ) -> None:

@@ -123,6 +123,32 @@ def test_if_all_fail_the_run_fails_with_each_error_and_is_tried_again(make_world
     )
 
 
+def test_the_open_breaker_of_a_fallback_does_not_count_as_that_of_the_agent_itself(make_world: MakeWorld) -> None:
+    """While its own provider may answer again, the use of a fallback is reported the second time."""
+    with by_model({SONNET: OVERLOADED, HAIKU: error_answer(404, "not_found_error", "no such model")}) as server:
+        world = story(make_world, server)
+        world.run(minutes=1)
+        assert server.models() == [SONNET, HAIKU, QWEN]
+        assert told(world) == []
+        world.run(minutes=60)
+    assert [line.partition(" answers:")[0] for line in told(world)] == ["info     ops fallback: local/qwen3"]
+
+
+def test_explain_names_the_breaker_of_the_agent_itself_once_no_fallback_is_left(make_world: MakeWorld) -> None:
+    def now() -> tuple[str | None, str]:
+        found = explanation.explain_now(explained_entry(world)).as_data()["now"]
+        return found["reason"], (found["detail"] or "").partition(":")[0]
+
+    failing: dict[str, Act] = {SONNET: REFUSED, HAIKU: REFUSED}
+    with by_model(failing) as server:
+        world = story(make_world, server)
+        world.run(minutes=1)
+        assert now() == (None, "")
+        failing[QWEN] = completions.error_answer(401, "no such key")
+        world.run(minutes=61)
+        assert now() == ("breaker_open", "provider anthropic")
+
+
 def test_another_runner_answers_for_a_job_and_a_heartbeat_can_do_without(make_world: MakeWorld) -> None:
     job = 'cron: {review: {schedule: "0 9 * * *", prompt: Review it, agent: ops, deliver: log, fallbacks: {runner: backup}}}\n'
     with by_model({SONNET: OVERLOADED}) as server:

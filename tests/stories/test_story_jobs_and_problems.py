@@ -450,6 +450,23 @@ def test_an_agent_that_is_silent_about_a_job_that_still_fails_does_not_end_the_p
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
+def test_the_end_of_a_failure_is_not_sent_to_who_knows_that_its_report_is_unstable(make_world: MakeWorld) -> None:
+    """The job itself has notified them too, because the agent is paused when it fails twice in a row."""
+    text = (
+        config('active_hours: "00:00-24:00"')
+        .replace("0 3 * * *", "0 * * * *")
+        .replace("{deliver: phone}", "{deliver: phone, after: 2}")
+    )
+    scripts = {"nightly-backup": in_turn(FAILED, "", FAILED, "", FAILED, FAILED, ""), "ops": by_wake(REPORT)}
+    world = make_world(text, start="2026-03-01 23:30", scripts=scripts)
+    world.run_until("2026-03-02 04:30")
+    world.pause(OPS)
+    world.run_until("2026-03-02 20:00")
+    *_, unstable, failed = sent(world)
+    assert unstable == "03-02 04:00 [job:nightly-backup] unstable: The backup failed: no space left."
+    assert failed.startswith("03-02 05:00 warning  cron/nightly-backup failed: ")
+
+
 def test_an_agent_cannot_close_the_problem_of_a_job_that_still_fails(make_world: MakeWorld) -> None:
     answers = in_turn(REPORT, "[job:nightly-backup] resolved", "HEARTBEAT_OK")
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": answers})
@@ -625,6 +642,19 @@ def test_an_expired_wake_releases_the_notification(make_world: MakeWorld) -> Non
     world.reload(text.replace("wake_keep: 6h", "wake_keep: 2h"))
     world.run_until("2026-03-02 05:30")
     assert sent(world) == [f"03-02 05:30 {FAILURE}"]
+
+
+def test_an_expired_wake_of_another_job_is_reported_beside_the_notification(make_world: MakeWorld) -> None:
+    """That job works, so it has no notification of its own."""
+    other = "  mirror: {schedule: '30 3 * * *', command: mirror, wake_heartbeat: ops}\n"
+    text = config(more=other).replace("limits: {wake_gap: 1m}", "limits: {wake_gap: 1m, wake_keep: 6h}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "mirror": in_turn("done")})
+    world.run_until("2026-03-02 04:00")
+    world.reload(text.replace("wake_keep: 6h", "wake_keep: 2h"))
+    world.run_until("2026-03-02 07:00")
+    (expired,) = [text.splitlines()[:2] for _, _, text in world.delivered if "expired" in text]
+    assert (expired[0].partition(":")[0], expired[1].partition(" (")[0]) == ("1 wake of agent ops expired", "- by cron mirror")
+    assert [line for line in sent(world) if FAILURE in line]
 
 
 def test_without_failure_notifications_the_agent_alone_reports_and_the_end_is_one_message(make_world: MakeWorld) -> None:

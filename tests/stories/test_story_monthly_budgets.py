@@ -100,6 +100,14 @@ def test_a_day_and_a_month_limit_the_same_agent(make_world: MakeWorld) -> None:
     assert runs_by_month(world) == {"03": 4, "04": 3}
 
 
+def test_a_day_and_a_month_that_are_used_up_together_end_with_the_month(make_world: MakeWorld) -> None:
+    yaml = agents("{usd_per_day: 0.06, usd_per_month: 0.06, usd_per_run: 0.03}", interval="6h")
+    world = make_world(yaml, start="2026-03-02 00:00", scripts=SCRIPTS)
+    world.run(hours=13)
+    short = "usd_per_{}: 0.06 of 0.06 USD are used, and one try may cost 0.03"
+    assert world.records()[-1]["error"] == f"{short.format('day')}, {short.format('month')}; until 2026-04-01 00:00 UTC"
+
+
 def test_days_before_a_monthly_budget_count_if_they_had_a_budget(make_world: MakeWorld) -> None:
     world = make_world(agents("{usd_per_day: 1, usd_per_run: 0.03}"), start="2026-03-02 08:00", scripts=SCRIPTS)
     world.run(days=2)

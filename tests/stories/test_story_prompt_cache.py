@@ -139,6 +139,15 @@ def test_the_interval_decides_how_long_the_part_is_kept(make_world: MakeWorld, k
     assert ratio(server.bills["ops"]) <= 1
 
 
+def test_the_interval_of_a_job_decides_for_its_prompt(make_world: MakeWorld) -> None:
+    with CachingModels(quiet) as server:
+        world = make(make_world, server, agent("ops", 30_000, interval="none"))
+        job = "cron: {digest: {every: 15m, prompt: Write it., agent: ops, deliver: log}}\n"
+        world.reload(world.config.read_text() + job)
+        world.run(minutes=16)
+    assert server.marks[0] == ["1h"]
+
+
 def test_an_agent_whose_precheck_skips_most_runs_writes_nothing(make_world: MakeWorld) -> None:
     """Two calls every two hours, because a change is looked at twice: writing at twice the price saves less than it costs."""
     with CachingModels(quiet) as server:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from random import Random
 
 import pytest
 from test_story_explain import explained_entry
 from world import QUIET, MakeWorld, World, utc
 
+from heartbeat.findings import Severity
 from heartbeatd.verbs import Ack, CloseProblem, Retry
+from scheduler.engine import problem_notices
 from scheduler.engine.effects import VerbRequest
+from scheduler.engine.problems import after_finding
+from scheduler.engine.tick_items import Tick
 from scheduler.insight.entry_day import explain_day
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult
+from scheduler.model.problem import PROVIDER, Finding, Subject
 from scheduler.model.settings import Target
+from scheduler.store import problems
 from scheduler.store.outbox import NO_RUN, Origin, list_messages, list_messages_of_states, queue_notice
 from scheduler.store.transaction import Transaction
 
@@ -88,6 +95,23 @@ def test_a_day_and_a_night(make_world: MakeWorld) -> None:
         "More: heartbeatd show 15",
     ]
     assert not list(list_messages(db))
+
+
+def test_a_text_that_came_with_others_in_the_morning_is_known_for_a_day_from_then(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00")
+    known = {(3, 1), (4, 2)}  # the second time is 25 hours after the first one, and 19 hours after its delivery
+    world.scripts["ops"] = lambda call: "Somebody has logged in." if (call.at.day, call.at.hour) in known else QUIET
+    world.scripts["web"] = lambda call: "The disk is full." if (call.at.day, call.at.hour) == (3, 1) else QUIET
+    world.run_until("2026-03-04 08:30")
+    assert [line[:8] for line in sent(world)] == ["03 07:00"]
+
+
+def test_a_message_that_was_tried_before_the_night_is_tried_again_at_night(make_world: MakeWorld) -> None:
+    world = make_world(config(NIGHT.replace("22:00", "21:02")), start="2026-03-02 21:00")
+    world.send = lambda _: DeliveryResult("retry" if world.clock.now < utc("2026-03-02 21:03") else "delivered", "busy")
+    at_night(world, h21="The evening is calm.")
+    world.run_until("2026-03-03 07:30")
+    assert sent(world) == ["02 21:06 The evening is calm."]
 
 
 def test_a_single_message_of_a_night_is_sent_as_it_is(make_world: MakeWorld) -> None:
@@ -275,3 +299,39 @@ def test_a_message_about_a_provider_waits_if_all_its_recipients_have_hours(
         )
     world.run_until("2026-03-03 08:30")
     assert [line[:8] for line in sent(world)] == arrives
+
+
+@pytest.mark.parametrize(("deliver", "arrives"), [("mail", "03 09:00"), ("[mail, phone]", "02 23:00")])
+def test_a_message_about_a_provider_waits_for_the_hours_of_problems_too(
+    make_world: MakeWorld, deliver: str, arrives: str
+) -> None:
+    """It goes to a recipient of the problems of its agents, which may also get their answers, at any time."""
+    rule = 'problems: {after: 1, deliver: {to: phone, hours: "09:00-22:00"}}'
+    world = make_world(config(deliver).replace("problems: {after: 1}", rule), start="2026-03-02 23:00")
+    report_provider(world, Severity.WARNING)
+    world.run_until("2026-03-03 09:30")
+    assert [line[:8] for line in sent(world)] == [arrives]
+
+
+HELD = NIGHT.replace("}", ", critical: hold}")
+
+
+@pytest.mark.parametrize(("of_web", "arrives"), [(NIGHT, "02 23:00"), (HELD, "03 07:00")])
+def test_a_critical_problem_of_a_provider_is_sent_at_night_if_one_of_its_agents_wants_that(
+    make_world: MakeWorld, of_web: str, arrives: str
+) -> None:
+    before, between, after = config(HELD).split(HELD, 2)
+    world = make_world(f"{before}{HELD}{between}{of_web}{after}", start="2026-03-02 23:00")
+    report_provider(world, Severity.CRITICAL)
+    world.run_until("2026-03-03 07:30")
+    assert [line[:8] for line in sent(world)] == [arrives]
+
+
+def report_provider(world: World, severity: Severity) -> None:
+    """Report a problem of a provider to the phone."""
+    subject, found = Subject(PROVIDER, "anthropic"), Finding("refused", severity, "it refuses the key", "auth", "auth")
+    with world.store.transaction() as db:
+        tx = Transaction(db, world.clock.now, "boot1", None)
+        problem = problems.save_problem(tx, after_finding(None, subject, found, tx.now))
+        about = Origin(NO_RUN, *subject[:2], "manual", tx.now)
+        problem_notices.send_news(Tick(tx, world.engine.plan, tx.now, Random(7)), problem, [Target("phone")], about)

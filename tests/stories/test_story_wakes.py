@@ -338,6 +338,18 @@ def test_wakes_that_expire_at_different_times_cause_one_notification_each(make_w
     ]
 
 
+def test_wakes_of_two_agents_that_expire_together_cause_one_notification_for_each(make_world: MakeWorld) -> None:
+    yaml = agent(interval="1h")
+    world = make_world(yaml + yaml.partition("agents:\n")[2].replace("ops:", "web:"))
+    world.run(minutes=1)
+    world.pause(None)
+    for name in ("ops", "web", "ops", "web"):
+        world.wake(name, "look", sender=f"sender{len(wake_results(world))}")
+    world.run(hours=25)
+    notices = [text.splitlines()[0].partition(":")[0] for _, _, text in world.delivered if "expired" in text]
+    assert notices == ["2 wakes of agent ops expired", "2 wakes of agent web expired"]
+
+
 def test_wakes_expire_without_a_notification_if_failures_of_their_agent_are_not_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", problems="{after: none}"))
     world.run(minutes=1)

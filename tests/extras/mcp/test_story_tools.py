@@ -182,6 +182,24 @@ def test_an_attempt_that_may_have_changed_something_is_not_retried(make: MakeToo
     assert row["error"].endswith("; not tried again, because the tool disk__clean may have changed something")
 
 
+@pytest.mark.parametrize(
+    ("before", "allow", "more", "outcome"),
+    [
+        ([LOOK], "free", "", "ok"),
+        ([], "clean", ", read_only: false", "ok"),
+        ([CLEAN], "clean", ", read_only: false", "failed"),
+    ],
+)
+def test_a_fallback_answers_unless_a_tool_may_have_changed_something_before(
+    make: MakeTooled, before: list[Act], allow: str, more: str, outcome: str
+) -> None:
+    with model(*before, error_answer(529, "overloaded_error", "busy"), text_answer("HEARTBEAT_OK")) as server:
+        world = make(server, allow=allow, more=more, fallbacks="[claude-sonnet-5]", retries="0")
+        world.run(minutes=1)
+    row = world.records()[0]
+    assert (row["outcome"], row["fallback"]) == (outcome, "claude-sonnet-5" if outcome == "ok" else None)
+
+
 def test_a_server_that_cannot_be_reached_fails_the_run_and_costs_nothing(make: MakeTooled) -> None:
     with model(text_answer("HEARTBEAT_OK")) as server:
         world = make(server, allow="no-such-tool", budget="{usd_per_day: 5}")
