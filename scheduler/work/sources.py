@@ -41,7 +41,6 @@ MAX_LINE = 250  # characters
 MAX_TEXT = MAX_PROMPT_OUTPUT - 200  # characters of all lines, so that the line with the rest fits too
 MAX_REDIRECTS = 3
 MAX_SEEN = 2000  # lines of a page, or entries of a feed, that are remembered
-MAX_ENTRIES = 500  # of a feed, the first ones
 MAX_ENTITY = 20  # characters for which a short name of XML may stand
 MAX_FILES = 2000
 MAX_COMMITS = 50
@@ -379,12 +378,15 @@ def read_feed(data: bytes) -> dict[str, str]:
     nodes = [node for node in root.iter() if _local_name(node) in ("item", "entry")]
     if not nodes and _local_name(root) not in ("rss", "feed", "RDF"):
         raise ValueError(f"it is not a feed, but {_local_name(root)}")
+    if len(nodes) > MAX_SEEN:
+        raise ValueError(f"it has more than {MAX_SEEN:,} entries; print the newest ones with a command")
     entries: dict[str, str] = {}
-    for node in nodes[:MAX_ENTRIES]:
+    for node in nodes:
         parts = {_local_name(part): (part.text or part.get("href") or "").strip() for part in reversed(node)}
         title, link = parts.get("title", ""), parts.get("link", "")
         name = parts.get("guid") or parts.get("id") or link or title
-        entries[digest(name)] = squeeze(f"{title} {link}", MAX_LINE)
+        if name:
+            entries[digest(name)] = squeeze(f"{title} {link}", MAX_LINE) or squeeze(name, MAX_LINE)
     return entries
 
 

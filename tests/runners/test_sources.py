@@ -336,6 +336,34 @@ def test_a_feed_shows_entries_that_are_new_since_the_first_look(
     assert looks.error().startswith("it is not a feed (syntax error")
 
 
+def test_all_entries_of_a_feed_are_compared_in_whatever_order_or_it_is_refused(web: tuple[Etag, Server], tmp_path: Path) -> None:
+    content, server = web
+    looks = Looks(page("rss", server), tmp_path)
+
+    def publish(count: int) -> None:
+        content.body = RSS % b"".join(b"<item><title>Release %d</title></item>" % number for number in range(count))
+
+    publish(1999)
+    assert looks.said() == "first look at rss 127.0.0.1: its entries (1999) are seen"
+    publish(2000)
+    assert looks.look() == ["Release 1999"]
+    publish(2001)
+    assert looks.error() == "it has more than 2,000 entries; print the newest ones with a command"
+
+
+def test_an_entry_of_a_feed_without_title_and_link_is_shown_by_its_id_and_without_one_never(
+    web: tuple[Etag, Server], tmp_path: Path
+) -> None:
+    content, server = web
+    looks = Looks(page("rss", server), tmp_path)
+    content.body = RSS % b""
+    looks.look()
+    content.body = RSS % b"<item><description>a</description></item>"
+    assert looks.look() == []
+    content.body = RSS % b"<item><guid>tag:4711</guid></item><item><description>a</description></item>"
+    assert looks.look() == ["tag:4711"]
+
+
 def test_a_feed_may_name_characters_but_not_declare_text_that_grows(web: tuple[Etag, Server], tmp_path: Path) -> None:
     content, server = web
     looks = Looks(page("rss", server), tmp_path)
