@@ -207,7 +207,7 @@ def _facts(tick: Tick, entry: Entry, entry_row: EntryRow, taken: tuple[Wake, ...
         entry_row.looked_at,
         entry_row.looked_line_digests,
         tuple(each.for_prompt for each in reported if each.key not in OWN_KEYS),
-        entry_row.source_state if entry.precheck and entry.precheck.source else None,
+        agent_memory.source_state(tx, entry_row, entry.precheck.identity) if entry.precheck and entry.precheck.source else None,
     )
     previous = runs.last_output(tx.db, entry.name, ANSWERED) if isinstance(entry.spec, Job) and entry.spec.previous else None
     before = _shorten_output(tick, _input_of(tick, entry.after, taken))

@@ -196,7 +196,7 @@ class Closing:
     `result` is that of the run, with the reason if nothing is sent, and `row` the entry's row after it. `slots` are how many were
     answered and lost. `update` has what becomes of the problems that the agent reports. `text_targets` are the targets to which
     the text of the answer is new. `repeats` are the runs whose messages have the content of a duplicate. `ends_mute`: a mute
-    ends by this run.
+    ends by this run. `seen` is what it has seen of a source, which counts later if the row has another state.
     """
 
     result: AttemptResult
@@ -206,6 +206,7 @@ class Closing:
     text_targets: Sequence[Target]
     repeats: Sequence[int]
     ends_mute: bool
+    seen: str | None
 
 
 def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptResult) -> Closing:
@@ -243,7 +244,10 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     slots = planning.count_slots(row, claim.run.slot, claim.run.trigger, result)
     row = planning.expect_slot_after_result(row, claim.run.slot, result)
     row = _record_outcome(tick.tx, row, claim, result, sent=bool(recipients))
-    return Closing(result, row, slots, update, text_targets, repeats, ends_mute)
+    seen = row.source_state
+    if claim.facts.memory.source_state != before.source_state:  # the look was compared with what is not certain
+        row = row._replace(source_state=before.source_state)
+    return Closing(result, row, slots, update, text_targets, repeats, ends_mute, seen)
 
 
 def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | None:
@@ -277,6 +281,8 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
     if result.prompt.selection and result.prompt.selection.remarks:
         tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
     agent_memory.remember_run(tx, claim, result)
+    if closing.seen != row.source_state:
+        agent_memory.add_to_awaited_state(tx, claim, closing.seen)
     _settle_wakes(tick, row, claim, result)
     _set_reminders(tick, claim, result)
     if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or row.reported):
@@ -390,17 +396,16 @@ def _record_look(
     an answer is not final either if a line of it belongs to no problem, unless the agent has left out this line before
     (`confirm`). For the same output this is so only a limited number of times. Then the line counts as left out on purpose.
 
-    News of a source are not final after an answer in prose of which nothing was sent. A late answer to older news than the
-    agent has seen by now, or to those of a former source, changes nothing.
+    News of a source are not final after an answer in prose of which nothing was sent. A late answer to news of a former source
+    changes nothing.
     """
     checked, precheck = result.precheck, claim.entry.precheck
     if checked is None or checked.digest is None or precheck is None:
         return entry_row
     has_state = checked.state is not None
-    if has_state and claim.run.trigger is Trigger.RESULT:
-        is_of_other_source = json.loads(checked.state or "{}").get("source") != precheck.identity
-        if is_of_other_source or runs.has_newer_answer(tx.db, claim):
-            return entry_row
+    is_late = has_state and claim.run.trigger is Trigger.RESULT
+    if is_late and json.loads(checked.state or "{}").get("source") != precheck.identity:
+        return entry_row
     lines = reported_problems.lines_of_precheck(result) or ()
     unnamed = update.unnamed if update else frozenset(line.name for line in lines)
     most = 0
@@ -534,9 +539,9 @@ def record_late_result(tick: Tick, entry: Entry, slot: datetime, result: Attempt
     if run is None:
         return None
     runs.stop_awaiting_result(tick.tx, entry.kind, entry.name, slot)
-    late_result = agent_memory.restore_pending_items(tick.tx, entry.kind, entry.name, slot, result)
+    late_result, state = agent_memory.restore_pending_items(tick.tx, entry_row, slot, result)
     woken_by = wakes.wakes_of_slot(tick.tx.db, entry.kind, entry.name, slot)
-    checked = Memory(last_checked=agent_memory.last_checked_slots(tick.tx, entry))
+    checked = Memory(last_checked=agent_memory.last_checked_slots(tick.tx, entry), source_state=state)
     after = _close_run(tick, entry_row, Claim(entry, run, Facts(wakes=woken_by, memory=checked)), late_result)
     planning.save_with_next_due(tick.tx, entry_row, after or entry_row)
     return run.id

@@ -7,11 +7,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from heartbeat.checklist import Selection
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeatd.answers import KnownTarget
 from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome
 from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import from_millis, to_millis
@@ -92,34 +94,68 @@ def _save_pending_items(tx: Transaction, claim: Claim, result: AttemptResult) ->
         "known": sorted(selection.recurring_items),
         "digest": result.precheck.digest if result.precheck else None,
         "state": result.precheck.state if result.precheck else None,
+        "before": claim.facts.memory.source_state,
     }
     if any(prompted.values()):
         tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted), claim.run.id))
 
 
-def restore_pending_items(tx: Transaction, kind: Kind, name: str, slot: datetime, result: AttemptResult) -> AttemptResult:
-    """The result of a run whose answer came later, with the items and the precheck that were saved for it."""
+def restore_pending_items(
+    tx: Transaction, entry_row: EntryRow, slot: datetime, result: AttemptResult
+) -> tuple[AttemptResult, str | None]:
+    """The result of a run whose answer came later, with the items and the precheck that were saved for it, and the state with
+    which the precheck began.
+    """
     row = tx.db.execute(
         "select asked, precheck_exit, precheck_output, precheck_error from run"
         " where kind = ? and name = ? and slot = ? and outcome = ?",
-        (kind, name, to_millis(slot), Outcome.ASYNC),
+        (entry_row.kind, entry_row.name, to_millis(slot), Outcome.ASYNC),
     ).fetchone()
     if row is None:
-        return result
+        return result, None
     prompted = json.loads(row["asked"] or "{}")
     if prompted:
         selection = Selection(
             "", has_work=True, prompted_items=frozenset(prompted["asked"]), recurring_items=frozenset(prompted["known"])
         )
         result = replace(result, prompt=replace(result.prompt, selection=selection))
+    before = prompted.get("before", entry_row.source_state)
     if row["precheck_output"] is None:
-        return result
+        return result, before
     error = row["precheck_error"] or ""
     found = PrecheckStatus.FAILED if error else PrecheckStatus.WORK
     checked = PrecheckResult(
         found, row["precheck_exit"], row["precheck_output"], error, prompted.get("digest"), prompted.get("state")
     )
-    return replace(result, precheck=checked)
+    return replace(result, precheck=checked), before
+
+
+def source_state(tx: Transaction, entry_row: EntryRow, identity: str) -> str | None:
+    """With what the next look at a source is compared: what the newest run has seen whose answer is awaited.
+
+    Such a run counts only as long as all count with whose news its own look was compared. Without one, it is what agents have
+    seen for certain.
+    """
+    state = entry_row.source_state
+    for _, prompted in _awaited_items(tx, entry_row.kind, entry_row.name):
+        seen, before = prompted.get("state"), prompted.get("before", state)
+        if seen is not None and before == state and json.loads(seen)["source"] == identity:
+            state = seen
+    return state
+
+
+def add_to_awaited_state(tx: Transaction, claim: Claim, state: str | None) -> None:
+    """Save what a run has seen besides the news of one whose answer is awaited: it counts as seen together with them."""
+    for run_id, prompted in _awaited_items(tx, *claim.entry.key):
+        if prompted.get("state") == claim.facts.memory.source_state:
+            tx.db.execute("update run set asked = ? where id = ?", (json.dumps(prompted | {"state": state}), run_id))
+
+
+def _awaited_items(tx: Transaction, kind: Kind, name: str) -> list[tuple[int, dict[str, Any]]]:
+    """What was saved for the runs whose answers are awaited, by their ids, the oldest first."""
+    # Any index of kind and name would be one of all runs of the entry.
+    query = "select id, asked from run where result_due_at is not null and kind || '' = ? and name || '' = ?"
+    return sorted((row["id"], json.loads(row["asked"] or "{}")) for row in tx.db.execute(query, (kind, name)))
 
 
 MAX_TARGETS = 20  # that are kept per agent

@@ -144,6 +144,40 @@ def test_an_answer_that_comes_later_counts_the_news_as_seen_when_it_has_come(mak
         assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("answers", "shown"),
+    [
+        ({"a": "HEARTBEAT_OK", "b": "HEARTBEAT_OK"}, ["a", "b", "c"]),
+        ({"b": "HEARTBEAT_OK", "a": "HEARTBEAT_OK"}, ["a", "b", "c"]),
+        ({"a": "HEARTBEAT_OK", "b": None}, ["a", "b", "bc"]),
+        ({"a": None}, ["a", "b", "abc"]),
+        ({"a": None, "b": "HEARTBEAT_OK"}, ["a", "b", "abc"]),
+        ({"b": "HEARTBEAT_OK", "a": None}, ["a", "b", "abc"]),
+        ({"b": "HEARTBEAT_OK"}, ["a", "b", "c", "abc"]),
+    ],
+    ids=["both", "b first", "b fails", "a fails", "a fails, then b", "b, then a fails", "a never comes"],
+)
+def test_news_is_shown_again_only_after_the_answer_to_it_has_failed_or_was_not_in_time(
+    make_world: MakeWorld, answers: dict[str, str | None], shown: list[str]
+) -> None:
+    """The file a is shown at 8:30, b at 9:30, and c is there at 10:00. Each answer is awaited for 110 minutes."""
+    with Server([reply({}, 202)]) as server:
+        config = agent(precheck=FILES, retries="0", async_timeout="110m")
+        config = config.replace("kind: command, argv: [agent]", f'kind: http, url: "{server.url}"')
+        world = make_world(config, through_payloads=True)
+        for name, until in (("a", "08:31"), ("b", "09:31")):
+            world.run_until(f"2026-03-02 {until[:2]}:01")
+            put(world, name)
+            world.run_until(f"2026-03-02 {until}")
+        runs = {name: run["id"] for name, run in zip("ab", world.records(outcome="async"), strict=True)}
+        for name, text in answers.items():
+            world.request(VerbRequest(ReportResult(text=text, error=None if text else "it broke"), runs[name]))
+        put(world, "c")
+        world.run_until("2026-03-02 10:31")
+        found = [re.findall(r"new: inbox/(\w)\.txt", request.json["prompt"]) for request in server.requests]
+        assert ["".join(names) for names in found] == shown
+
+
 def test_an_answer_that_comes_after_a_change_of_the_source_loses_no_news_of_the_new_one(make_world: MakeWorld) -> None:
     with Server([reply({}, 202)]) as server:
         config = agent(precheck=FILES).replace("kind: command, argv: [agent]", f'kind: http, url: "{server.url}"')
