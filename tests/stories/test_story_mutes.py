@@ -129,6 +129,8 @@ def test_unmute_ends_a_mute_and_answers_how_much_was_held_back(make_world: MakeW
     world.run(hours=3)
     assert world.request(VerbRequest(Unmute(), OPS)).held == 2
     assert not world.request(VerbRequest(Unmute(), OPS)).was_muted
+    mute(world)
+    assert world.request(VerbRequest(Unmute(), OPS)).held == 0, "another mute counts anew"
     world.run(hours=1)
     over = "[disk] over after 3h, no longer mentioned"
     assert [sorted(text.splitlines()) for text in sent(world)] == [["[disk] 92 %"], [over, "[mail] 4 letters"]]

@@ -248,6 +248,12 @@ def test_a_message_of_a_night_that_is_refused_in_the_morning_is_given_up_for_all
     world.run_until("2026-03-03 07:30")
     states = [(each.state, each.error) for each in list_messages(world.store.connection) if each.channel == "phone"]
     assert states == [("dead", "chat not found")] * 3
+    first = min(each.id for each in list_messages(world.store.connection) if each.channel == "phone")
+    world.send = lambda _: DeliveryResult("delivered")
+    world.delivered.clear()
+    world.request(VerbRequest(Retry(), first))
+    world.run(minutes=1)
+    assert sent(world) == ["03 07:30 one"], "a person can send one of them alone"
 
 
 def test_each_agent_of_a_common_message_is_shown_as_undelivered_while_it_is_retried(make_world: MakeWorld) -> None:

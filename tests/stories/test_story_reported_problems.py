@@ -100,6 +100,13 @@ def test_a_second_finding_beside_an_open_problem_is_sent_alone(make_world: MakeW
     assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
 
 
+def test_a_duplicate_repeats_the_messages_about_what_it_mentions_and_no_others(make_world: MakeWorld) -> None:
+    world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] 92 %\n[load] 17", "[disk] 93 %"))
+    world.run(minutes=45)
+    first, second, third = world.records()[:3]
+    assert [row["repeats"] for row in (first, second, third)] == [[], [], [first["id"]]]
+
+
 def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
     world.run(minutes=20)
