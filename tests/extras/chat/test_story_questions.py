@@ -49,6 +49,7 @@ cron:
 """.replace("phone_of_ops", "{{to: [phone, log], people: anna}}")
 ANNA: dict[str, Any] = {"user": "Anna"}
 EVE: dict[str, Any] = {"user": "eve", "user_id": 6}
+BOB: dict[str, Any] = {"user": "bob", "user_id": 8}  # one of the people of the channel, whom the job does not ask
 
 
 @pytest.fixture
@@ -119,12 +120,13 @@ def test_a_day_of_questions(chat: Chat) -> None:
         == "has waited for a person to answer since 08:00: Deploy 2.31?"
     )
     assert [each.text for each in read_status(world.store.connection, world.clock.now).questions] == ["Deploy 2.31?"]
-    assert chat.press("yes", **EVE) == "Only the people whom the question is for may answer it."
+    for other in (EVE, BOB):
+        assert chat.press("yes", **other) == "Only the people whom the question is for may answer it."
     assert state_of(world, asked.id) == "waits for an answer"
     assert chat.press("yes", **ANNA) == "yes, by Anna on phone"
     assert phone.texts[-1] == "Deploy 2.31?: yes, by Anna on phone"
     assert chat.press("no", 0, **ANNA) == f"question {asked.id} has ended: yes, by Anna on phone"
-    assert chat.results == ["not_allowed", "applied", "failed"]
+    assert chat.results == ["not_allowed", "not_allowed", "applied", "failed"]
     recorded = world.records("deploy")[-1]["questions"][0]
     assert (recorded["text"], recorded["answer"], recorded["answered_by"]) == ("Deploy 2.31?", "yes", "Anna on phone")
     world.run_until("2026-03-02 08:29")
@@ -149,7 +151,7 @@ def test_no_answer_means_no_and_the_message_says_so(chat: Chat) -> None:
 
 def test_a_reply_with_one_of_the_answers_is_an_answer_and_any_other_is_rejected(chat: Chat) -> None:
     asked = ask(chat.world)
-    for text, user in (("perhaps", ANNA), ("yes", EVE), ("No.", ANNA)):
+    for text, user in (("perhaps", ANNA), ("yes", BOB), ("No.", ANNA)):
         chat.phone.reply(text, 0, **user)
         chat.poll()
     said = chat.phone.texts[1:]
@@ -160,6 +162,8 @@ def test_a_reply_with_one_of_the_answers_is_an_answer_and_any_other_is_rejected(
 def test_several_questions_wait_at_once_and_the_time_stops_until_the_last_is_answered(chat: Chat) -> None:
     world = chat.world
     first, second = ask(world), ask(world, "Tell the customers?", options="yes,no,later")
+    explained = explanation.explain_now(explained_entry(world, "deploy")).why.says
+    assert explained == "has waited for a person to answer since 08:00: Deploy 2.31?"
     world.run(minutes=10)
     assert answer(world, first.id, "YES") == f"question {first.id} of run {first.run}: yes, by command"
     world.run(minutes=10)
@@ -171,6 +175,32 @@ def test_several_questions_wait_at_once_and_the_time_stops_until_the_last_is_ans
     world.run(minutes=2)
     assert outcome(world) == "timeout"
     assert second.waits_since == first.asked_at
+
+
+def test_two_waits_one_after_the_other_do_not_count(chat: Chat) -> None:
+    world = chat.world
+    for text in ("Deploy 2.31?", "Tell the customers?"):
+        asked = ask(world, text)
+        world.run(minutes=20)
+        answer(world, asked.id, "yes")
+    world.run(minutes=9)
+    assert outcome(world) is None
+    world.run(minutes=2)
+    assert outcome(world) == "timeout"
+
+
+def test_the_wait_of_an_attempt_does_not_lengthen_the_next_one(make_world: MakeWorld, phone: Telegram) -> None:
+    yaml = CONFIG.format(url=phone.url).replace("command: ./deploy", "command: ./deploy\n    retries: 1")
+    world = make_world(yaml, environ={"TG": telegram.URL}, send=send_by_transport)
+    results = [Delayed(1, timedelta(minutes=25)), Delayed("done", timedelta(hours=20))]
+    world.scripts |= {"deploy": lambda _: results.pop(0), "ops": lambda _: "HEARTBEAT_OK"}
+    world.run_job("deploy")
+    world.run(seconds=1)
+    asked = ask(world)
+    world.run(minutes=20)
+    answer(world, asked.id, "yes")
+    world.run_until("2026-03-02 08:45")
+    assert outcome(world) == "timeout"
 
 
 def test_a_question_goes_to_several_channels_and_is_over_in_all_of_them(chat: Chat) -> None:
@@ -228,6 +258,41 @@ def test_a_question_of_the_attempt_before_does_not_stop_the_time_of_this_one(cha
     assert outcome(world, "ops") == "timeout"
 
 
+def test_a_further_attempt_waits_again_for_the_same_question_only(chat: Chat) -> None:
+    world = chat.world
+    asked = ask(world, "Delete it?", "ops", timeout=timedelta(hours=2))
+    ended = ask(world, "Keep it?", "ops", timeout=timedelta(minutes=1))
+    world.run(minutes=2)
+    world.downtime(minutes=2)
+    world.run(minutes=1)
+    others = [ask(world, "Delete it?", "ops", options="now,never"), ask(world, "Keep it?", "ops")]
+    for each in others:
+        answer(world, each.id, each.options[0])
+    assert not {asked.id, ended.id} & {each.id for each in others}
+    assert ask(world, "Delete it?", "ops").id == asked.id
+    world.run(minutes=12)
+    assert outcome(world, "ops") is None
+
+
+def test_two_runs_may_ask_with_the_same_key_and_wait_each_since_its_own_question(chat: Chat) -> None:
+    world = chat.world
+    first = ask(world, "Go on?", key="go")
+    world.run(minutes=2)
+    second = ask(world, "Go on?", "ops", key="go")
+    assert (second.run, second.waits_since) == (run_of(world, "ops"), second.asked_at)
+    answer(world, first.id, "yes")
+    assert state_of(world, second.id) == "waits for an answer"
+
+
+def test_a_job_with_a_prompt_asks_those_whom_its_agent_asks(make_world: MakeWorld, phone: Telegram) -> None:
+    yaml = CONFIG.format(url=phone.url).replace("interval: 1d", "interval: none").partition("cron:")[0]
+    yaml += "cron:\n  sort: {every: 30m, agent: ops, prompt: Sort it.}\n"
+    world = make_world(yaml, environ={"TG": telegram.URL}, send=send_by_transport)
+    world.scripts |= dict.fromkeys(("ops", "sort"), lambda _: Delayed("done", timedelta(hours=20)))
+    world.run(minutes=31)
+    assert ask(world, "Delete it?", "sort").people == ["anna"]
+
+
 def test_a_run_cannot_answer_itself_and_asks_a_limited_number_of_questions(chat: Chat) -> None:
     world = chat.world
     asked = ask(world)
@@ -236,10 +301,20 @@ def test_a_run_cannot_answer_itself_and_asks_a_limited_number_of_questions(chat:
     for number in range(4):
         ask(world, f"And {number}?")
     assert refusal(world, text="And more?") == f"run {asked.run} waits for 5 answers already"
+    assert ask(world, "And I?", "ops").state == "open"  # another run
     assert refusal(world, timeout=timedelta(days=2), key="long") == "timeout: at most 1d"
     for sent in ({"options": "yes,YES"}, {"options": ""}, {"text": " "}, {"text": "x" * 1001}, {"options": "x" * 41}):
         with pytest.raises(ValueError, match=r"^(options|text): "):
             Ask.of(**{"text": "?", **sent})
+
+
+def test_a_run_asks_at_most_fifty_questions_also_if_each_is_answered(chat: Chat) -> None:
+    world = chat.world
+    run = run_of(world)
+    for number in range(50):
+        asked = world.request(VerbRequest(Ask(text=f"And {number}?"), run, Sender())).question
+        answer(world, asked.id, "no")
+    assert refusal_for(world, run) == f"run {run} has asked 50 questions already"
 
 
 def test_an_unsent_question_that_has_ended_is_dropped_and_nothing_follows(chat: Chat) -> None:
@@ -253,7 +328,7 @@ def test_an_unsent_question_that_has_ended_is_dropped_and_nothing_follows(chat: 
 
 
 def test_the_time_for_a_result_that_comes_later_stops_too(make_world: MakeWorld, phone: Telegram) -> None:
-    """The agent answers later, at most after an hour. It asks after 10 minutes, and gets its answer after 40 more."""
+    """The agent answers later, at most after an hour. It asks twice after 10 minutes, and gets its answers 20 and 40 minutes later."""
     with Server([gateway.async_answer()]) as server:
         runner = f'runner: {{{{kind: http, url: "{server.url}"}}}}'
         config = CONFIG.replace("runner: {{kind: command, argv: [agent]}}", runner).replace(
@@ -262,9 +337,10 @@ def test_the_time_for_a_result_that_comes_later_stops_too(make_world: MakeWorld,
         world = make_world(config.format(url=phone.url), environ={"TG": telegram.URL}, send=send_by_transport)
         world.run(minutes=10)
     run = world.records("ops")[-1]["id"]
-    asked = world.request(VerbRequest(Ask(text="Delete it?"), run)).question
-    world.run(minutes=40)
-    answer(world, asked.id, "yes")
+    asked = [world.request(VerbRequest(Ask(text=text), run)).question for text in ("Delete it?", "All of it?")]
+    for each in asked:
+        world.run(minutes=20)
+        answer(world, each.id, "yes")
     world.run(minutes=48)
     assert [each["outcome"] for each in world.records("ops")] == ["async"]
     world.run(minutes=4)
