@@ -120,7 +120,18 @@ def test_what_decides_about_the_news_is_in_the_identity_and_the_password_is_not(
 
     box = '{{imap: h, user: {}, password: "${{KEY}}"}}'
     assert identity(box.format("a")) == identity(box.format("a"), key="sk-2") != identity(box.format("b"))
-    assert identity("{disk: 90%}") != identity("{disk: 91%}")
+    other_folder = box.format("a").replace("user", "folder: Work, user")
+    shown = [
+        box.format("a"),
+        other_folder,
+        "{git: x}",
+        "{git: x, branch: b}",
+        "{disk: 90%}",
+        "{disk: 91%}",
+        "{disk: 90%, path: /var}",
+    ]
+    shown += ["{calendar: x.ics}", "{calendar: x.ics, ahead: 2h}"]
+    assert len({identity(each) for each in shown}) == len(shown)
     assert identity('{http: "https://a/x"}') != identity('{http: "https://a/y"}') != identity('{http: "https://a/y", json: a}')
 
 

@@ -290,6 +290,15 @@ def test_a_redirect_to_another_origin_gets_no_header_and_three_are_followed(tmp_
         assert len(circle.requests) == 4
 
 
+def test_a_redirect_within_the_origin_keeps_the_login_of_the_address(tmp_path: Path) -> None:
+    with Server([]) as server:
+        server.script += [reply(b"", 302, Location=f"{server.url}/new"), reply(b"here")]
+        place = Secret(server.url.replace("http://", "http://anna:pass-4711@"))
+        assert Looks(replace(page("http", server), place=place), tmp_path).look() == ["here"]
+        login = f"Basic {b64encode(b'anna:pass-4711').decode()}"
+        assert [request.headers.get("authorization") for request in server.requests] == [login] * 2
+
+
 def test_a_page_does_not_lead_to_a_private_address_of_another_host(tmp_path: Path) -> None:
     def resolve(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
         return [(AF_INET, SOCK_STREAM, 6, "", ("127.0.0.1", port))]
@@ -308,7 +317,10 @@ ATOM = b"""<feed xmlns="http://www.w3.org/2005/Atom"><title>News</title>%s</feed
     ("feed", "entry"),
     [
         (RSS, b"<item><title>Release %d</title><link>https://example.org/%d</link><guid>%d</guid></item>"),
-        (ATOM, b'<entry><title>Release %d</title><link href="https://example.org/%d"/><id>%d</id></entry>'),
+        (
+            ATOM,
+            b'<entry><title>Release %d</title><link href="https://example.org/%d"/><link rel="edit" href="x"/><id>%d</id></entry>',
+        ),
     ],
     ids=["rss", "atom"],
 )
@@ -528,8 +540,9 @@ CALENDAR = Source("calendar", "calendar home.ics", "same", Secret("home.ics"))
 def test_a_calendar_shows_each_event_once_before_it_begins_and_again_if_it_is_changed(tmp_path: Path) -> None:
     looks = Looks(CALENDAR, tmp_path)
     past, far = event("1", "DTSTART:20260302T070000Z", "SUMMARY:past"), event("2", "DTSTART:20260304T090000Z", "SUMMARY:far")
+    off = event("5", "DTSTART:20260302T120000Z", "STATUS:CANCELLED", "SUMMARY:Off")
     dentist = ("DTSTART;TZID=Europe/Berlin:20260302T150000", "SUMMARY:Dentist", "LOCATION:Main St 1")
-    write_calendar(tmp_path, past, far, event("3", *dentist), event("4", "DTSTART;VALUE=DATE:20260303", "SUMMARY:Birthday"))
+    write_calendar(tmp_path, past, far, off, event("3", *dentist), event("4", "DTSTART;VALUE=DATE:20260303", "SUMMARY:Birthday"))
     expected = ["2026-03-02 15:00 Dentist (Main St 1)", "2026-03-03 (all day) Birthday"]
     assert looks.look(seen=False) == looks.look() == expected
     assert looks.look() == []
@@ -537,6 +550,14 @@ def test_a_calendar_shows_each_event_once_before_it_begins_and_again_if_it_is_ch
     assert looks.look() == ["changed: 2026-03-02 16:00 Dentist", "moved or cancelled: 2026-03-03 (all day) Birthday"]
     looks.now = datetime(2026, 3, 2, 16, tzinfo=UTC)
     assert looks.look() == []  # it has begun
+
+
+def test_a_whole_day_and_a_time_without_a_zone_are_local(tmp_path: Path) -> None:
+    """In 15 hours it is midnight in Berlin."""
+    late = event("2", "DTSTART:20260302T233000", "SUMMARY:Late")
+    write_calendar(tmp_path, event("1", "DTSTART;VALUE=DATE:20260303", "SUMMARY:Birthday"), late)
+    looks = Looks(replace(CALENDAR, ahead=timedelta(hours=15)), tmp_path)
+    assert looks.look() == ["2026-03-02 23:30 Late", "2026-03-03 (all day) Birthday"]
 
 
 def test_a_repeated_event_keeps_its_local_time_and_its_exceptions(tmp_path: Path) -> None:
@@ -548,11 +569,13 @@ def test_a_repeated_event_keeps_its_local_time_and_its_exceptions(tmp_path: Path
         "SUMMARY:Team",
     )
     moved = event("1", "RECURRENCE-ID;TZID=Europe/Berlin:20260406T090000", "DTSTART:20260407T100000Z", "SUMMARY:Team later")
-    write_calendar(tmp_path, weekly, moved)
+    other = event("2", "DTSTART;TZID=Europe/Berlin:20260406T090000", "SUMMARY:Other")  # when the first one would have been
+    write_calendar(tmp_path, weekly, moved, other)
     looks = Looks(replace(CALENDAR, ahead=timedelta(days=30)), tmp_path, now=datetime(2026, 3, 22, tzinfo=UTC))
     assert looks.look() == [
         "2026-03-23 09:00 Team",
         "2026-03-30 09:00 Team",
+        "2026-04-06 09:00 Other",
         "2026-04-07 12:00 Team later",
         "2026-04-20 09:00 Team",
     ]
@@ -614,6 +637,8 @@ def test_files_that_are_new_or_changed_are_shown(tmp_path: Path) -> None:
     (deep / "c.pdf").write_text("no")
     expected = ["new: inbox/a.txt (3 bytes)", "changed: inbox/deep/old.txt (5 bytes)"]
     assert looks.look(seen=False) == looks.look() == expected
+    os.utime(tmp_path / "inbox/a.txt", ns=(1, 1))  # written again, with as many bytes
+    assert looks.look() == ["changed: inbox/a.txt (3 bytes)"]
     (tmp_path / "inbox/a.txt").unlink()
     assert looks.look() == []
 
@@ -654,6 +679,17 @@ def test_a_full_disk_is_shown_at_the_limit_at_a_further_level_and_when_it_is_ove
     full, over = "/data is {} % full", "/data is below 90 % again: 87 %"
     shown = [at(used) for used in (80, 91, 92, 89, 91, 95, 91, 95, 87, 80)]
     assert shown == [[], [full.format(91)], [], [], [], [full.format(95)], [], [], [over], []]
+
+
+def test_a_second_full_disk_is_news_and_so_is_its_end(tmp_path: Path) -> None:
+    source = Source("disk", "disk 90%", "same", "90%", limit=90, paths=("/data", "/srv"))
+    shown, state = [], None
+    for used in (50, 91, 50):
+        found = look_at_disks(Look(source, state, tmp_path, NOW, BERLIN, 0), {"/data": 97, "/srv": used}.__getitem__)
+        state = found.state
+        shown.append([*found.lines])
+    full = "/data is 97 % full"
+    assert shown == [[full], [full, "/srv is 91 % full"], [full, "/srv is below 90 % again: 50 %"]]
 
 
 def test_the_disks_of_this_machine_are_found_and_measured(tmp_path: Path) -> None:
