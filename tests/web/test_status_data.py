@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from world import Delayed, MakeWorld, World, open_store, utc
 
+from heartbeatd.answers import ChannelBacklog, EntryStatus, Problem, ProblemCounts, Status
 from scheduler.insight import status_data
+from scheduler.insight.health import read_verdict
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.store.database import open_read_only
@@ -227,3 +229,45 @@ def test_the_used_part_of_todays_budgets_is_shown_and_is_zero_tomorrow(make_worl
     world.pause(None)
     world.run(days=1)
     assert (entry(world, "ops")["budget"], snapshot(world)["budget"]) == (None, None)
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def one_entry(kind: str, name: str, failures: int, last: str) -> EntryStatus:
+    return EntryStatus.model_construct(
+        kind=kind, name=name, state="active", consecutive_failures=failures, failing=None, undelivered=None, alerting=False,
+        problems=ProblemCounts(open=0, reported=0, worst=None), muted=None, last_run=None, last_success_at=utc(last),
+    )  # fmt: skip
+
+
+def one_problem(kind: str | None, name: str, **more: Any) -> Problem:
+    known = {"state": "open", "acknowledged_at": None, "reported": False, "severity": "warning"}
+    subject = {"subject": f"{kind or 'channel'}/{name}", "kind": kind, "name": name if kind else None}
+    return Problem.model_construct(**(known | subject | more))
+
+
+def judged(*problems: Problem, entries: tuple[EntryStatus, ...] = (), dead: tuple[int, ...] = ()) -> str:
+    """The level, and what the verdict says."""
+    outbox = [ChannelBacklog.model_construct(dead=each) for each in dead]
+    status = Status.model_construct(entries=[*entries], problems=[*problems], outbox=outbox)
+    found = read_verdict(status, lambda at: f"{at:%H:%M}")
+    return f"{found.level}: {found.says}"
+
+
+def test_the_verdict_counts_each_of_several_things_once() -> None:
+    """A job has the name of the failing agent. Two problems are of the same channel, and the problem of the agent is its failure."""
+    entries = one_entry("heartbeat", "ops", 3, "2026-03-02 08:00"), one_entry("cron", "ops", 0, "2026-03-02 09:00")
+    of_channels = [one_problem(None, name) for name in ("chat", "phone", "phone")]
+    of_entries = [one_problem("heartbeat", "ops"), one_problem("heartbeat", "ops", reported=True), one_problem("cron", "ops")]
+    expected = "bad: 1 failing, 2 channels dead, 2 problems, 5 messages given up; last run 09:00"
+    assert judged(*of_channels, *of_entries, entries=entries, dead=(2, 0, 3)) == expected
+    assert judged(dead=(0, 1)) == "bad: 1 message given up; nothing has run yet"
+
+
+def test_an_acknowledged_problem_leaves_the_verdict_and_a_critical_one_is_bad() -> None:
+    new, over = one_problem("cron", "backup"), one_problem("cron", "backup", state="over")
+    known = one_problem("cron", "measure", acknowledged_at=utc("2026-03-02 08:00"), severity="critical")
+    assert judged(new, over, known) == "warn: 1 problem; nothing has run yet"
+    assert judged(known) == "ok: nothing is wrong; nothing has run yet"
+    assert judged(new, one_problem("cron", "backup", severity="critical")) == "bad: 2 problems; nothing has run yet"
