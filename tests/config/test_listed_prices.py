@@ -67,6 +67,11 @@ def test_a_model_of_the_same_name_at_another_provider_does_not_have_the_listed_p
     assert [cost_at(found.settings.prices, each) for each in ("anthropic", "local", None)] == [1.0, None, None]
 
 
+def test_a_model_without_a_price_is_reported_for_each_of_its_providers(tmp_path: Path) -> None:
+    found = read(tmp_path, TWO_PROVIDERS.replace("claude-haiku-4-5", "claude-next"), ENVIRON)
+    assert [each.path for each in found.warnings if "has no price" in each.message] == ["agents.ops.model", "agents.near.model"]
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_listed_price_is_not_that_of_a_model_whose_name_begins_with_the_provider(tmp_path: Path, is_first: bool) -> None:
     """Routers have models such as anthropic/claude-haiku-4-5."""

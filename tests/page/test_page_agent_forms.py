@@ -639,6 +639,8 @@ def test_an_edit_of_a_checklist_is_undone_and_both_edits_are_in_the_history(daem
     assert "agent/ops: HEARTBEAT.md 2 lines -> 1 line" in history.text
     assert undo_links(user.get("/page/changes?of=web")) == []
     assert daemon.get("/api/v1/status", TOKENS["all"]).data["reload"]["last"] is None  # no reload of the config
+    daemon.do(lambda: daemon.world.clock.advance(timedelta(hours=25)))
+    assert undo_links(user_of(daemon).get("/")) == []
 
 
 def test_only_those_who_may_edit_an_agent_undo_its_edits(daemon: WebDaemon) -> None:
@@ -672,3 +674,21 @@ def test_an_edit_that_the_form_cannot_undo_names_the_lines_to_write(daemon: WebD
     shown = user.get(undo_links(user.get("/"))[0])
     assert "This edit cannot be undone here" in shown.text and "budget: unlimited" in shown.text
     assert "Nothing is written yet." not in shown.text
+
+
+def test_an_edit_of_another_agent_is_not_undone_although_ones_own_has_changed_with_it(daemon: WebDaemon) -> None:
+    """Somebody has changed the file, and the edit applies this too."""
+    daemon.config.write_text(daemon.config.read_text().replace("retries: 0", "retries: 1", 1))
+    user = user_of(daemon)
+    user.submit("/page/agents/off/config", **opened_form(user, "off") | {"heartbeat.interval": "4h"}, step="write")
+    assert len(undo_links(user.get("/page/changes"))) == 1
+    shown = user_of(daemon, "self").get("/page/changes")
+    assert "retries" in shown.text and undo_links(shown) == []
+
+
+def test_an_edit_that_has_replaced_a_secret_is_not_undone_as_the_secret_is_not_kept(daemon: WebDaemon) -> None:
+    for prompt in ("look with token=canary-4711", "look"):
+        version = daemon.get("/api/v1/agents/ops/config", TOKENS["all"]).data["hash"]
+        body = {"changes": {"heartbeat": {"prompt": prompt}}, "hash": version}
+        assert daemon.send("PATCH", "/api/v1/agents/ops/config", body, TOKENS["all"]).status == 200
+    assert len(undo_links(user_of(daemon).get("/page/changes?of=ops"))) == 1  # of the first edit
