@@ -134,6 +134,16 @@ def test_the_open_breaker_of_a_fallback_does_not_count_as_that_of_the_agent_itse
     assert [line.partition(" answers:")[0] for line in told(world)] == ["info     ops fallback: local/qwen3"]
 
 
+def test_while_a_fallback_is_in_use_another_problem_is_still_reported_the_second_time(make_world: MakeWorld) -> None:
+    with by_model({SONNET: REFUSED, HAIKU: REFUSED}) as server:
+        world = story(make_world, server, "precheck: ./look.sh")
+        world.prechecks["ops"] = lambda _: 3
+        world.run(minutes=1)
+        assert [line.partition(": ")[0] for line in told(world)] == ["info     ops fallback"]
+        world.run(minutes=60)
+    assert [line.partition(": ")[0] for line in told(world)] == ["info     ops fallback", "warning  ops precheck"]
+
+
 def test_explain_names_the_breaker_of_the_agent_itself_once_no_fallback_is_left(make_world: MakeWorld) -> None:
     def now() -> tuple[str | None, str]:
         found = explanation.explain_now(explained_entry(world)).as_data()["now"]

@@ -113,7 +113,15 @@ def test_a_wake_that_waits_for_the_next_slot_holds_the_notification_back_until_t
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
-@pytest.mark.parametrize("answer", ["HEARTBEAT_OK", "[disk:/var] 92 % full", "[nightly-backup] resolved"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "HEARTBEAT_OK",
+        "[disk:/var] 92 % full",
+        "[nightly-backup] resolved",
+        "ALERT the mail stands still\n\n[disk:/var] 92 % full",
+    ],
+)
 def test_an_agent_that_does_not_report_the_failure_releases_the_notification(make_world: MakeWorld, answer: str) -> None:
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(answer)})
     world.run_until("2026-03-02 08:20")
