@@ -227,6 +227,15 @@ def test_an_agent_whose_probe_failed_waits_for_the_probe_of_the_next_agent(make_
     assert world.records("a")[1]["finished_at"] >= world.records("b")[1]["finished_at"]
 
 
+def test_the_probe_does_not_wait_for_an_agent_that_is_paused(make_world: MakeWorld) -> None:
+    with Server([NO_KEY, OK]) as server:
+        world = make_world(fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m"), environ={"KEY": KEY})
+        world.run(minutes=5)
+        world.pause((Kind.HEARTBEAT, "b"), world.clock.now + timedelta(minutes=45))
+        world.run(minutes=30)
+    assert count_outcomes(world, "a") == Counter(auth=1, breaker_open=2, ok=1)
+
+
 def test_a_reload_lets_an_agent_whose_probe_failed_probe_again(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
         yaml = fleet(server.url, "a", "b", a="interval: 10m", b="interval: 10m, stagger: 1m")

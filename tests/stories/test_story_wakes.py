@@ -56,6 +56,18 @@ def test_a_wake_outside_active_hours_is_recorded_once(make_world: MakeWorld) -> 
     assert [line for line in world.history() if "api" in line] == ["03-02 23:00 api skipped active_hours"]
 
 
+def test_a_wake_that_is_refused_for_another_reason_than_before_is_recorded_again(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="none", active_hours='"08:00-22:00"'), start="2026-03-02 23:00")
+    for _ in range(2):
+        world.wake("ops", "look")
+        world.run(seconds=5)
+    world.pause((Kind.HEARTBEAT, "ops"))
+    for _ in range(2):
+        world.wake("ops", "look")
+        world.run(seconds=5)
+    assert [line.partition(" api ")[2] for line in world.history()] == ["skipped active_hours", "skipped paused"]
+
+
 @pytest.mark.parametrize(
     ("wake_on", "code", "woken"), [("failure", 0, 0), ("failure", 1, 1), ("success", 0, 1), ("success", 1, 0)]
 )
