@@ -448,7 +448,8 @@ def test_a_tool_of_a_model_is_called_only_after_a_person_has_said_yes(daemon: Be
         running.wait_until(lambda: phone.messages)
         assert phone.texts[0].startswith('ops calls disk__clean with {"path": "/tmp"}. Allow it?')
         asked_at = time.monotonic()
-        running.wait_until(lambda: time.monotonic() - asked_at > 5.2)
+        if answer == "yes":  # later than the timeout of the run
+            running.wait_until(lambda: time.monotonic() - asked_at > 5.2)
         assert disk.cleaned == []
         phone.press(phone.buttons()[answer])
         running.wait_until(lambda: any("all done" in text for text in phone.texts))

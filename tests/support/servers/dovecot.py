@@ -30,6 +30,7 @@ ssl_cert = <{folder}/localhost.pem
 ssl_key = <{folder}/localhost.pem
 disable_plaintext_auth = no
 auth_mechanisms = {mechanisms}
+auth_failure_delay = 0
 mail_location = maildir:{folder}/mail
 first_valid_uid = 1
 passdb {{
@@ -53,6 +54,9 @@ service imap-login {{
   }}
 }}
 service anvil {{
+  unix_listener anvil-auth-penalty {{
+    mode = 0
+  }}
   chroot =
 }}
 """
