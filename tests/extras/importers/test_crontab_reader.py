@@ -138,6 +138,11 @@ def test_the_comment_right_above_a_line_belongs_to_it() -> None:
     assert [line.comment for line in found.lines] == [("of the night", "long"), ()]
 
 
+def test_a_name_in_a_comment_is_that_of_the_next_line_only() -> None:
+    found = taken("# heartbeatd: cron/night\n0 3 * * * backup\n0 4 * * * verify\n")
+    assert [line.name for line in found.lines] == ["night", ""]
+
+
 def test_a_user_column_is_read_if_there_is_one() -> None:
     (line,) = taken("17 * * * *\troot\tcd / && run-parts x\n", user_column=True).lines
     assert (line.user, line.command) == ("root", "cd / && run-parts x")

@@ -104,6 +104,8 @@ def test_variables_are_set_once_and_the_workdir_is_home() -> None:
 def test_a_variable_of_another_job_gets_a_comment_because_it_cannot_be_unset() -> None:
     found = format_crontab([ExportedJob(JOB, {"A": "1"}), ExportedJob(replace(JOB, name="two"), {})], HOST)
     assert "# A is set above, and a crontab cannot unset it; here this job does not have it\n" in found
+    secret = format_crontab([ExportedJob(JOB, {"A": "1"}), ExportedJob(replace(JOB, name="two"), {}, ("A",))], HOST)
+    assert "# A holds a secret; set it here\n" in secret and "unset" not in secret
 
 
 def test_what_cron_sets_itself_is_not_taken_from_the_environment_of_a_job() -> None:
@@ -174,8 +176,8 @@ def test_settings_that_a_line_leaves_out_are_named() -> None:
 
 
 def test_a_job_that_only_wakes_is_the_line_that_would_wake() -> None:
-    assert lines(replace(JOB, command=None, wake_heartbeat=("ops",))) == [
-        "# it only wakes; the line for it would be: 0 3 * * * heartbeatd wake ops"
+    assert lines(replace(JOB, command=None, wake_heartbeat=("ops", "web"))) == [
+        "# it only wakes; the line for it would be: 0 3 * * * heartbeatd wake ops; heartbeatd wake web"
     ]
 
 
