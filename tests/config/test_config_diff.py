@@ -18,7 +18,7 @@ from scheduler.config.file.marked_yaml import parse_yaml
 from scheduler.config.settings.config_diff import compare_configs, compare_stored
 from scheduler.config.settings.config_snapshot import load_stored, mask_secrets, store_config, stored_overrides
 from scheduler.config.settings.load import LoadedConfig, config_schema, load_config
-from scheduler.model.config_changes import StoredConfig
+from scheduler.model.config_changes import NOT_SET, Override, StoredConfig
 
 CONFIG = """\
 timezone: Europe/Berlin
@@ -142,6 +142,14 @@ def test_an_override_is_a_change_of_its_key(tmp_path: Path) -> None:
         "agent/ops: heartbeat.interval 30m -> 2h",
     ]
     assert list(stored_overrides(stored(tmp_path, CONFIG, environ)).values()) == ['"2h"', '"${REDACTED}"']
+
+
+def test_an_override_concerns_no_agent_whose_name_only_begins_the_same_and_no_job() -> None:
+    own, default = (
+        Override("X", key, NOT_SET, "1h") for key in ("agents.ops2.heartbeat.interval", "defaults.heartbeat.interval")
+    )
+    labels = ("agent/ops", "agent/ops2", "cron/ops2")
+    assert [[each.concerns(label) for label in labels] for each in (own, default)] == [[False, True, False], [True, True, False]]
 
 
 def test_a_value_that_agents_share_by_an_alias_is_masked_and_compared_for_each_of_them(tmp_path: Path) -> None:

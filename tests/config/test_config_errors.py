@@ -51,7 +51,7 @@ FAULTS = [
     ('retries: 2', 'timeout: 0s', "config.yaml:16:16: agents.ops.heartbeat.timeout: '0s' is zero; write 90s, 30m or 1h30m"),
     ('context: [SOUL.md]', 'executor: {queue: gpu}', 'config.yaml:12:23: agents.ops.executor.queue: the daemon executes all runs itself; write executor: {kind: procrastinate, dsn: ...} at the top of the file'),
     ('retries: 2', 'deliver: hok', "config.yaml:16:16: agents.ops.heartbeat.deliver: 'hok' is not a declared channel; did you mean hook?"),
-    ('retries: 2', 'deliver: [log, log]', "config.yaml:16:22: agents.ops.heartbeat.deliver[1]: 'log' is listed twice; remove one of them"),
+    ('retries: 2', 'deliver: [log, hook, log]', "config.yaml:16:28: agents.ops.heartbeat.deliver[2]: 'log' is listed twice; remove one of them"),
     ('retries: 2', 'checklist: ../x', "config.yaml:16:18: agents.ops.heartbeat.checklist: '../x' is outside the workspace; write the name of a file inside it"),
     ('retries: 2', 'checklist: /etc/passwd', "config.yaml:16:18: agents.ops.heartbeat.checklist: '/etc/passwd' is outside the workspace; write the name of a file inside it"),
     ('retries: 2', 'dedup: 24h', 'config.yaml:16:14: agents.ops.heartbeat.dedup: this must be a map of keys with values; write {window: 24h}'),

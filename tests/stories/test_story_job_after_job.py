@@ -308,6 +308,13 @@ def test_a_chain_that_cannot_run_is_an_error(tmp_path: Path, jobs: dict[str, str
     assert complaint in found
 
 
+def test_each_of_two_circles_is_an_error(tmp_path: Path) -> None:
+    pairs = {"a": "b", "b": "a", "c": "d", "d": "c"}
+    text = "cron:\n" + "".join(f"  {name}: {{after: {other}, command: x}}\n" for name, other in pairs.items())
+    found = complaints(tmp_path, text)
+    assert [line.partition("after: ")[2][:11] for line in found] == ["a -> b -> a", "c -> d -> c"]
+
+
 def test_a_disabled_first_job_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(pair("enabled: false"), "utf-8")
     warnings = [str(each) for each in load_config(tmp_path / "config.yaml", {}).warnings]

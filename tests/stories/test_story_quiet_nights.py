@@ -166,6 +166,13 @@ def test_each_recipient_has_its_own_hours(make_world: MakeWorld) -> None:
     ]  # fmt: skip
 
 
+def test_two_recipients_may_share_their_hours(make_world: MakeWorld) -> None:
+    world = make_world(config('{to: [phone, mail], hours: "22:00-01:30"}'), start="2026-03-02 20:00")
+    at_night(world, h21="one")
+    world.run_until("2026-03-02 23:30")
+    assert [f"{at:%H:%M}" for at, _, _ in world.delivered] == ["22:00", "22:00"]
+
+
 @pytest.mark.parametrize(
     ("deliver", "problems", "times"),
     [
