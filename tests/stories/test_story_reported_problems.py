@@ -423,6 +423,15 @@ def test_an_answer_to_two_new_lines_with_one_finding_is_confirmed(make_world: Ma
     assert sent(world) == ["[disk] 92 %", "[mail] 40 wait"]
 
 
+def test_each_new_output_is_confirmed_on_its_own(make_world: MakeWorld) -> None:
+    """The first one is gone before the answer to it is confirmed."""
+    check = "{command: ./check.sh, unchanged: skip, confirm: 1}"
+    outputs_in_turn = outputs("disk is full", "mail stands still")
+    world = make_world(config(precheck=check), scripts=answers("HEARTBEAT_OK"), prechecks=outputs_in_turn)
+    world.run(hours=2)
+    assert ["mail" in call.stdin for call in world.calls] == [False, True, True]
+
+
 def test_confirm_can_be_switched_off(make_world: MakeWorld) -> None:
     check = "{command: ./check.sh, unchanged: skip, confirm: 0}"
     world = make_world(config(precheck=check), scripts=answers("HEARTBEAT_OK"), prechecks=outputs("disk is full"))
