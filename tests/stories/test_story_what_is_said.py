@@ -145,7 +145,7 @@ EXPECTED = {
     "missing": "no checklist: agents/missing/HEARTBEAT.md",
     "failing": "runs failed: exit code 1",
     "limited": "the budget is used up",
-    "held": "busy: the agent is locked",
+    "held": "busy: the agent ",
     "undelivered": "accepted for dead, not delivered (given up after 1 try, connection refused)",
     "unaddressed": "alerts sent to no one: it has no `deliver`, or `deliver: none`",
     "unshown": "no answer would be sent (show_ok, show_alerts: false)",
