@@ -236,7 +236,7 @@ class _Tracker:
                 if each.is_open and each.evidence.missed:
                     self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
             why = ", and most are not mentioned again" if self.is_unreliable else ""
-            until = "its answers agree for a day" if self.is_unreliable else "an hour passes without a new one"
+            until = "few of its problems of a day are unconfirmed" if self.is_unreliable else "an hour passes without a new one"
             text = FLOOD_TEXT.format(number + len(opened), why, until, self.claim.entry.name)
             self._open(replace(FLOOD, text=text), Subject())
             return True
