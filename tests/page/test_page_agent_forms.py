@@ -651,8 +651,9 @@ def test_only_those_who_may_edit_an_agent_undo_its_edits(daemon: WebDaemon) -> N
     assert user_of(daemon, "self").get(other).status == 403
     assert user_of(daemon).get(other).status == 404
     user = user_of(daemon)
-    user.submit("/page/agents/web/config", **opened_form(user, "web") | {"heartbeat.interval": "2h"}, step="write")
-    assert "web" not in user_of(daemon, "self").get("/page/changes").text
+    user.submit("/page/agents/off/config", **opened_form(user, "off") | {"heartbeat.interval": "2h"}, step="write")
+    assert "agent/off" in user.get("/page/changes").text
+    assert "agent/off" not in user_of(daemon, "self").get("/page/changes").text
 
 
 def test_the_form_shows_no_password_of_a_mailbox(daemon: WebDaemon) -> None:
