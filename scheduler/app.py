@@ -34,17 +34,17 @@ from scheduler.engine.daemon_problems import FailedWrites
 from scheduler.engine.deadman_switch import Pinger
 from scheduler.engine.delivery import Poller, button_listener
 from scheduler.engine.inbox import Inbox, Refused, Request
-from scheduler.engine.requests import NoteDaemonProblem, NoteDeadmanProblem, NoteWorkersOfRuns
 from scheduler.engine.runs_in_progress import describe_runs
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
 from scheduler.engine.tick import Engine, Executors
+from scheduler.engine.tick_items import Tick
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim
 from scheduler.model.events import Event, RunClosed
 from scheduler.model.outcome import FAILURES, Skip
 from scheduler.model.timestamps import iso_utc
-from scheduler.store import boots, config_history, entries
+from scheduler.store import boots, config_history, entries, runs
 from scheduler.store.boots import Boot
 from scheduler.store.database import DatabaseUnavailable, StoreError
 from scheduler.system import file_limits, log
@@ -171,19 +171,21 @@ class Daemon:
             self.instance,
             random.Random(),  # noqa: S311 (spreads retries; nothing is secret about it)
         )
-        report = lambda problem: inbox.submit(NoteDeadmanProblem(problem))  # noqa: E731
+        report = lambda problem: inbox.submit(lambda tick: boots.record_deadman_problem(tick.tx, problem))  # noqa: E731
         self.engine.failed_writes = after.engine.failed_writes if after else None
         self._pinger = Pinger(self._executors.pings, self.engine.health, report)
         self._buttons: Poller | None = None
-        report_damage = lambda problem: inbox.submit(NoteDaemonProblem(daemon_problems.DAMAGE, problem))  # noqa: E731
+        report_damage = lambda problem: inbox.submit(partial(daemon_problems.note, key=daemon_problems.DAMAGE, problem=problem))  # noqa: E731
         self._daily_check = startup.DailyCheck(self.settings.database, report_damage, time.monotonic())
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
         if after is not None and loaded is after.reloader.loaded:
             self.reloader.reload_state = after.reloader.reload_state
         if self._executors.remote is None:
-            inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, None))  # an earlier boot may have had workers
+            inbox.submit(
+                partial(daemon_problems.note, key=daemon_problems.WORKERS, problem=None)
+            )  # an earlier boot may have had workers
         if rejected is None:
-            inbox.submit(NoteDaemonProblem(daemon_problems.CONFIG, None))
+            inbox.submit(partial(daemon_problems.note, key=daemon_problems.CONFIG, problem=None))
         else:
             self.reloader.report_rejection(rejected, "standby")
         self._server = self._make_server() if listen else None
@@ -212,11 +214,16 @@ class Daemon:
         """Called by the executor in its own thread."""
         before, self.engine.health.queue = self.engine.health.queue, state
         if before is None or before.why_runs_wait != state.why_runs_wait:
-            self.engine.inbox.submit(NoteDaemonProblem(daemon_problems.WORKERS, state.why_runs_wait))
+            self.engine.inbox.submit(partial(daemon_problems.note, key=daemon_problems.WORKERS, problem=state.why_runs_wait))
 
     def _note_workers(self, workers: Sequence[tuple[Claim, str]]) -> None:
         """Called by the executor in its own thread."""
-        self.engine.inbox.submit(NoteWorkersOfRuns(workers))
+
+        def record(tick: Tick) -> None:
+            for claim, worker in workers:
+                runs.record_worker(tick.tx, claim, worker)
+
+        self.engine.inbox.submit(record)
 
     def run(self, *, until: float | None = None) -> int:
         """Run until a stop signal, or until this time of the monotonic clock. Returns the exit code."""

@@ -24,12 +24,14 @@ from scheduler.config.settings.config_diff import compare_configs, compare_store
 from scheduler.config.settings.config_snapshot import mask_text, store_config
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
+from scheduler.engine import daemon_problems
 from scheduler.engine.inbox import Inbox, Refused
-from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
+from scheduler.engine.plan_sync import adopt_plan
+from scheduler.engine.tick_items import Tick
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, StoredConfig, Undo
 from scheduler.model.daemon_health import ReloadState
 from scheduler.model.settings import Settings
-from scheduler.store import entries
+from scheduler.store import config_history, entries
 from scheduler.system.file_watch import hash_of_file
 from scheduler.system.files import FileChanged, read_file, replace_file
 from scheduler.system.log import log_event
@@ -191,7 +193,7 @@ class Reloader:
             if not dry and after != before:
                 replace_file(path, before, after)
                 event = ConfigEvent("applied", by, reloaded.diff, undo=undo)
-                self._adopt_plan(AdoptPlan(plan, event), loaded, reloaded, by)
+                self._adopt_plan(plan, event, loaded, reloaded)
         return EditedConfig(
             hash_of_bytes(after), changed_lines(old, new, mask_text), reloaded, tuple(loaded.warnings), plan.stored_config
         )
@@ -214,7 +216,7 @@ class Reloader:
         if dry or (doubt and is_known):  # after `reload: manual`, the watch reports a change that is active already
             return reloaded
         # Everything above may fail, and changes nothing. From here on, only a database that cannot be written fails.
-        self._adopt_plan(AdoptPlan(new, ConfigEvent("applied", by, reloaded.diff)), loaded, reloaded, by)
+        self._adopt_plan(new, ConfigEvent("applied", by, reloaded.diff), loaded, reloaded)
         return reloaded
 
     def _describe_reload(self, loaded: LoadedConfig) -> tuple[Plan, Reloaded]:
@@ -224,9 +226,9 @@ class Reloader:
         warnings = (*map(str, loaded.warnings), *restart_warnings(self.loaded.settings, loaded.settings))
         return new, Reloaded(diff, len(new.entries) - len(changed), warnings)
 
-    def _adopt_plan(self, request: AdoptPlan, loaded: LoadedConfig, reloaded: Reloaded, by: str) -> None:
+    def _adopt_plan(self, plan: Plan, event: ConfigEvent, loaded: LoadedConfig, reloaded: Reloaded) -> None:
         """Let the engine adopt the plan. Raises Refused if the engine cannot do it now. It then does it later."""
-        answer = self._inbox.submit(request)
+        answer, by = self._inbox.submit(partial(adopt_plan, plan=plan, event=event)), event.by
         try:
             answer.result(ANSWER_TIMEOUT)
         except NoAnswer as error:
@@ -257,9 +259,19 @@ class Reloader:
         self.reload_state = ReloadState(successful=False, succeeded_at=self.reload_state.succeeded_at, problem=str(error))
         is_new = before != self._last_rejection
         if not _is_late(error):  # a late config is applied later, so the database must not call it rejected
-            self._inbox.submit(NoteRejectedConfig(str(error), by, is_new))
+            self._inbox.submit(partial(note_rejected_config, problem=str(error), by=by, is_new=is_new))
         for line in str(error).splitlines():
             log_event(logging.ERROR if is_new else logging.DEBUG, "reload_refused", problem=line, by=by)
+
+
+def note_rejected_config(tick: Tick, problem: str, by: str, *, is_new: bool = True) -> None:
+    """Record that a changed config was rejected, and who requested the reload. `is_new` False: it was recorded before.
+
+    The default channel is notified if the last config was not rejected.
+    """
+    daemon_problems.note(tick, daemon_problems.CONFIG, problem.replace(f"{tick.plan.settings.path.parent}/", ""))
+    if is_new:
+        config_history.record_config_event(tick.tx, ConfigEvent("refused", by, problem=problem))
 
 
 def hash_of_bytes(content: bytes) -> str:

@@ -83,7 +83,7 @@ class VerbRequest(Generic[AVerb]):
     subject: Key | int | None = None
     sender: Sender = COMMAND_LINE
 
-    def apply(self, tick: Tick) -> Any:
+    def __call__(self, tick: Tick) -> Any:
         """Carry the verb out, and return its answer. Raises Refused."""
         return EFFECTS[type(self.verb)](tick, self)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.engine.tick_items import Tick
 from scheduler.model.daemon_health import TickPart
@@ -26,12 +26,8 @@ class Refused(ExpectedError):
         return 2 if self.code == "not_found" else 1
 
 
-class Request(Protocol):
-    """A request that the engine carries out within a tick."""
-
-    def apply(self, tick: Tick) -> Any:
-        """Carry the request out and return its answer, or raise Refused. Rows that it wrote before Refused are kept."""
-        ...
+Request = Callable[[Tick], Any]
+"""What the engine carries out within a tick. It returns its answer, or raises Refused; rows that it wrote before are kept."""
 
 
 class PendingRequest:
@@ -59,7 +55,7 @@ class PendingRequest:
 
         def answer() -> None:
             try:
-                self._answer = self.request.apply(tick)
+                self._answer = self.request(tick)
             except Refused as refusal:
                 self._refusal = refusal
 

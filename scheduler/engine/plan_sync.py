@@ -9,19 +9,39 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.slots import first_anchor
-from scheduler.engine import job_failures, planning, settle, wake_starts
+from scheduler.engine import budget_reservations, daemon_problems, job_failures, planning, settle, wake_starts
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
+from scheduler.model.config_changes import ConfigEvent
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
+from scheduler.model.events import SettingsApplied
 from scheduler.model.outcome import Kind, Skip, Trigger
 from scheduler.model.problem import Subject
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import Wake
-from scheduler.store import breakers, entries, problems, runs, slot_records
+from scheduler.store import boots, breakers, config_history, entries, problems, runs, slot_records
 from scheduler.store.transaction import Transaction
 from scheduler.system.log import log_event
 from scheduler.work.plan import Plan
+
+
+def adopt_plan(tick: Tick, plan: Plan, event: ConfigEvent | None = None) -> None:
+    """Apply a new, valid plan, and make the entry rows agree with it. `event` is the record of the reload."""
+    before = tick.plan
+    tick.adopt_plan(plan)
+    sync_entries(tick, before.entries)
+    budget_reservations.adopt_budgets(tick.tx, plan.settings)
+    budget_reservations.record_budgets(tick.tx, plan.settings)
+    boots.record_config(tick.tx)
+    daemon_problems.note(tick, daemon_problems.CONFIG, None)
+    if plan.stored_config:
+        config_history.record_config_in_force(tick.tx, plan.stored_config)
+    if event:
+        config_history.record_config_event(tick.tx, event)
+    breakers.allow_probes_now(tick.tx)
+    wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)
+    tick.tx.report(SettingsApplied(plan.settings))
 
 
 def sync_entries(tick: Tick, before: Mapping[Key, Entry], *, at_once: bool = False) -> None:

@@ -82,12 +82,10 @@ class Outside(Protocol):
         """Whether a message arrives."""
 
 
-class RecordPassedSlots:
-    """A request: record the slots of all entries that have passed by now. Otherwise those of closed hours wait for their end."""
-
-    def apply(self, tick: Tick) -> None:
-        for row in all_entries(tick.tx.db):
-            change_entry(tick.tx, row, planning.record_passed_slots(tick, row, Skip.MISSED))
+def record_passed_slots(tick: Tick) -> None:
+    """Record the slots of all entries that have passed by now. Otherwise those of closed hours wait for their end."""
+    for row in all_entries(tick.tx.db):
+        change_entry(tick.tx, row, planning.record_passed_slots(tick, row, Skip.MISSED))
 
 
 class _NoHttp:

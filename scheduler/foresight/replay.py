@@ -21,7 +21,7 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.config_snapshot import load_stored
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
-from scheduler.foresight.playback import Attempt, Playback, RecordPassedSlots
+from scheduler.foresight.playback import Attempt, Playback, record_passed_slots
 from scheduler.foresight.recording import Recording, recorded_answer, recorded_command, recorded_precheck
 from scheduler.foresight.simulation import model_that_decides
 from scheduler.model import entry_schedule
@@ -227,7 +227,7 @@ def replay(
             playback.run_until(at)
             act()
     playback.run_until(until)
-    playback.request(RecordPassedSlots())
+    playback.request(record_passed_slots)
     runs = recorded_runs.read_runs(playback.connection, begin)
     messages = recorded_runs.read_messages(playback.connection, begin)
     playback.close()

@@ -19,10 +19,10 @@ from heartbeatd.verbs import NO_VERSION, SetChecklist
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.file.marked_yaml import dotted_path
 from scheduler.config.settings.effective_values import list_effective_values
-from scheduler.engine.requests import NoteEditedChecklist
 from scheduler.model.config_changes import ConfigDiff, ConfigEvent, KeyChange, Undo
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
+from scheduler.store import config_history
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.config_editing import read_config
 from scheduler.web.http_errors import HttpError, bad_request, not_found
@@ -81,7 +81,7 @@ def _replace_file(request: ApiRequest, beat: Heartbeat, text: str, expected: str
         had, has = (format_count(len(each.splitlines()), "line") for each in (old, text))
         diff = ConfigDiff(changes=(KeyChange(beat.checklist, had, has, (Kind.HEARTBEAT.label_of(beat.name),)),))
         event = ConfigEvent("checklist", sender_of(request).by, diff, undo=Undo(beat.name, checklist=old))
-        request.app_state.submit_request(NoteEditedChecklist(event))
+        request.app_state.submit_request(lambda tick: config_history.record_config_event(tick.tx, event))
     return written
 
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -21,8 +22,8 @@ from world import MakeWorld, World
 
 from heartbeat.findings import Severity
 from scheduler.cli.main import main
+from scheduler.engine.config_reload import note_rejected_config
 from scheduler.engine.problems import after_finding
-from scheduler.engine.requests import NoteRejectedConfig
 from scheduler.model.circuit import Circuit
 from scheduler.model.problem import Finding, Subject
 from scheduler.model.settings import Target
@@ -80,7 +81,7 @@ def test_logs_lists_problems_of_the_daemon_of_channels_and_of_providers(world: W
         tx = Transaction(db, datetime.now(UTC), "me")
         for subject in (Subject.of_circuit(Circuit("openai")), Subject.of_target(Target("hook"))):
             problems.save_problem(tx, after_finding(None, subject, found, tx.now))
-    world.request(NoteRejectedConfig("config.yaml:9:1: agentz: unknown key", "file watch"))
+    world.request(partial(note_rejected_config, problem="config.yaml:9:1: agentz: unknown key", by="file watch"))
     world.run(minutes=1)
     texts = [line[21:] for line in call("logs", "-n", "100")]
     assert {"provider/openai  problem opened refused: no credit", "channel/hook  problem opened refused: no credit"} < {*texts}

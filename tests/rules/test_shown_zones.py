@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -20,7 +21,7 @@ from scheduler.cli.commands import status
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.engine.config_reload import plan_for_start
-from scheduler.engine.requests import AdoptPlan
+from scheduler.engine.plan_sync import adopt_plan
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model.events import SettingsApplied
 from scheduler.system import log
@@ -40,7 +41,7 @@ def world(make_world: MakeWorld) -> World:
     """A daemon whose active config has the zone of Tokyo."""
     world: World = make_world(CONFIG)
     plan, _ = plan_for_start(load_config(world.config, world.environ), None)
-    world.request(AdoptPlan(plan))
+    world.request(partial(adopt_plan, plan=plan))
     world.run(hours=3)
     return world
 
@@ -87,7 +88,7 @@ def test_another_zone_in_a_valid_config_counts_after_the_reload(world: World) ->
     world.config.write_text(CONFIG.replace("Asia/Tokyo", "Europe/Berlin"), "utf-8")
     assert shown_zone(world.config) == "times in Asia/Tokyo"
     plan, _ = plan_for_start(load_config(world.config, world.environ), None)
-    world.request(AdoptPlan(plan))
+    world.request(partial(adopt_plan, plan=plan))
     assert shown_zone(world.config) == "times in Europe/Berlin"
 
 
@@ -102,7 +103,7 @@ def test_explain_uses_the_last_valid_zone_too(world: World, capsys: pytest.Captu
 def test_a_zone_that_the_environment_of_the_daemon_sets_counts_for_commands_in_any_shell(make_world: MakeWorld) -> None:
     world = make_world(CONFIG, environ={"HEARTBEATD_SET__timezone": "America/New_York"})
     plan, _ = plan_for_start(load_config(world.config, world.environ), None)
-    world.request(AdoptPlan(plan))
+    world.request(partial(adopt_plan, plan=plan))
     assert shown_zone(world.config) == "times in America/New_York"
 
 

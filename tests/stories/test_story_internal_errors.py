@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 from heartbeatd.verbs import Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AdoptPlan
+from scheduler.engine.plan_sync import adopt_plan
 from scheduler.engine.tick_items import Tick, TickParts
 from scheduler.model.daemon_health import TickPart
 from scheduler.model.events import RunClosed
@@ -126,19 +127,17 @@ def test_a_late_result_that_cannot_be_given_up_is_tried_again_after_an_hour_and_
     assert "03-02 08:00 result failed no_result" in world.history()
 
 
-class FaultyRequest:
+def wake_and_fail(tick: Tick) -> int:
     """A request that raises an unexpected error after it has written a wake."""
-
-    def apply(self, tick: Tick) -> int:
-        VerbRequest(Wake(), (Kind.HEARTBEAT, "ops"), Sender("odd", source=Trigger.API)).apply(tick)
-        raise ValueError("unexpected")
+    VerbRequest(Wake(), (Kind.HEARTBEAT, "ops"), Sender("odd", source=Trigger.API))(tick)
+    raise ValueError("unexpected")
 
 
 def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_daemon_goes_on(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(seconds=5)
     with pytest.raises(Refused, match="the daemon failed to do this; see its log") as refused:
-        world.request(FaultyRequest())
+        world.request(wake_and_fail)
     assert refused.value.code == "broken"
     assert counted_errors(world) == {TickPart.REQUEST: 1}
     assert wakes.count_waiting_by_agent(world.store.connection) == {}
@@ -147,15 +146,10 @@ def test_an_unexpected_error_in_a_request_is_reported_and_rolled_back_and_the_da
     assert world.history() == ["03-02 08:00 interval ok heartbeat_ok", "03-02 08:00 api ok heartbeat_ok"]
 
 
-class AdoptsAndFails:
+def adopt_and_fail(tick: Tick, plan: Plan) -> None:
     """A request that installs a plan, and then raises an unexpected error."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def apply(self, tick: Tick) -> None:
-        AdoptPlan(self._plan).apply(tick)
-        raise ValueError("unexpected")
+    adopt_plan(tick, plan)
+    raise ValueError("unexpected")
 
 
 def test_after_an_unexpected_error_in_a_reload_the_daemon_goes_on_with_the_plan_that_it_had(make_world: MakeWorld) -> None:
@@ -163,7 +157,7 @@ def test_after_an_unexpected_error_in_a_reload_the_daemon_goes_on_with_the_plan_
     world.run(minutes=1)
     world.write_config(job(every="10m"))  # without the agent
     with pytest.raises(Refused):
-        world.request(AdoptsAndFails(world.plan()))
+        world.request(partial(adopt_and_fail, plan=world.plan()))
     world.run(minutes=30)
     assert [line[:11] for line in world.history()] == ["03-02 08:00", "03-02 08:30"]
 
@@ -174,7 +168,7 @@ class QueriesNothing:
     def __init__(self) -> None:
         self.parts = TickParts()
 
-    def apply(self, tick: Tick) -> None:
+    def __call__(self, tick: Tick) -> None:
         with pytest.raises(sqlite3.OperationalError):
             self.parts.run(tick, "messages", lambda: tick.tx.db.execute("select * from nothing"), None)
 

@@ -32,10 +32,10 @@ from scheduler.cli.main import main
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.load import load_config
 from scheduler.engine import startup
-from scheduler.engine.config_reload import plan_for_start
+from scheduler.engine.config_reload import note_rejected_config, plan_for_start
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
-from scheduler.engine.requests import AdoptPlan, NoteRejectedConfig
+from scheduler.engine.plan_sync import adopt_plan
 from scheduler.insight.explanation import explain_all
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
@@ -487,7 +487,13 @@ def test_a_config_that_was_refused(plant: Plant, say: Say) -> None:
     world = plant(fleet())
     world.run_until(at(8, 30))
     world.write_config(fleet("{interval: 1x}"))
-    world.request(NoteRejectedConfig("config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration", "file watch"))
+    world.request(
+        partial(
+            note_rejected_config,
+            problem="config.yaml:9:31: agents.ops.heartbeat.interval: '1x' is not a duration",
+            by="file watch",
+        )
+    )
     run_until_now(world)
     check(
         say(world),
@@ -803,11 +809,11 @@ def edit(world: World, yaml: str, by: str = "file watch") -> None:
     """Save a config and reload it, as the daemon does."""
     if world.engine.plan.stored_config is None:
         first, _ = plan_for_start(load_config(world.config, world.environ), None)
-        world.request(AdoptPlan(first))
+        world.request(partial(adopt_plan, plan=first))
     world.write_config(yaml)
     plan, event = plan_for_start(load_config(world.config, world.environ), world.engine.plan.stored_config)
     assert event
-    world.request(AdoptPlan(plan, replace(event, result="applied", by=by)))
+    world.request(partial(adopt_plan, plan=plan, event=replace(event, result="applied", by=by)))
 
 
 def test_active_hours_that_an_edit_has_changed(plant: Plant, say: Say) -> None:
@@ -849,7 +855,7 @@ HOURS_VARIABLE = "HEARTBEATD_SET__agents__ops__heartbeat__active_hours"
 def test_active_hours_that_the_environment_of_the_daemon_sets(plant: Plant, say: Say) -> None:
     world = plant(fleet("{active_hours: '08:00-18:00'}"), environ={HOURS_VARIABLE: "19:00-22:00"})
     plan, _ = plan_for_start(load_config(world.config, world.environ), None)
-    world.request(AdoptPlan(plan))
+    world.request(partial(adopt_plan, plan=plan))
     run_until_now(world)
     check(say(world), f'outside its active hours 19:00-22:00 ({ZONE}); by {HOURS_VARIABLE} (file: "08:00-18:00")')
     for shown in (say(world, "ops"), say(world), status_lines(world)):
@@ -860,12 +866,12 @@ def test_active_hours_that_the_environment_of_the_daemon_sets(plant: Plant, say:
 def test_an_override_that_was_added_before_a_start_is_recorded_for_its_entry(plant: Plant, say: Say) -> None:
     world = plant(fleet("{interval: 30m}"))
     first, _ = plan_for_start(load_config(world.config, world.environ), None)
-    world.request(AdoptPlan(first))
+    world.request(partial(adopt_plan, plan=first))
     world.run_until(at(8))
     world.environ[HOURS_VARIABLE] = "19:00-22:00"
     plan, event = plan_for_start(load_config(world.config, world.environ), world.engine.plan.stored_config)
     assert event
-    world.request(AdoptPlan(plan, event))
+    world.request(partial(adopt_plan, plan=plan, event=event))
     run_until_now(world)
     text = " ".join(" ".join(say(world, "ops")).split())
     assert "by start: heartbeat.active_hours always -> 19:00-22:00" in text
@@ -876,7 +882,7 @@ def test_the_secret_of_an_override_is_not_shown(plant: Plant, say: Say) -> None:
     variable = "HEARTBEATD_SET__channels__phone__url"
     world = plant(fleet(), environ={variable: "http://127.0.0.1:9/hidden-canary"})
     plan, _ = plan_for_start(load_config(world.config, world.environ), None)
-    world.request(AdoptPlan(plan))
+    world.request(partial(adopt_plan, plan=plan))
     run_until_now(world)
     shown = "\n".join([*say(world), *status_lines(world)])
     assert variable in shown and "hidden-canary" not in shown

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ from scheduler.engine import delivery
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Inbox, Request
-from scheduler.engine.requests import AdoptPlan
+from scheduler.engine.plan_sync import adopt_plan
 from scheduler.engine.tick import Engine, Executors
 from scheduler.foresight.virtual_time import VirtualClock as Clock
 from scheduler.foresight.virtual_time import VirtualDaemon, VirtualExecutor
@@ -277,7 +277,7 @@ class World:
 
     def reload(self, yaml: str) -> Any:
         self.write_config(yaml)
-        return self.request(AdoptPlan(self.plan()))
+        return self.request(partial(adopt_plan, plan=self.plan()))
 
     def plan(self, *, strict: bool = True) -> plan.Plan:
         """The plan of the current config file. Raises ConfigError if it is invalid, with `strict` also for times that have passed."""

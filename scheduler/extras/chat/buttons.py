@@ -152,7 +152,7 @@ class PressButton:
     channel: str
     press: Press
 
-    def apply(self, tick: Tick) -> PressAnswer:
+    def __call__(self, tick: Tick) -> PressAnswer:
         """A button that is forged, expired, used before or from another chat has no effect. Each press is counted."""
         action, _, _ = self.press.data.partition(":")
         message, refusal = self._check(tick)
@@ -202,7 +202,7 @@ class PressButton:
         if question is not None:
             return answer_question(tick, question.id, question.options[int(action.removeprefix(ANSWER))], name).course
         person = Sender(name, source=Trigger.API)
-        return "; ".join(each.apply(tick).says for each in _requests_of(tick.tx.db, message, action, person))
+        return "; ".join(each(tick).says for each in _requests_of(tick.tx.db, message, action, person))
 
     def _report(self, tx: Transaction, action: str, result: PressResult, message: OutboxMessage | None) -> None:
         channel = message.channel if message else self.channel

@@ -85,7 +85,7 @@ class ReplyToMessage:
     channel: str
     reply: Reply
 
-    def apply(self, tick: Tick) -> PressAnswer:
+    def __call__(self, tick: Tick) -> PressAnswer:
         """Only a reply to a message of ours, by a person whom its channel allows, has an effect, and only once."""
         message = self._find_message(tick)
         if message is None:
@@ -138,7 +138,7 @@ class ReplyToMessage:
         if len(told.encode(errors="replace")) > wakes_of_agents.TEXT_LIMIT:
             before = ", together with your replies that the agent has not read yet" if waiting else ""
             raise Refused("bad_request", f"this reply is too long{before}, and was not passed on; shorten it, or write it later")
-        return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person).apply(tick).says  # type: ignore[no-any-return]
+        return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says  # type: ignore[no-any-return]
 
     def _answer(self, tick: Tick, message: OutboxMessage, question: PersonQuestion) -> str:
         person = one_line(f"{self.reply.user} on {message.channel}")[:100]
@@ -148,7 +148,7 @@ class ReplyToMessage:
         found = problems.problems_in_message(tick.tx.db, whole.first_sent_id)
         if not found:
             raise Refused("not_found", "this message is about no open problem")
-        return "; ".join(VerbRequest(CloseProblem(), each.id, person).apply(tick).says for each in found)
+        return "; ".join(VerbRequest(CloseProblem(), each.id, person)(tick).says for each in found)
 
     def _send_again(self, tick: Tick, message: OutboxMessage, whole: HeldMessage, at: datetime) -> str:
         """Send a message once more at a time, unless what it says is over, closed or acknowledged by then."""

@@ -25,12 +25,12 @@ from heartbeat.verdict import Suppression
 from heartbeatd.verbs import Cancel
 from scheduler.cli.main import commands
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.requests import NoteWorkersOfRuns
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload, settings_fingerprint
 from scheduler.insight import explanation
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
+from scheduler.store import runs
 from scheduler.work.executor import Done, Interrupted, NotTaken
 
 LOST = Interrupted("w1 was lost", was_stopped=False)
@@ -92,7 +92,7 @@ def test_explain_says_for_which_queue_a_run_waits_until_a_worker_has_taken_it(ma
     world.run(seconds=20)
     assert "run 1 waits for a worker of queue gpu" in now_of(world)
     (claim,) = world.runs.inflight().values()
-    world.engine.inbox.submit(NoteWorkersOfRuns([(claim, "w1")]))
+    world.engine.inbox.submit(lambda tick: runs.record_worker(tick.tx, claim, "w1"))
     world.run(seconds=5)
     assert "run 1 on w1" in now_of(world)
 
@@ -174,7 +174,7 @@ def test_a_run_in_progress_names_its_worker(make_world: MakeWorld) -> None:
     world.scripts["ops"] = lambda call: LONG
     world.run(minutes=1)
     (claim,) = world.runs.inflight().values()
-    world.request(NoteWorkersOfRuns([(claim, "w1")]))
+    world.request(lambda tick: runs.record_worker(tick.tx, claim, "w1"))
     assert [(row["state"], row["worker"]) for row in world.records()] == [("running", "w1")]
     assert [line.split()[3:6] for line in status_lines(world) if line.startswith("agent/ops")] == [["running", "on", "w1"]]
     assert (
@@ -188,7 +188,7 @@ def test_a_late_note_does_not_name_the_worker_of_an_earlier_attempt(make_world: 
     world.engine.tick(world.clock.read())
     (claim,) = world.runs.inflight().values()
     world.run(minutes=2)
-    world.request(NoteWorkersOfRuns([(claim, "w1")]))
+    world.request(lambda tick: runs.record_worker(tick.tx, claim, "w1"))
     assert [(row["state"], row["attempt"], row["worker"]) for row in world.records()] == [("running", 2, None)]
 
 
