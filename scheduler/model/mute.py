@@ -45,8 +45,7 @@ def parse_mute(text: str) -> Mute:
     """The mute of an entry's row."""
     data = json.loads(text)
     known = data["known"]
-    reported = known and known.get("problems", known.get("conditions"))  # the name in an earlier version
-    state = None if known is None else KnownState(reported, tuple(known["texts"]), known["failing"] or "")
+    state = None if known is None else KnownState(known["problems"], tuple(known["texts"]), known["failing"] or "")
     return Mute(from_millis(data["since"]), data["by"], data["held"], state)
 
 

@@ -27,6 +27,23 @@ INSERT INTO "_sqlite_migrations" VALUES(19,'heartbeatd','m020_workers','2026-11-
 INSERT INTO "_sqlite_migrations" VALUES(20,'heartbeatd','m021_workers_problem','2026-11-24 14:16:41.439150+00:00');
 INSERT INTO "_sqlite_migrations" VALUES(21,'heartbeatd','m022_database_servers','2026-11-24 14:16:41.440137+00:00');
 INSERT INTO "_sqlite_migrations" VALUES(22,'heartbeatd','m023_repeated_runs','2026-11-24 14:16:41.443999+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(23,'heartbeatd','m024_problems','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(24,'heartbeatd','m025_aliases','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(25,'heartbeatd','m026_reported_problems','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(26,'heartbeatd','m027_severity_before','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(27,'heartbeatd','m028_daemon_problems','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(28,'heartbeatd','m029_failures_since_resumed','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(29,'heartbeatd','m030_monthly_budget','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(30,'heartbeatd','m031_reminders','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(31,'heartbeatd','m032_job_after_job','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(32,'heartbeatd','m033_held_messages','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(33,'heartbeatd','m034_prompt_cache','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(34,'heartbeatd','m035_fallbacks','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(35,'heartbeatd','m036_receipts','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(36,'heartbeatd','m037_paused_after_failures','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(37,'heartbeatd','m038_undo_of_edits','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(38,'heartbeatd','m039_questions','2026-11-29 04:00:00+00:00');
+INSERT INTO "_sqlite_migrations" VALUES(39,'heartbeatd','m040_source_state','2026-11-29 04:00:00+00:00');
 CREATE TABLE boot (
   id integer primary key,
   instance text not null,
@@ -37,12 +54,10 @@ CREATE TABLE boot (
   last_tick_at integer not null,
   ended_at integer,                 -- null after a stop that was not clean
   config_hash text,
-  config_problem text,              -- the faults of a config that was refused and waits
-  config_refused_at integer,
   deadman_problem text              -- why pings to the dead man's switch do not arrive
-, workers_problem text, database_server text) strict
+, database_server text) strict
 ;
-INSERT INTO "boot" VALUES(1,'0a1b2c3d',4001,'0','0',1772438400000,1772454780000,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "boot" VALUES(1,'0a1b2c3d',4001,'0','0',1772438400000,1772454780000,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',NULL,NULL);
 CREATE TABLE "breaker" (
   provider text not null,
   model text not null,              -- * for the provider as a whole; empty where requests name none
@@ -63,11 +78,11 @@ CREATE TABLE budget (
   usd_per_day real,
   tokens_per_day integer,
   runs_per_day integer,
-  counted text not null,            -- the entries that it counts, as JSON
+  counted text not null, usd_per_month real,            -- the entries that it counts, as JSON
   primary key (kind, name)
 ) strict, without rowid;
-INSERT INTO "budget" VALUES('','','UTC',5.0,NULL,NULL,'[["heartbeat", "ops"], ["heartbeat", "slow"]]');
-INSERT INTO "budget" VALUES('heartbeat','ops','UTC',NULL,NULL,40,'[["heartbeat", "ops"]]');
+INSERT INTO "budget" VALUES('','','UTC',5.0,NULL,NULL,'[["heartbeat", "ops"], ["heartbeat", "slow"]]',NULL);
+INSERT INTO "budget" VALUES('heartbeat','ops','UTC',NULL,NULL,40,'[["heartbeat", "ops"]]',NULL);
 CREATE TABLE budget_share (
   day text not null,                -- of the zone of the budget of all entries
   kind text not null,
@@ -80,47 +95,6 @@ CREATE TABLE budget_share (
 ;
 INSERT INTO "budget_share" VALUES('2026-03-02','heartbeat','ops',20000000,0,2);
 INSERT INTO "budget_share" VALUES('2026-03-02','heartbeat','slow',40000000,0,2);
-CREATE TABLE change (
-  id integer primary key,
-  kind text not null,               -- heartbeat, cron, provider
-  name text not null,
-  at integer not null               -- when it began to fail, or worked again
-) strict;
-INSERT INTO "change" VALUES(1,'cron','retried',1772438406862);
-INSERT INTO "change" VALUES(2,'provider','anthropic',1772454720000);
-CREATE TABLE condition (
-  id integer primary key autoincrement,
-  name text not null,               -- the agent
-  key text not null,                -- for comparisons: without case and blanks
-  label text not null,              -- the key as the agent wrote it
-  severity text not null,           -- info, warning, critical
-  text text not null,               -- what the agent last said about it
-  state text not null,              -- open, closed
-  opened_at integer not null,
-  last_seen_at integer not null,
-  closed_at integer,
-  ended_by text,                    -- resolved, not_mentioned, user, job; null while it is open
-  missed integer not null default 0,  -- answers in a row that did not mention it
-  wrongly_closed integer not null default 0,  -- times that it was closed as not mentioned, and then mentioned again
-  openings text not null,           -- when it was opened within the last day, as JSON
-  lines text not null,              -- digests of the lines of the precheck that came with it, as JSON
-  senders text not null,            -- senders of the wakes that came with it, as JSON
-  first_run_id integer not null,
-  last_run_id integer not null, jobs text not null default '[]', acked_at integer, acked_severity text, acked_by text not null default '',
-  unique (name, key)
-) strict;
-INSERT INTO "condition" VALUES(1,'slow','disk:/var','disk:/var','warning','92 % full','open',1772449800000,1772452500000,NULL,NULL,0,0,'[1772449800000]','[]','[]',29,29,'[]',NULL,NULL,'');
-CREATE TABLE condition_report (
-  condition_id integer not null,
-  channel text not null,
-  whom text not null,
-  kind text not null,               -- what the recipient last got: open, flapping, ended
-  severity text not null,
-  reported_at integer not null,
-  outbox_id integer,                -- the message
-  primary key (condition_id, channel, whom)
-) strict, without rowid;
-INSERT INTO "condition_report" VALUES(1,'dead-room','','open','warning',1772449800000,1);
 CREATE TABLE config_event (
   id integer primary key autoincrement,
   at integer not null,
@@ -129,9 +103,9 @@ CREATE TABLE config_event (
   config_hash text not null,        -- of the config in force afterwards
   diff text not null,               -- old and new values without secrets, as JSON
   problem text                      -- the errors of a refused config
-) strict
+, undo text) strict
 ;
-INSERT INTO "config_event" VALUES(1,1772453400000,'applied','token admin','a7bd8832dcc3889702ad1b1f0e4eed36b4a3d8495f715e07742ff7efaa86d572','{"added": [], "removed": [], "renamed": [], "changes": [{"key": "limits.budget.usd_per_day", "old": "5", "new": "6", "entries": [], "count": 0}, {"key": "heartbeat.interval", "old": "45m", "new": "44m", "entries": ["agent/ops"], "count": 1}], "more": 0}',NULL);
+INSERT INTO "config_event" VALUES(1,1772453400000,'applied','token admin','a7bd8832dcc3889702ad1b1f0e4eed36b4a3d8495f715e07742ff7efaa86d572','{"added": [], "removed": [], "renamed": [], "changes": [{"key": "limits.budget.usd_per_day", "old": "5", "new": "6", "entries": [], "count": 0}, {"key": "heartbeat.interval", "old": "45m", "new": "44m", "entries": ["agent/ops"], "count": 1}], "more": 0}',NULL,NULL);
 CREATE TABLE config_in_force (
   id integer primary key check (id = 1),
   at integer not null,              -- when it was put in force
@@ -184,13 +158,13 @@ CREATE TABLE entry (
   precheck text,                    -- digest of what the precheck last printed
   queue integer,                    -- what waits for the agent, and for its user, as a gateway last told
   approvals integer,
-  active_at integer, flapping integer not null default 0, conditions integer not null default 0, unconfirmed text, unconfirmed_answers integer not null default 0, looked_at integer, looked_lines text, muted_until integer, mute text, paused_at integer, paused_by text, expected_at integer, expected_before integer, good_slots integer not null default 0, bad_slots integer not null default 0,                -- when it did
+  active_at integer, conditions integer not null default 0, unconfirmed text, unconfirmed_answers integer not null default 0, looked_at integer, looked_lines text, muted_until integer, mute text, paused_at integer, paused_by text, expected_at integer, expected_before integer, good_slots integer not null default 0, bad_slots integer not null default 0, failures_for_backoff integer not null default 0, failures_for_pause integer not null default 0, paused_after_failures integer not null default 0, source_state text,                -- when it did
   unique (kind, name)
 ) strict;
-INSERT INTO "entry" VALUES(1,'heartbeat','ops','active','{"interval":2700.0,"stagger":0.0,"hours":[]}',1772438400000,1772445600000,1772454720000,1772456400000,1772454810000,NULL,1772453700000,1772453700000,NULL,1772453700000,0,0,1,0,NULL,2,1,1772441400000,0,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772454810000,NULL,0,0);
-INSERT INTO "entry" VALUES(2,'heartbeat','slow','active','{"interval":1800.0,"stagger":0.0,"hours":[]}',1772438400000,1772438400000,1772454600000,1772456400000,NULL,NULL,1772454600000,1772452800000,NULL,1772452800000,0,8,1,0,NULL,NULL,NULL,NULL,0,1,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772456400000,NULL,0,0);
-INSERT INTO "entry" VALUES(3,'cron','retried','active','{"schedule":"*/20 * * * *","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772455206594,1772456400000,1772456400000,NULL,1772455200000,1772455206594,NULL,NULL,14,0,0,14,NULL,NULL,NULL,NULL,0,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772456400000,NULL,0,0);
-INSERT INTO "entry" VALUES(4,'cron','later','active','{"at":"2026-03-05T09:00:00","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772438399999,1772701200000,1772701200000,NULL,NULL,NULL,NULL,NULL,0,0,0,0,NULL,NULL,NULL,NULL,0,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772701200000,NULL,0,0);
+INSERT INTO "entry" VALUES(1,'heartbeat','ops','active','{"interval":2700.0,"stagger":0.0,"hours":[]}',1772438400000,1772445600000,1772454720000,1772456400000,1772454810000,NULL,1772453700000,1772453700000,NULL,1772453700000,0,0,1,0,NULL,2,1,1772441400000,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772454810000,NULL,0,0,0,0,0,NULL);
+INSERT INTO "entry" VALUES(2,'heartbeat','slow','active','{"interval":1800.0,"stagger":0.0,"hours":[]}',1772438400000,1772438400000,1772454600000,1772456400000,NULL,NULL,1772454600000,1772452800000,NULL,1772452800000,0,8,1,0,NULL,NULL,NULL,NULL,1,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772456400000,NULL,0,0,0,0,0,NULL);
+INSERT INTO "entry" VALUES(3,'cron','retried','active','{"schedule":"*/20 * * * *","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772455206594,1772456400000,1772456400000,NULL,1772455200000,1772455206594,NULL,NULL,14,0,0,1,NULL,NULL,NULL,NULL,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772456400000,NULL,0,0,14,0,0,NULL);
+INSERT INTO "entry" VALUES(4,'cron','later','active','{"at":"2026-03-05T09:00:00","zone":"UTC","offset":0.0}',1772438400000,1772438400000,1772438399999,1772701200000,1772701200000,NULL,NULL,NULL,NULL,NULL,0,0,0,0,NULL,NULL,NULL,NULL,0,NULL,0,NULL,NULL,NULL,NULL,NULL,NULL,1772701200000,NULL,0,0,0,0,0,NULL);
 CREATE TABLE former (
   id integer primary key,
   kind text not null,
@@ -208,17 +182,6 @@ CREATE TABLE hold (
   primary key (name, holder)
 ) strict, without rowid;
 INSERT INTO "hold" VALUES('ops','gateway',1772456520000);
-CREATE TABLE incident (
-  kind text not null,               -- heartbeat, cron, channel
-  name text not null,
-  whom text not null,               -- on a channel that leaves open whom it tells, else empty
-  since integer not null,           -- when it first went wrong
-  faults text not null,             -- how it went wrong so far, each by its hash, as JSON
-  reason text,                      -- of the last failure, else of the last skip
-  told_at integer, provider text, model text, flapping_at integer,                  -- when it was told last; null: not yet
-  primary key (kind, name, whom)
-) strict, without rowid;
-INSERT INTO "incident" VALUES('cron','retried','',1772438406862,'["956bfd9f43302b7ce74d783aa69ad3b26d70ef79fd1eebd3b12db5fe34650fbe"]','exit',1772438406862,NULL,NULL,NULL);
 CREATE TABLE item (
   name text not null,               -- the agent's
   hash text not null,               -- of the item's text
@@ -245,28 +208,6 @@ CREATE TABLE once (
   seen_at integer not null
 ) strict, without rowid;
 INSERT INTO "once" VALUES('0006745ab722a9f22513f54fd7c6f9d82ad00c5de133a2bbcb0e2188d8a63aae',1772438400000);
-CREATE TABLE outage (
-  provider text not null,
-  model text not null,              -- * for the provider as a whole
-  since integer not null,           -- when it began to fail, or to work again
-  reason text not null,             -- class of the last failure
-  error text not null,              -- what the provider said
-  failing integer not null,         -- 0: it works at present, but flaps
-  reported integer not null,        -- 1: notices of this failure are sent
-  flapping_at integer,              -- when it was found to flap
-  primary key (provider, model)
-) strict, without rowid;
-INSERT INTO "outage" VALUES('anthropic','*',1772454720000,'auth','HTTP 401',1,1,NULL);
-CREATE TABLE outage_notice (
-  provider text not null,
-  model text not null,
-  channel text not null,
-  whom text not null,
-  told_at integer not null,         -- when this target was last notified of the outage
-  faults text not null,             -- and of which kinds of failure so far, as JSON
-  primary key (provider, model, channel, whom)
-) strict, without rowid;
-INSERT INTO "outage_notice" VALUES('anthropic','*','ops-room','',1772454720000,'["auth"]');
 CREATE TABLE "outbox" (
   id integer primary key autoincrement,
   key text not null,
@@ -289,20 +230,91 @@ CREATE TABLE "outbox" (
   sending_at integer,
   doubted_at integer,               -- when it was first unknown whether it had arrived
   finished_at integer,
-  error text, awaits text, hold_note text,
+  error text, awaits text, hold_note text, merged_into integer, receipt text,
   unique (key, channel)
 ) strict;
-INSERT INTO "outbox" VALUES(1,'4a42efba6cfa24158ce0235b1a54b69c41f7d47928e0ee9210b92f513bb62758','ops-room','',1,'heartbeat','ops','interval',1772438400000,1,1,'ops','The disk is 91 % full.',NULL,'delivered',1,1772438400000,1772438400000,1772438400000,NULL,1772438400000,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(2,'50640a58b6633c14940bc227a3445a18331e3eebc95bd792eb049193c153603d','dead-room','',2,'heartbeat','slow','interval',1772438400000,1,1,'slow','Nothing new, but a word.',NULL,'pending',6,1772462160000,1772438400000,1772454960000,NULL,NULL,'HTTP 503',NULL,NULL);
+INSERT INTO "outbox" VALUES(1,'4a42efba6cfa24158ce0235b1a54b69c41f7d47928e0ee9210b92f513bb62758','ops-room','',1,'heartbeat','ops','interval',1772438400000,1,1,'ops','The disk is 91 % full.',NULL,'delivered',1,1772438400000,1772438400000,1772438400000,NULL,1772438400000,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(2,'50640a58b6633c14940bc227a3445a18331e3eebc95bd792eb049193c153603d','dead-room','',2,'heartbeat','slow','interval',1772438400000,1,1,'slow','Nothing new, but a word.',NULL,'pending',6,1772462160000,1772438400000,1772454960000,NULL,NULL,'HTTP 503',NULL,NULL,NULL,NULL);
 INSERT INTO "outbox" VALUES(3,'7261eb1ecc5f7fdf3068597e2df761223513df3f8cbdeedf830d9c628824bb29','ops-room','',3,'cron','retried','schedule',1772438400000,1,1,'retried','Cron job retried failed at 2026-03-02 08:00 UTC.
 exit: exit code 3
-More: heartbeatd show 3','failing','delivered',1,1772438406862,1772438406862,1772438406862,NULL,1772438406862,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(4,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','ops-room','',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(5,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','chat','4711',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(6,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','ops-room','',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(7,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','chat','4711',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(8,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','ops-room','',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL,NULL,NULL);
-INSERT INTO "outbox" VALUES(9,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','chat','4711',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL,NULL,NULL);
+More: heartbeatd show 3','failing','delivered',1,1772438406862,1772438406862,1772438406862,NULL,1772438406862,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(4,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','ops-room','',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(5,'57f8c32d8b801bc80165203bc777f1a8d1a2e59c65964f3b08576802a52083e0','chat','4711',7,'heartbeat','ops','interval',1772442000000,1,1,'ops','The disk is 92 % full.',NULL,'delivered',1,1772442000000,1772442000000,1772442000000,NULL,1772442000000,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(6,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','ops-room','',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(7,'257ef463d61eaa83f8f66be057fd691c3e40ea87db2ec5c80521b7b128b0ed91','chat','4711',22,'heartbeat','ops','interval',1772451000000,1,1,'ops','The disk is 94 % full.',NULL,'delivered',1,1772451000000,1772451000000,1772451000000,NULL,1772451000000,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(8,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','ops-room','',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "outbox" VALUES(9,'71835f3330840d40c8f75a880f00aedab8ef460083fa637ad7f33fd8659e9ce9','chat','4711',27,'heartbeat','ops','interval',1772453700000,1,1,'ops','The disk is 95 % full.',NULL,'delivered',1,1772453700000,1772453700000,1772453700000,NULL,1772453700000,NULL,NULL,NULL,NULL,NULL);
+CREATE TABLE "problem" (
+  id integer primary key autoincrement,
+  kind text not null,               -- heartbeat, cron, provider, channel
+  name text not null,
+  part text not null,               -- `reported` by an agent, the model of a provider, the recipient on a channel, else empty
+  key text not null,
+  severity text not null,
+  text text not null,
+  reason text not null,             -- the class of the error
+  fault text not null,              -- what distinguishes one error from another
+  cause_id integer,                 -- the problem of which it is a consequence; null: none
+  count integer not null,
+  since integer not null,
+  last_seen_at integer not null,
+  opened_at integer,
+  over_at integer,
+  openings text not null,
+  ended_by text,                    -- observed, resolved, not_mentioned, gone, user, job; null while it is not over
+  label text not null default '',   -- of what an agent reports: its key as the agent wrote it
+  first_run_id integer not null default 0,
+  last_run_id integer not null default 0,
+  missed integer not null default 0,
+  wrongly_closed integer not null default 0,
+  lines text not null default '[]', -- the evidence, as JSON: lines of the precheck, senders of wakes, failed jobs
+  senders text not null default '[]',
+  jobs text not null default '[]',
+  aliases text not null default '[]',
+  acked_at integer,
+  acked_severity text,
+  acked_by text not null default '',
+  unique (kind, name, part, key)
+) strict;
+INSERT INTO "problem" VALUES(1,'provider','anthropic','*','refused','critical','HTTP 401','auth','auth',NULL,1,1772454720000,1772454720000,1772454720000,NULL,'[1772454720000]',NULL,'',0,0,0,0,'[]','[]','[]','[]',NULL,NULL,'');
+INSERT INTO "problem" VALUES(2,'cron','retried','','failed','warning','exit','exit','',NULL,14,1772438406862,1772438406862,1772438406862,NULL,'[1772438406862]',NULL,'',0,0,0,0,'[]','[]','[]','[]',NULL,NULL,'');
+INSERT INTO "problem" VALUES(3,'heartbeat','slow','reported','disk:/var','warning','92 % full','reported','',NULL,1,1772449800000,1772452500000,1772449800000,NULL,'[1772449800000]',NULL,'disk:/var',29,29,0,0,'[]','[]','[]','[]',NULL,NULL,'');
+CREATE TABLE problem_notice (
+  problem_id integer not null,
+  channel text not null,
+  whom text not null,
+  kind text not null,               -- what the recipient last got: open, unstable, over
+  severity text not null,
+  told_at integer not null,
+  faults text not null,             -- the errors of which it was notified, as JSON
+  outbox_id integer,                -- the last part of the last message; null: nothing was sent
+  severity_before text, -- 1: an earlier message about the same opening has arrived
+  primary key (problem_id, channel, whom)
+) strict, without rowid;
+INSERT INTO "problem_notice" VALUES(1,'ops-room','','open','critical',1772454720000,'["auth"]',NULL,NULL);
+INSERT INTO "problem_notice" VALUES(2,'ops-room','','open','warning',1772438406862,'["956bfd9f43302b7ce74d783aa69ad3b26d70ef79fd1eebd3b12db5fe34650fbe"]',3,NULL);
+INSERT INTO "problem_notice" VALUES(3,'dead-room','','open','warning',1772449800000,'[""]',1,NULL);
+CREATE TABLE question (
+  id integer primary key,
+  run_id integer not null,
+  kind text not null,
+  name text not null,
+  key text not null,                -- by which its run asks it again
+  fence integer not null,           -- of the attempt that has asked it last
+  text text not null,
+  options text not null,            -- as JSON
+  people text not null,             -- who may answer in chats, as JSON
+  asked_by text not null,
+  asked_at integer not null,
+  waits_since integer not null,
+  ends_at integer not null,
+  state text not null,              -- open, answered, ended
+  answer text,
+  answered_by text,
+  why text,                         -- it has ended without an answer
+  ended_at integer
+) strict;
+INSERT INTO "question" VALUES(1,1,'heartbeat','ops','deploy',1,'Deploy now?','["yes", "no"]','[]','agent ops',1772438400000,1772438400000,1772445600000,'answered','yes','token phone',NULL,1772440000000);
 CREATE TABLE rejected_wake (
   id integer primary key,
   agent text not null,
@@ -347,40 +359,40 @@ CREATE TABLE "run" (
   log text,                         -- what it said for the log alone
   text text,
   error text,
-  config_hash text, truncated integer not null default 0, precheck_error text, result_due_at integer, cut_at integer, request_id text, left_out text, findings text, woken_by text, model_usage text, worker text, repeats text,
+  config_hash text, truncated integer not null default 0, precheck_error text, result_due_at integer, cut_at integer, request_id text, left_out text, findings text, woken_by text, model_usage text, worker text, repeats text, static_digest text, cache_ttl text, cache_saved_usd real, fallback text, fallback_why text,
   unique (kind, name, trigger, slot)
 ) strict;
-INSERT INTO "run" VALUES(1,'heartbeat','ops',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 91 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(2,'heartbeat','slow',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(3,'cron','retried',1772438400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772438400000,1772438406862,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(4,'cron','retried',1772439600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772439600000,1772439606552,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(5,'heartbeat','slow',1772440200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772440200000,1772440200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(6,'cron','retried',1772440800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772440800000,1772440805859,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(7,'heartbeat','ops',1772442000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 68, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 92 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(8,'heartbeat','slow',1772442000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(9,'cron','retried',1772442000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772442000000,1772442005716,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(10,'cron','retried',1772443200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772443200000,1772443206535,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(11,'heartbeat','slow',1772443800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772443800000,1772443800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(12,'cron','retried',1772444400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772444400000,1772444407883,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(13,'heartbeat','ops',1772445600000,'interval',1,'closed','ok',NULL,'heartbeat_ok',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'HEARTBEAT_OK',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(14,'heartbeat','slow',1772445600000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(15,'cron','retried',1772445600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772445600000,1772445607886,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(16,'cron','retried',1772446800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772446800000,1772446806710,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(17,'heartbeat','slow',1772447400000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772447400000,1772447400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(18,'cron','retried',1772448000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772448000000,1772448006055,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(19,'heartbeat','slow',1772449200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772449200000,1772449200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(20,'cron','retried',1772449200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772449200000,1772449207001,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(21,'cron','retried',1772450400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772450400000,1772450825967,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(22,'heartbeat','ops',1772451000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 37, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 94 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(23,'heartbeat','slow',1772451000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(24,'cron','retried',1772451600000,'schedule',1,'closed','skipped','missed',NULL,0,0,0,NULL,NULL,NULL,1772452320000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(25,'heartbeat','slow',1772452800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772452800000,1772452800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(26,'cron','retried',1772452800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772452800000,1772452805751,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(27,'heartbeat','ops',1772453700000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772453700000,1772453700000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "activity": 72, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 95 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(28,'cron','retried',1772454000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772454000000,1772454006645,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(29,'heartbeat','slow',1772454600000,'interval',1,'running',NULL,NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772454600000,NULL,NULL,NULL,NULL,NULL,20000000,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(30,'cron','retried',1772455200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772455200000,1772455206594,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
-INSERT INTO "run" VALUES(31,'heartbeat','ops',1772454720000,'api',1,'waiting','skipped','busy',NULL,0,0,3,'0a1b2c3d',1772454810000,1772454780000,NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(1,'heartbeat','ops',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 91 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(2,'heartbeat','slow',1772438400000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772438400000,1772438400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 23, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(3,'cron','retried',1772438400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772438400000,1772438406862,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(4,'cron','retried',1772439600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772439600000,1772439606552,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(5,'heartbeat','slow',1772440200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772440200000,1772440200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(6,'cron','retried',1772440800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772440800000,1772440805859,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(7,'heartbeat','ops',1772442000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 68, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 92 % full.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(8,'heartbeat','slow',1772442000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772442000000,1772442000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(9,'cron','retried',1772442000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772442000000,1772442005716,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(10,'cron','retried',1772443200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772443200000,1772443206535,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(11,'heartbeat','slow',1772443800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772443800000,1772443800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(12,'cron','retried',1772444400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772444400000,1772444407883,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(13,'heartbeat','ops',1772445600000,'interval',1,'closed','ok',NULL,'heartbeat_ok',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 30, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'HEARTBEAT_OK',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(14,'heartbeat','slow',1772445600000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772445600000,1772445600000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(15,'cron','retried',1772445600000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772445600000,1772445607886,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(16,'cron','retried',1772446800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772446800000,1772446806710,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(17,'heartbeat','slow',1772447400000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772447400000,1772447400000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(18,'cron','retried',1772448000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772448000000,1772448006055,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4a5ba43eef7b07ec06da7c28da553cbaea2484f5d5ecce769ae14998d758749b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(19,'heartbeat','slow',1772449200000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772449200000,1772449200000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(20,'cron','retried',1772449200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772449200000,1772449207001,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(21,'cron','retried',1772450400000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772450400000,1772450825967,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(22,'heartbeat','ops',1772451000000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 37, "activity": 72, "checklist": 29}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 94 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(23,'heartbeat','slow',1772451000000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772451000000,1772451000000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(24,'cron','retried',1772451600000,'schedule',1,'closed','skipped','missed',NULL,0,0,0,NULL,NULL,NULL,1772452320000,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(25,'heartbeat','slow',1772452800000,'interval',1,'closed','alert',NULL,'duplicate',1,0,1,'0a1b2c3d',NULL,1772452800000,1772452800000,NULL,NULL,NULL,NULL,20000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "checklist": 17}',NULL,NULL,NULL,NULL,NULL,NULL,'Nothing new, but a word.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(26,'cron','retried',1772452800000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772452800000,1772452805751,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(27,'heartbeat','ops',1772453700000,'interval',1,'closed','alert',NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772453700000,1772453700000,NULL,NULL,NULL,NULL,10000000,0,'{"contract": 430, "time": 52, "last_beat": 33, "activity": 72, "checklist": 45}',NULL,NULL,NULL,NULL,NULL,NULL,'The disk is 95 % full.',NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(28,'cron','retried',1772454000000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772454000000,1772454006645,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(29,'heartbeat','slow',1772454600000,'interval',1,'running',NULL,NULL,NULL,1,0,1,'0a1b2c3d',NULL,1772454600000,NULL,NULL,NULL,NULL,NULL,20000000,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(30,'cron','retried',1772455200000,'schedule',1,'closed','failed','exit',NULL,4,0,4,'0a1b2c3d',NULL,1772455200000,1772455206594,NULL,NULL,NULL,NULL,NULL,NULL,'{}',NULL,NULL,NULL,3,NULL,NULL,'','exit code 3','4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "run" VALUES(31,'heartbeat','ops',1772454720000,'api',1,'waiting','skipped','busy',NULL,0,0,3,'0a1b2c3d',1772454810000,1772454780000,NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,'4d782c3c3fa1cb90eedef4e5cf751394499aee32b5cc10956c3861182b32cd7b',0,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL);
 CREATE TABLE spend (
   day text not null,                -- of the budget's zone, as 2027-03-28
   kind text not null,               -- of the entry; kind and name are empty in the row of all
@@ -391,11 +403,11 @@ CREATE TABLE spend (
   ends_at integer not null,         -- when the day is over
   usd_per_day real,                 -- the budget as it last stood
   tokens_per_day integer,
-  runs_per_day integer,
+  runs_per_day integer, usd_per_month real,
   primary key (day, kind, name)
 ) strict, without rowid;
-INSERT INTO "spend" VALUES('2026-03-02','','',250000000,0,15,1772496000000,5.0,NULL,NULL);
-INSERT INTO "spend" VALUES('2026-03-02','heartbeat','ops',50000000,0,5,1772496000000,NULL,NULL,40);
+INSERT INTO "spend" VALUES('2026-03-02','','',250000000,0,15,1772496000000,5.0,NULL,NULL,NULL);
+INSERT INTO "spend" VALUES('2026-03-02','heartbeat','ops',50000000,0,5,1772496000000,NULL,NULL,40,NULL);
 CREATE TABLE stall (
   id integer primary key,
   since integer not null,           -- when a turn was to begin
@@ -430,9 +442,9 @@ CREATE TABLE "wake" (
   tries integer not null default 0, -- runs that were to tell it, and did not
   state text not null,              -- waiting, taken, ended
   run_id integer
-, token text not null default '', waits_for text, started integer not null default 0) strict;
-INSERT INTO "wake" VALUES(1,'ops','heartbeat','api','pager','The pager rang.',NULL,1,1772454720000,1772454720000,1772454720000,NULL,0,'taken',31,'',NULL,1);
-INSERT INTO "wake" VALUES(2,'slow','heartbeat','api','queue','Look at the queue.',NULL,1,1772454720000,1772454720000,1772454720000,NULL,0,'waiting',NULL,'',NULL,0);
+, token text not null default '', waits_for text, started integer not null default 0, timer integer not null default 0, after_run integer) strict;
+INSERT INTO "wake" VALUES(1,'ops','heartbeat','api','pager','The pager rang.',NULL,1,1772454720000,1772454720000,1772454720000,NULL,0,'taken',31,'',NULL,1,0,NULL);
+INSERT INTO "wake" VALUES(2,'slow','heartbeat','api','queue','Look at the queue.',NULL,1,1772454720000,1772454720000,1772454720000,NULL,0,'waiting',NULL,'',NULL,0,0,NULL);
 CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
     ON "_sqlite_migrations" ("migration_set", "name");
 CREATE INDEX entry_due on entry (due_at) where due_at is not null;
@@ -440,14 +452,11 @@ CREATE INDEX message_of_agent on message (name, id);
 CREATE INDEX message_age on message (at);
 CREATE INDEX former_of_entry on former (kind, name);
 CREATE INDEX former_age on former (until_at);
-CREATE INDEX change_of_entry on change (kind, name, at);
-CREATE INDEX incident_of_circuit on incident (provider, model) where provider is not null;
 CREATE UNIQUE INDEX run_open on run (kind, name) where state in ('running', 'waiting');
 CREATE INDEX run_of_entry on run (kind, name, id);
 CREATE INDEX run_finished on run (finished_at) where state = 'closed';
 CREATE INDEX run_started on run (kind, name, trigger, started_at);
 CREATE INDEX run_awaited on run (result_due_at) where result_due_at is not null;
-CREATE UNIQUE INDEX wake_waiting on wake (kind, name, source, sender, token) where state = 'waiting';
 CREATE INDEX wake_start on wake (kind, name, due_at, held_until, waits_for, state) where state = 'waiting';
 CREATE INDEX wake_kept on wake (kind, name, token, state) where state in ('waiting', 'taken');
 CREATE INDEX wake_ended on wake (updated_at) where state = 'ended';
@@ -457,16 +466,23 @@ CREATE INDEX outbox_pending on outbox (not_before) where state = 'pending';
 CREATE INDEX outbox_sending on outbox (id) where state in ('sending', 'uncertain', 'held');
 CREATE INDEX outbox_channel on outbox (channel, state, created_at);
 CREATE INDEX outbox_run on outbox (run_id);
-CREATE INDEX condition_open on condition (name) where state = 'open';
 CREATE INDEX outbox_held_back on outbox (name, id) where awaits is not null and state = 'pending';
-CREATE INDEX condition_of_job on condition (name) where state = 'open' and (jobs <> '[]' or senders <> '[]')
-;
 CREATE INDEX rejected_wake_at on rejected_wake (at);
 CREATE INDEX outbox_of_entry on outbox (kind, name, channel, state, id);
+CREATE INDEX problem_of_cause on problem (cause_id) where cause_id is not null;
+CREATE INDEX problem_of_job on problem (name)
+  where part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]');
+CREATE UNIQUE INDEX wake_waiting on wake (kind, name, source, sender, token) where state = 'waiting' and source <> 'reminder';
+CREATE INDEX wake_planned on wake (due_at) where state = 'planned';
+CREATE INDEX outbox_merged on outbox (merged_into) where merged_into is not null;
+CREATE INDEX run_with_static_part on run (kind, name, id) where static_digest is not null;
+CREATE INDEX outbox_receipt on outbox (receipt) where receipt is not null;
+CREATE UNIQUE INDEX question_key on question (run_id, key);
+CREATE INDEX question_open on question (ends_at) where state = 'open';
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('run',31);
 INSERT INTO "sqlite_sequence" VALUES('wake',2);
 INSERT INTO "sqlite_sequence" VALUES('outbox',9);
-INSERT INTO "sqlite_sequence" VALUES('condition',1);
 INSERT INTO "sqlite_sequence" VALUES('config_event',1);
+INSERT INTO "sqlite_sequence" VALUES('problem',3);
 COMMIT;

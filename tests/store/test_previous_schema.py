@@ -1,8 +1,8 @@
 """A daemon takes over a database that the previous version wrote, and continues its runs, wakes and messages.
 
 data/database_2026_11.sql is what heartbeatd of 24 November 2026 left behind when it was killed on 2 March 2026 at 12:33 UTC in a
-test like these: there are rows in every table. Older databases are refused. When a version is released, add a dump of its schema;
-this one can go when the migrations up to that version become one.
+test like these, as the version of 29 November has upgraded it: there are rows in every table. Older databases are refused. When a
+version is released, add a dump of its schema; this one can go when the migrations up to that version become one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from checkout import DATA
 from simulation import size
 from world import World, utc
 
+from scheduler.model.mute import parse_mute
 from scheduler.model.problem import PROVIDER
 from scheduler.store import problems, spend
 from scheduler.store.database import APPLICATION_ID, Store, StoreError, open_read_only_any_version
@@ -139,14 +140,14 @@ def test_every_slot_still_has_exactly_one_run_record(world: World) -> None:
     assert on_the_grid[-4:] == ["12:15", "13:00", "13:45", "14:30"]
 
 
-def test_an_open_incident_is_a_problem_that_ends_with_its_message(world: World) -> None:
+def test_an_open_problem_ends_with_its_message(world: World) -> None:
     world.run(hours=1)
     assert [text for _, name, text in world.delivered if name == "retried"] == [
         "over     cron/retried failed: after 5h   p2\nIt was: exit"
     ]
 
 
-def test_an_outage_is_a_problem_that_its_recipients_know(state: Path) -> None:
+def test_the_problem_of_a_provider_is_known_to_its_recipients(state: Path) -> None:
     with closing(Store.open(state)) as store:
         (problem,) = problems.unsettled_problems(store.connection, PROVIDER)
     assert (str(problem.subject), problem.key, problem.found.severity) == ("provider anthropic", "refused", "critical")
@@ -158,7 +159,7 @@ def test_a_one_time_job_that_was_seen_before_still_runs_at_its_time(world: World
     assert world.history("later") == ["03-05 09:00 at ok"]
 
 
-def test_an_open_condition_stays_open_and_is_not_sent_again(world: World) -> None:
+def test_what_an_agent_has_reported_stays_open_and_is_not_sent_again(world: World) -> None:
     world.scripts["slow"] = lambda call: "[disk:/var] 94 % full"
     world.run(hours=1)
     problem = world.problem("disk:/var", "slow")
@@ -222,10 +223,22 @@ def test_a_database_of_an_older_version_is_refused_and_kept(state: Path) -> None
     content = state.read_bytes()
     for use in (Store.open, open_read_only_any_version):
         with pytest.raises(
-            StoreError, match=r"written by an older heartbeatd \(schema m008_request_id, .* m023_repeated_runs and"
+            StoreError, match=r"written by an older heartbeatd \(schema m008_request_id, .* m040_source_state and"
         ):
             use(state)
     assert state.read_bytes() == content
+
+
+def test_a_mute_until_something_changes_is_kept(state: Path) -> None:
+    """The version of 24 November named what agents report `conditions`."""
+    known = '"known": {"conditions": {"disk": 1}, "texts": ["a"], "failing": ""}'
+    with closing(sqlite3.connect(state)) as before, before:
+        before.execute("update entry set mute = ? where name = 'ops'", (f'{{"since": 0, "by": "anna", "held": 2, {known}}}',))
+    with closing(Store.open(state)) as store:
+        (text,) = store.connection.execute("select mute from entry where name = 'ops'").fetchone()
+    found = parse_mute(text).known
+    assert found is not None
+    assert (dict(found.problems), found.texts) == ({"disk": 1}, ("a",))
 
 
 def test_spending_of_the_day_is_kept(state: Path) -> None:

@@ -208,17 +208,7 @@ def test_a_new_database_has_all_tables_and_migrations(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db") as store:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
         assert migrations.applied(store.connection) == ours()
-    first = {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")}
-    replaced = {"incident", "outage", "outage_notice", "change", "condition", "condition_report"}
-    assert first - replaced | {"problem", "problem_notice"} <= made
-
-
-def first_version_database(path: Path) -> sqlite3.Connection:
-    """An empty database as the first version created it."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute(f"pragma application_id = {APPLICATION_ID}")
-    migrations.apply(connection, stop_before=ours()[1])
-    return connection
+    assert {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")} <= made
 
 
 def test_opening_for_reading_never_creates_a_database(tmp_path: Path) -> None:

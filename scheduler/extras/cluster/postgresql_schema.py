@@ -27,7 +27,7 @@ HAS_LEADER_COLUMNS = "select 1 from pg_attribute where attrelid = to_regclass('_
 
 # Functions of SQLite that PostgreSQL does not have, or has with another meaning. There is no form of them that both understand
 # (`count(*) filter` is one), so each use would have to be written twice: a list in one parameter (`json_each`), JSON in a column
-# of text, which migrations of old databases read too, and `min` and `max` of two values, which are null if one is.
+# of text, and `min` and `max` of two values, which are null if one is.
 FUNCTIONS = """
 create function min(bigint, bigint) returns bigint language sql immutable parallel safe as
   'select case when $1 is null or $2 is null then null when $1 < $2 then $1 else $2 end';
