@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,21 +15,23 @@ from servers.messages import Models
 from test_story_postcheck import findings_answer
 from world import MakeWorld
 
+from heartbeat.runners import ProcessResult
 from scheduler.cli.main import main
 
 PAGE = (HOME / "docs/checklists.md").read_text("utf-8")
-(CONFIG,) = (
+CONFIG, CLAUDE_CODE = (
     block for block in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "imap.example.org" in block
 )
 
 
+@pytest.mark.parametrize("config", [CONFIG, CLAUDE_CODE], ids=["model", "claude"])
 def test_the_config_is_short_and_costs_at_most_50_cents_a_day(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("TG_TOKEN", "TG_CHAT", "ANTHROPIC_API_KEY", "MAIL_PASSWORD"):
+    for name in ("TG_TOKEN", "TG_CHAT", "ANTHROPIC_API_KEY", "MAIL_PASSWORD", "CLAUDE_CODE_OAUTH_TOKEN"):
         monkeypatch.setenv(name, "4711")
-    assert len(CONFIG.splitlines()) == 12
-    assert main(["-c", str(write(tmp_path, CONFIG)), "plan", "--worst"]) == 0
+    assert len(config.splitlines()) <= 12
+    assert main(["-c", str(write(tmp_path, config)), "plan", "--worst"]) == 0
     assert capsys.readouterr().out.endswith("all: at most 0.5000 USD a day\n")
 
 
@@ -46,5 +49,25 @@ def test_only_a_look_with_new_mail_calls_the_model_and_what_it_reports_is_sent(m
         world.run_until("2026-03-02 21:50")
     (request,) = models.requests
     assert "Anna <anna@example.org>: today?" in str(request.json["messages"])
+    (sent,) = [text for _, _, text in world.delivered]
+    assert "mail:anna: Anna asks whether you come today" in sent
+
+
+@needs("dovecot")
+def test_claude_code_is_started_for_new_mail_alone_and_spends_what_it_reports(make_world: MakeWorld) -> None:
+    findings = {"findings": [{"key": "mail:anna", "text": "Anna asks whether you come today", "severity": "info"}]}
+    report = {"type": "result", "is_error": False, "result": json.dumps(findings), "total_cost_usd": 0.0312}
+    printed = ProcessResult(0, json.dumps(report).encode(), b"", False, False, None, None)
+    with running_dovecot() as box:
+        config = CLAUDE_CODE.replace("imap: imap.example.org", f'imap: "{box.plain_host}", encryption: none')
+        config = config.replace("user: anna@example.org", "user: anna")
+        secrets = {"TG_TOKEN": "4711:a", "TG_CHAT": "1", "CLAUDE_CODE_OAUTH_TOKEN": "4711", "MAIL_PASSWORD": PASSWORD}
+        world = make_world(config, start="2026-03-02 06:50", environ=secrets, scripts={"mail": lambda _: printed})
+        world.run_until("2026-03-02 08:10")
+        box.deliver("Anna <anna@example.org>", "today?")
+        world.run_until("2026-03-02 21:50")
+    (call,) = world.calls
+    assert "Anna <anna@example.org>: today?" in call.stdin
+    assert [record["cost_usd"] for record in world.records("mail") if record["outcome"] == "alert"] == [0.0312]
     (sent,) = [text for _, _, text in world.delivered]
     assert "mail:anna: Anna asks whether you come today" in sent
