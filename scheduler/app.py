@@ -26,14 +26,14 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import config_reload, daemon_problems, startup
+from scheduler.engine import config_reload, observed_problems, startup
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.config_reload import Reloader
 from scheduler.engine.daemon_executors import DaemonExecutors
-from scheduler.engine.daemon_problems import FailedWrites
 from scheduler.engine.deadman_switch import Pinger
 from scheduler.engine.delivery import Poller, button_listener
 from scheduler.engine.inbox import Inbox, Refused, Request
+from scheduler.engine.observed_problems import FailedWrites
 from scheduler.engine.runs_in_progress import describe_runs
 from scheduler.engine.standby import DaemonParts, Standby, make_standby
 from scheduler.engine.tick import Engine, Executors
@@ -175,17 +175,16 @@ class Daemon:
         self.engine.failed_writes = after.engine.failed_writes if after else None
         self._pinger = Pinger(self._executors.pings, self.engine.health, report)
         self._buttons: Poller | None = None
-        report_damage = lambda problem: inbox.submit(partial(daemon_problems.note, key=daemon_problems.DAMAGE, problem=problem))  # noqa: E731
-        self._daily_check = startup.DailyCheck(self.settings.database, report_damage, time.monotonic())
+        self._daily_check = startup.DailyCheck(
+            self.settings.database, partial(self._note_problem, observed_problems.DAMAGE), time.monotonic()
+        )
         self.reloader = Reloader(partial(self._load_config, path, environ), loaded, lambda: self.engine.plan, inbox, utc_now)
         if after is not None and loaded is after.reloader.loaded:
             self.reloader.reload_state = after.reloader.reload_state
         if self._executors.remote is None:
-            inbox.submit(
-                partial(daemon_problems.note, key=daemon_problems.WORKERS, problem=None)
-            )  # an earlier boot may have had workers
+            self._note_problem(observed_problems.WORKERS, None)  # an earlier boot may have had workers
         if rejected is None:
-            inbox.submit(partial(daemon_problems.note, key=daemon_problems.CONFIG, problem=None))
+            self._note_problem(observed_problems.CONFIG, None)
         else:
             self.reloader.report_rejection(rejected, "standby")
         self._server = self._make_server() if listen else None
@@ -214,7 +213,10 @@ class Daemon:
         """Called by the executor in its own thread."""
         before, self.engine.health.queue = self.engine.health.queue, state
         if before is None or before.why_runs_wait != state.why_runs_wait:
-            self.engine.inbox.submit(partial(daemon_problems.note, key=daemon_problems.WORKERS, problem=state.why_runs_wait))
+            self._note_problem(observed_problems.WORKERS, state.why_runs_wait)
+
+    def _note_problem(self, key: str, problem: str | None) -> None:
+        self.engine.inbox.submit(partial(observed_problems.note_daemon, key=key, problem=problem))
 
     def _note_workers(self, workers: Sequence[tuple[Claim, str]]) -> None:
         """Called by the executor in its own thread."""

@@ -24,7 +24,7 @@ from scheduler.config.settings.config_diff import compare_configs, compare_store
 from scheduler.config.settings.config_snapshot import mask_text, store_config
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
-from scheduler.engine import daemon_problems
+from scheduler.engine import observed_problems
 from scheduler.engine.inbox import Inbox, Refused
 from scheduler.engine.plan_sync import adopt_plan
 from scheduler.engine.tick_items import Tick
@@ -269,7 +269,7 @@ def note_rejected_config(tick: Tick, problem: str, by: str, *, is_new: bool = Tr
 
     The default channel is notified if the last config was not rejected.
     """
-    daemon_problems.note(tick, daemon_problems.CONFIG, problem.replace(f"{tick.plan.settings.path.parent}/", ""))
+    observed_problems.note_daemon(tick, observed_problems.CONFIG, problem.replace(f"{tick.plan.settings.path.parent}/", ""))
     if is_new:
         config_history.record_config_event(tick.tx, ConfigEvent("refused", by, problem=problem))
 

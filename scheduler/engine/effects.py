@@ -32,7 +32,7 @@ from heartbeatd.answers import (
 from heartbeatd.verbs import Verb
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import did_you_mean
-from scheduler.engine import pending_runs, planning, problem_notices, questions, wake_starts
+from scheduler.engine import notices, pending_runs, planning, questions, wake_starts
 from scheduler.engine.inbox import Refused
 from scheduler.engine.problems import after_close
 from scheduler.engine.tick_items import Tick
@@ -373,7 +373,7 @@ def _undelivered_message(tx: Transaction, message_id: int) -> OutboxMessage:
 def close_problem(tick: Tick, request: VerbRequest[verbs.CloseProblem]) -> ChangedProblem:
     """If the problem is found again, it opens again. That of an agent that was removed from the config can be closed too."""
     closed = after_close(_open_problem(tick, request), tick.now)
-    problem_notices.record_close(tick.tx, closed)
+    notices.record_close(tick.tx, closed)
     return _changed_problem(tick, request, closed, "closed", "is closed")
 
 

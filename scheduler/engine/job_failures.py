@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from heartbeat.spec import Heartbeat
-from scheduler.engine import budget_reservations, notices, planning, problem_notices
+from scheduler.engine import budget_reservations, notices, planning
 from scheduler.engine.problems import Change, News, after_end
 from scheduler.engine.reported_problems import failing_jobs, is_about_job
 from scheduler.engine.tick_items import Tick
@@ -71,7 +71,7 @@ def send_or_hold_news(
             hold = Hold(tuple(agents), min(before.hold.until, hold.until))
         if before is not None:
             outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run.id}")
-        problem_notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold)
+        notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold)
 
 
 def _hold_for(tick: Tick, target: Target, expected: dict[str, datetime]) -> Hold | None:
@@ -251,8 +251,8 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
             unstable = [each for each in ended if each.is_unstable(tx.now)]
             covered |= {target for each in unstable for target in each.notices if each.is_known_to(target)}
             if entry.spec.show_resolved:
-                covered |= problem_notices.send_ends_together(tick, outbox.origin_of_claim(claim), ended)
-        problem_notices.update_count(tx, Subject.of_reports(agent))
+                covered |= notices.send_ends_together(tick, outbox.origin_of_claim(claim), ended)
+        notices.update_count(tx, Subject.of_reports(agent))
     return frozenset(covered)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from scheduler.engine import planning, problem_notices, wake_starts
+from scheduler.engine import notices, planning, wake_starts
 from scheduler.engine.delivery import button_listener
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model.entry import Key
@@ -88,7 +88,7 @@ def _remind_of_pause(tick: Tick, kind: Kind, name: str) -> None:
     """Send what is news about an entry that is paused after failures: no run of it does that."""
     entry, problem = tick.plan.entries.get((kind, name)), problems.find_problem(tick.tx.db, Subject(kind, name), PAUSED)
     if entry is not None and problem is not None and problem.is_open:
-        problem_notices.send_news_of_entry(tick, entry, problem)
+        notices.send_news_of_entry(tick, entry, problem)
 
 
 def _remove_old_rows(tick: Tick, keep: timedelta) -> int:

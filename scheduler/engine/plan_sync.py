@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.slots import first_anchor
-from scheduler.engine import budget_reservations, daemon_problems, job_failures, planning, settle, wake_starts
+from scheduler.engine import budget_reservations, job_failures, observed_problems, planning, settle, wake_starts
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.config_changes import ConfigEvent
@@ -34,7 +34,7 @@ def adopt_plan(tick: Tick, plan: Plan, event: ConfigEvent | None = None) -> None
     budget_reservations.adopt_budgets(tick.tx, plan.settings)
     budget_reservations.record_budgets(tick.tx, plan.settings)
     boots.record_config(tick.tx)
-    daemon_problems.note(tick, daemon_problems.CONFIG, None)
+    observed_problems.note_daemon(tick, observed_problems.CONFIG, None)
     if plan.stored_config:
         config_history.record_config_in_force(tick.tx, plan.stored_config)
     if event:

@@ -9,7 +9,7 @@ from typing import Any
 
 from heartbeat.slots import AnySlotRange
 from heartbeat.words import format_count
-from scheduler.engine import problem_notices
+from scheduler.engine import notices
 from scheduler.engine.tick_items import Tick
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Entry, OpenRun
@@ -242,7 +242,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
     if entry_row.troubles:  # a person may have paused it for another time since
-        entry_row = problem_notices.end_problem(tick, entry_row, PAUSED)
+        entry_row = notices.end_problem(tick, entry_row, PAUSED)
     resumed = entry_row._replace(**NO_PAUSE)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         wakes.start_waiting_wakes_now(

@@ -10,9 +10,9 @@ from functools import partial
 
 from scheduler.engine import (
     budget_reservations,
-    channel_problems,
     clock_adjustment,
     delivery,
+    observed_problems,
     plan_sync,
     planning,
     settle,
@@ -74,7 +74,7 @@ def recover(tick: Tick, boot: boots.Boot, left: LeftRuns, *, at_once: bool, chan
         planning.excuse_slots(tx, seen, tick.now)
     _recover_runs(tick, left, min(seen, tick.now) if seen else tick.now)
     delivery.recover_deliveries(tick)
-    tick.parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
+    tick.parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(observed_problems.follow_deliveries, tick), None)
     breakers.allow_probes_now(tx)  # a new key may be the reason for the restart
     plan_sync.sync_entries(tick, {}, at_once=at_once)
     wake_starts.retry_blocked_runs_and_wakes(tick, other_config=True)

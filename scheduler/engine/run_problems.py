@@ -1,24 +1,21 @@
-"""Finds out from each run whether its agent or job fails or stops, or its provider or model, and notifies the recipients.
-
-A provider that fails is one problem for all agents and jobs that it affects: each recipient is notified of it once.
-"""
+"""Finds out from each run whether its agent or job fails or stops, and notifies the recipients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
 from heartbeat.findings import Severity
 from heartbeat.verdict import message_digest
 from heartbeat.words import format_count
-from scheduler.engine import job_failures, notices, planning, problem_notices
+from scheduler.engine import job_failures, notices, observed_problems, planning
 from scheduler.engine.job_failures import Woken
+from scheduler.engine.observed_problems import FailedCircuit
 from scheduler.engine.problems import Change, after_end, after_finding, after_news, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
-from scheduler.model.circuit import Circuit, circuit_blamed_for, circuit_of_call, is_answered, required_circuits
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.mute import KnownState, count_held
@@ -27,15 +24,13 @@ from scheduler.model.outcome import (
     FAILURES,
     SUCCESSES,
     AttemptResult,
-    Call,
-    Failure,
     Kind,
     Outcome,
     Reason,
     Skip,
     Trigger,
 )
-from scheduler.model.problem import PAUSED, PROVIDER, Finding, Problem, Subject
+from scheduler.model.problem import PAUSED, Finding, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.model.wake import Wake
 from scheduler.store import breakers, entries, outbox, problems, runs
@@ -56,28 +51,6 @@ SAME_CHECK = (
     {Skip.CHECKLIST_MISSING, Skip.CHECKLIST_EMPTY, Skip.CHECKLIST_UNREADABLE, Skip.CHECKLIST_TOO_LARGE},
     {Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED},
 )
-
-REFUSED = "refused"
-UNREACHABLE = "unreachable"
-LIMITED = Failure.LIMITED.value
-UNAVAILABLE = "unavailable"  # the error of all failures that alternate
-
-REFUSALS = frozenset({Failure.AUTH, Failure.PAYMENT, Failure.NOT_FOUND})
-# Failures that only a person can end. All others of a provider alternate, so they count as one error.
-PERMANENT_FAILURES = REFUSALS | {Failure.TLS}
-
-
-@dataclass(frozen=True, slots=True)
-class FailedCircuit:
-    """The circuit that caused a run to fail, with the class of the failure and the error text of the provider.
-
-    `seen` is False if the run was not started because the breaker is open. Such a run has no new information.
-    """
-
-    circuit: Circuit
-    reason: str
-    error: str
-    seen: bool = True
 
 
 def update_problems(
@@ -110,7 +83,7 @@ def _update_problems(
     tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken, covered: frozenset[Target]
 ) -> EntryRow:
     entry, rule, subject = claim.entry, claim.entry.problem_rule, Subject(*claim.entry.key)
-    blamed = _find_blame(tick.tx, claim, result) if rule.after and _is_failure(result) else None
+    blamed = observed_problems.find_blame(tick.tx, claim, result) if rule.after and _is_failure(result) else None
     if result.reason is Skip.BREAKER_OPEN and blamed is None:
         return entry_row  # the breaker has closed in the meantime, or failures are not reported
     found = {each.key: each for each in _findings(claim, result, blamed)} if rule.after else {}
@@ -123,7 +96,7 @@ def _update_problems(
     cause = None
     if blamed is not None:
         was = known.get(FAILED)
-        cause = _record_failed_circuit(tick, claim, blamed, times_in_a_row(was))
+        cause = observed_problems.record_failed_circuit(tick, claim, blamed, times_in_a_row(was))
         found[FAILED] = replace(found[FAILED], reason=_lasting_reason(was, result), cause_id=cause.id)
     if found and planning.is_to_be_paused(entry, entry_row, result):
         found[PAUSED] = _finding_of_pause(entry_row, found[FAILED if FAILED in found else NO_ANSWER])
@@ -136,7 +109,7 @@ def _update_problems(
             after[key] = problems.save_problem(tick.tx, problem)
     targets = notices.notice_targets(tick, entry)
     if cause is not None:
-        _send_news_of_circuit(tick, claim, cause, targets)
+        observed_problems.send_news_of_circuit(tick, claim, cause, targets)
     news = {key: news_of(problem, targets, rule.remind, tick.now) for key, problem in after.items()}
     if PAUSED in found:  # one message says both that it fails and that it is paused
         news |= {FAILED: [], NO_ANSWER: []}
@@ -147,7 +120,7 @@ def _update_problems(
     elif any(each.change is Change.OPENED for each in chain.from_iterable(news.values())):
         entry_row = count_held(entry_row)
     for problem in over.values() if result.outcome in ANSWERED else ():
-        _record_working_circuit(tick, claim, result, problem.found.cause_id)
+        observed_problems.record_working_circuit(tick, claim, result, problem.found.cause_id)
     return entry_row._replace(troubles=sum(not problem.is_settled for problem in after.values()))
 
 
@@ -183,11 +156,6 @@ def _finding_of_pause(entry_row: EntryRow, failure: Finding) -> Finding:
     number, what = format_count(entry_row.failures_for_pause, "failure"), Kind(entry_row.kind).label_of(entry_row.name)
     text = f"no run starts after {number} in a row until it is resumed: {failure.text}\nResume: heartbeatd resume {what}"
     return replace(failure, key=PAUSED, text=text, cause_id=None)
-
-
-def is_caused_by_provider(tx: Transaction, claim: Claim, result: AttemptResult) -> bool:
-    """Whether a run failed because its provider or model did."""
-    return _find_blame(tx, claim, result) is not None
 
 
 def _finding_of_fallback(result: AttemptResult) -> Finding:
@@ -255,7 +223,7 @@ def has_news(tx: Transaction, claim: Claim, result: AttemptResult, update: Repor
     if not after:
         return False
     before = {each.key: each for each in problems.problems_of(tx.db, Subject(*claim.entry.key)) if each.over_at is None}
-    blamed = _find_blame(tx, claim, result) if _is_failure(result) else None
+    blamed = observed_problems.find_blame(tx, claim, result) if _is_failure(result) else None
     found = {each.key: each for each in _findings(claim, result, blamed)}
     if blamed is None or {blamed.reason, Skip.BREAKER_OPEN}.isdisjoint(reasons) or not _has_cause(tx, before, blamed):
         for key, finding in found.items():
@@ -286,113 +254,3 @@ def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) ->
     text = notices.expired_wakes_text(expired, tick.limits.wake_keep)
     name, targets = f"wakes expired {expired[-1].id}", notices.notice_targets(tick, entry)
     outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, targets)
-
-
-def _find_blame(tx: Transaction, claim: Claim, result: AttemptResult) -> FailedCircuit | None:
-    """The circuit that caused a run to fail or to be skipped; None if the entry itself is the cause."""
-    if result.reason is Skip.BREAKER_OPEN:
-        breaker = breakers.first_open_breaker(tx, claim.entry)
-        return FailedCircuit(breaker.circuit, breaker.reason, breaker.error, seen=False) if breaker else None
-    if result.outcome not in FAILURES:
-        return None
-    failed = next((call for call in reversed(result.calls) if call.failure is not None), None)
-    found = circuit_blamed_for(failed) if failed else None
-    if failed:
-        return FailedCircuit(*found, error=refusal_text(failed.provider, failed.error or result.error)) if found else None
-    # A run without time or budget for a retry keeps the error of its last attempt, which names the provider.
-    providers = (circuit.provider for circuit in claim.entry.models)
-    provider = next((name for name in providers if (result.error or "").startswith(f"provider {name!r}: ")), None)
-    return FailedCircuit(Circuit(provider), str(result.reason), refusal_text(provider, result.error)) if provider else None
-
-
-def refusal_text(provider: str | None, error: str | None) -> str:
-    """The text of an error without the name of the provider that it begins with."""
-    return (error or "").removeprefix(f"provider {provider!r}: ")
-
-
-def _record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, count: int) -> Problem:
-    """Record that a circuit made an entry fail, for the `count`-th time in a row. Nothing is sent yet.
-
-    The problem opens as soon as the circuit breaker is open, or an entry has failed `after` times in a row.
-    """
-    circuit, reason = blamed.circuit, blamed.reason
-    was = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
-    key = LIMITED if reason == LIMITED else REFUSED if reason in REFUSALS else UNREACHABLE
-    is_critical = reason == Failure.PAYMENT or (reason == Failure.AUTH and circuit.is_whole_provider)
-    fault = reason if reason in PERMANENT_FAILURES else UNAVAILABLE
-    usual = Severity.INFO if key == LIMITED else Severity.WARNING  # it ends by itself
-    found = Finding(key, Severity.CRITICAL if is_critical else usual, blamed.error, reason, fault)
-    if was is not None and was.over_at is None:
-        found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
-    opens = breakers.find_breaker(tick.tx, circuit) is not None or count >= claim.entry.problem_rule.after
-    return problems.save_problem(tick.tx, after_finding(was, Subject.of_circuit(circuit), found, tick.now, opens=opens))
-
-
-def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
-    """Record an answered call of a run that has worked.
-
-    1. The problem of a circuit is over if no other entry fails because of it.
-    2. The end of an unstable circuit is sent when it no longer opens again and again.
-    """
-    called = circuit_of_call(call)
-    failing = breakers.failing_circuits(tick.tx)
-    for circuit in required_circuits((called,)) if called else ():
-        problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit)) if circuit in failing else None
-        if problem is not None and problem.over_at is not None:
-            _send_news_of_circuit(tick, claim, problem)
-        elif problem is not None and set(problems.consequences_of(tick.tx.db, problem.id)) <= {claim.entry.key}:
-            _end_problem_of_circuit(tick, claim, problem)
-
-
-def record_closed_breaker(tick: Tick, claim: Claim, circuit: Circuit) -> None:
-    """End the problem of a circuit whose breaker has closed, for all entries whose runs it prevented."""
-    problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit))
-    if problem is not None:
-        problems.release_consequences(tick.tx, problem.id, claim.entry.key)
-        _end_problem_of_circuit(tick, claim, problem)
-
-
-def _record_working_circuit(tick: Tick, claim: Claim, result: AttemptResult, cause_id: int | None) -> None:
-    """End the problem of the circuit that an entry was affected by, because the entry works again. Its own one is saved already.
-
-    If the entry uses another model now, or a fallback has answered, its success says nothing about this circuit. Then only a
-    circuit is over that affects no entry any more. There may be several: each one that it was switched from.
-    """
-    answered = [circuit for call in result.calls if is_answered(call) and (circuit := circuit_of_call(call))]
-    used = required_circuits(answered) if result.fallback else claim.entry.circuits
-    for problem in problems.unsettled_problems(tick.tx.db, PROVIDER):
-        circuit = problem.subject.circuit
-        has_answered = problem.id == cause_id and circuit in used
-        affects_none = has_answered or not problems.consequences_of(tick.tx.db, problem.id)
-        if affects_none and breakers.find_breaker(tick.tx, circuit) is None:
-            _end_problem_of_circuit(tick, claim, problem)
-
-
-def _end_problem_of_circuit(tick: Tick, claim: Claim, problem: Problem) -> None:
-    if problem.over_at is not None:
-        return
-    now = after_end(problem, tick.now)
-    if problem.subject.circuit not in claim.entry.circuits:
-        now = replace(now, openings=now.openings[-1:])  # it is no longer used, so it does not open again
-    _send_news_of_circuit(tick, claim, problems.save_problem(tick.tx, now))
-
-
-def _send_news_of_circuit(tick: Tick, claim: Claim, problem: Problem, recipients: Iterable[Target] = ()) -> None:
-    """Send what is news about a circuit: to the recipients of an entry that it makes fail, or its end to all that know of it."""
-    details = tuple(_details(tick, claim, problem))
-    remind = claim.entry.problem_rule.remind
-    problem_notices.send_news(tick, problem, recipients, outbox.origin_of_claim(claim), details, remind)
-
-
-def _details(tick: Tick, claim: Claim, problem: Problem) -> Iterator[str]:
-    circuit = problem.subject.circuit
-    if problem.over_at is None:
-        is_open = breakers.find_breaker(tick.tx, circuit) is not None
-        # All that use the circuit are affected if its breaker is open, otherwise those that failed.
-        users = (entry for entry in tick.plan.entries.values() if entry.enabled and circuit in entry.circuits)
-        using = sorted(((entry.kind.value, entry.name) for entry in users), key=lambda key: (key[0] != Kind.HEARTBEAT, key[1]))
-        affected = using if is_open else problems.consequences_of(tick.tx.db, problem.id)
-        yield from notices.provider_details(problem, affected, is_open=is_open)
-        yield notices.place_of_run(claim)
-    elif circuit not in claim.entry.circuits:
-        yield notices.replaced_text(claim, circuit)

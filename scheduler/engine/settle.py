@@ -23,8 +23,8 @@ from scheduler.engine import (
     budget_reservations,
     job_failures,
     notices,
+    observed_problems,
     planning,
-    problem_notices,
     reported_problems,
     run_problems,
     wake_starts,
@@ -309,7 +309,7 @@ def _queue_messages(tick: Tick, claim: Claim, closing: Closing) -> None:
         outbox.record_run_text(tx, claim, message, known)
     if (message or texts) and notices.is_last_target_unknown(tick, claim.entry.deliver, claim.entry.lane):
         tx.report(TargetUnknown(claim.run.id, claim.entry.kind, claim.entry.name))
-    problem_notices.record_news(tx, news, queued)
+    notices.record_news(tx, news, queued)
 
 
 def _runs_with_content(
@@ -379,7 +379,7 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
         return entry_row._replace(**ended)  # the latest run decides whether the entry fails
     if result.outcome not in SUCCESSES:
         ended["failures_for_backoff"] = entry_row.failures_for_backoff + 1
-        if not run_problems.is_caused_by_provider(tx, claim, result):
+        if observed_problems.find_blame(tx, claim, result) is None:
             ended["failures_for_pause"] = entry_row.failures_for_pause + 1
         return entry_row._replace(**ended, failures=entry_row.failures + 1)
     alerting, quiet = int(result.outcome is Outcome.ALERT), 0 if sent else entry_row.quiet + 1
@@ -574,14 +574,14 @@ def record_calls(tick: Tick, claim: Claim, result: AttemptResult) -> None:
         circuit
         for call in relevant
         for circuit in breakers.record_call(
-            tick.tx, claim, call, run_problems.refusal_text(call.provider, call.error or result.error)
+            tick.tx, claim, call, observed_problems.refusal_text(call.provider, call.error or result.error)
         )
     ]
     for circuit in closed:
-        run_problems.record_closed_breaker(tick, claim, circuit)
+        observed_problems.record_closed_breaker(tick, claim, circuit)
     for call in relevant:
         if is_answered(call) and result.outcome in ANSWERED:
-            run_problems.record_answer(tick, claim, call)
+            observed_problems.record_answer(tick, claim, call)
     wait = min(max((call.retry_after or NO_WAIT for call in relevant), default=NO_WAIT), LONGEST_RETRY_AFTER)
     given_back = bool(claim.facts.probes) and breakers.return_probes(tick.tx, claim, called=bool(result.calls), wait=wait)
     if closed or given_back:

@@ -20,12 +20,11 @@ from functools import partial
 from typing import TypeVar
 
 from scheduler.engine import (
-    channel_problems,
     clock_adjustment,
-    daemon_problems,
     delivery,
     job_failures,
     maintenance,
+    observed_problems,
     plan_sync,
     questions,
     recovery,
@@ -34,10 +33,10 @@ from scheduler.engine import (
 )
 from scheduler.engine.claim import claim_due
 from scheduler.engine.clock_adjustment import ClockNews, ClockReading, ClockWatch
-from scheduler.engine.daemon_problems import FailedWrites
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.inbox import Inbox, PendingRequest
 from scheduler.engine.maintenance import GrownHistories, MaintenanceState
+from scheduler.engine.observed_problems import FailedWrites
 from scheduler.engine.pending_runs import give_up_overdue
 from scheduler.engine.runs_in_progress import Deadlines, HeldPlaces, PersonWaits
 from scheduler.engine.settle import settle_attempt
@@ -203,7 +202,7 @@ class Engine:
                 claim_deliveries = partial(delivery.claim_deliveries, tick, work.sending)
                 deliveries = parts.run(tick, TickPart.MESSAGES, claim_deliveries, list[Delivery]())
                 if tick.tx.events:
-                    parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(channel_problems.follow_deliveries, tick), None)
+                    parts.run(tick, TickPart.CHANNEL_PROBLEMS, partial(observed_problems.follow_deliveries, tick), None)
                 is_minute_over = maintained.done_at == tick.now
                 if is_minute_over or tick.broken or self.failed_writes:
                     follow = partial(self._follow_daemon_problems, tick, is_minute_over=is_minute_over)
@@ -218,12 +217,12 @@ class Engine:
 
     def _follow_daemon_problems(self, tick: Tick, *, is_minute_over: bool) -> None:
         if self.failed_writes is not None:
-            daemon_problems.note_failed_writes(tick, self.failed_writes, self.store.shortage())
+            observed_problems.note_failed_writes(tick, self.failed_writes, self.store.shortage())
         if tick.broken:
             # The texts of these exceptions may have secrets, so only the log has them.
-            daemon_problems.note(tick, daemon_problems.INTERNAL, f"internal error in {tick.broken[-1]}")
+            observed_problems.note_daemon(tick, observed_problems.INTERNAL, f"internal error in {tick.broken[-1]}")
         if is_minute_over:
-            daemon_problems.review(tick, self.store.shortage())
+            observed_problems.review_daemon(tick, self.store.shortage())
 
     def _take_work(self) -> Work:
         """The results and requests of the next tick.

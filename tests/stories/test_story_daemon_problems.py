@@ -16,10 +16,10 @@ from world import MakeWorld, World
 
 from heartbeatd.verbs import Ack, CloseProblem
 from scheduler.cli.main import main
-from scheduler.engine import daemon_problems
+from scheduler.engine import observed_problems
 from scheduler.engine.config_reload import note_rejected_config
-from scheduler.engine.daemon_problems import CONFIG, DAMAGE, DATABASE, INTERNAL, WORKERS
 from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.engine.observed_problems import CONFIG, DAMAGE, DATABASE, INTERNAL, WORKERS
 from scheduler.engine.startup import DailyCheck
 from scheduler.insight.status_data import read_status
 from scheduler.model.daemon_health import QueueState, WorkerState
@@ -38,7 +38,7 @@ def reject(world: World, problem: str = WRONG) -> None:
 
 
 def workers_are(world: World, problem: str | None) -> None:
-    world.request(partial(daemon_problems.note, key=WORKERS, problem=problem))
+    world.request(partial(observed_problems.note_daemon, key=WORKERS, problem=problem))
     world.settle()
 
 
@@ -192,9 +192,9 @@ def test_a_long_failure_that_began_with_an_unknown_commit_is_reported_too(make_w
 def test_the_end_of_a_problem_that_was_unstable_is_sent_once_it_is_calm(make_world: MakeWorld, key: str) -> None:
     world = make_world(agent(interval="30m") + CHANNELS)
     for _ in range(4):
-        world.request(partial(daemon_problems.note, key=key, problem="the disk is full"))
+        world.request(partial(observed_problems.note_daemon, key=key, problem="the disk is full"))
         world.run(minutes=5)
-        world.request(partial(daemon_problems.note, key=key, problem=None))
+        world.request(partial(observed_problems.note_daemon, key=key, problem=None))
         world.run(minutes=20)
     sent = [text.splitlines()[0] for _, text in texts(world)]
     assert "unstable" in sent[-1]
@@ -246,7 +246,7 @@ def test_the_advice_names_the_queues_that_need_a_worker() -> None:
 def test_damage_of_the_database_is_found_within_a_day_and_is_one_message(make_world: MakeWorld) -> None:
     world = make_world(agent() + CHANNELS)
     check = DailyCheck(
-        world.state, lambda problem: world.inbox.submit(partial(daemon_problems.note, key=DAMAGE, problem=problem)), 0.0
+        world.state, lambda problem: world.inbox.submit(partial(observed_problems.note_daemon, key=DAMAGE, problem=problem)), 0.0
     )
     sound = world.state.read_bytes()
 

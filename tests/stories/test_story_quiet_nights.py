@@ -11,7 +11,7 @@ from world import QUIET, MakeWorld, World, utc
 
 from heartbeat.findings import Severity
 from heartbeatd.verbs import Ack, CloseProblem, Retry
-from scheduler.engine import problem_notices
+from scheduler.engine import notices
 from scheduler.engine.effects import VerbRequest
 from scheduler.engine.problems import after_finding
 from scheduler.engine.tick_items import Tick
@@ -347,4 +347,4 @@ def report_provider(world: World, severity: Severity) -> None:
         tx = Transaction(db, world.clock.now, "boot1", None)
         problem = problems.save_problem(tx, after_finding(None, subject, found, tx.now))
         about = Origin(NO_RUN, *subject[:2], "manual", tx.now)
-        problem_notices.send_news(Tick(tx, world.engine.plan, tx.now, Random(7)), problem, [Target("phone")], about)
+        notices.send_news(Tick(tx, world.engine.plan, tx.now, Random(7)), problem, [Target("phone")], about)

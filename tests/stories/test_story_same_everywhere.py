@@ -19,12 +19,12 @@ from world import AgentCall, World
 
 from heartbeatd.verbs import Ack, Mute
 from scheduler.cli.main import main
-from scheduler.engine import daemon_problems
+from scheduler.engine import observed_problems
 from scheduler.engine.config_reload import note_rejected_config
-from scheduler.engine.daemon_problems import CONFIG as CONFIG_FILE
-from scheduler.engine.daemon_problems import DATABASE, INTERNAL, WORKERS
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import Sender, VerbRequest
+from scheduler.engine.observed_problems import CONFIG as CONFIG_FILE
+from scheduler.engine.observed_problems import DATABASE, INTERNAL, WORKERS
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import Subject
@@ -153,15 +153,15 @@ PARTS = {CONFIG_FILE: "unstable", WORKERS: "acknowledged", INTERNAL: "plain"}  #
 def break_daemon(world: World) -> None:
     """The disk was full for a minute, the config is rejected three times and mended twice, no worker runs, and a run has an error."""
     world.send = send
-    world.request(partial(daemon_problems.note, key=DATABASE, problem="0 MiB free"))
+    world.request(partial(observed_problems.note_daemon, key=DATABASE, problem="0 MiB free"))
     world.run(minutes=2)
     for number in range(3):
         world.request(partial(note_rejected_config, problem="config.yaml:3:1: agentz: unknown key", by="file watch"))
         world.run(minutes=10)
         if number < 2:
-            world.request(partial(daemon_problems.note, key=CONFIG_FILE, problem=None))
+            world.request(partial(observed_problems.note_daemon, key=CONFIG_FILE, problem=None))
     for key in (WORKERS, INTERNAL):
-        world.request(partial(daemon_problems.note, key=key, problem=f"{key} broken"))
+        world.request(partial(observed_problems.note_daemon, key=key, problem=f"{key} broken"))
     world.run(minutes=35)
     found = problems.find_problem(world.store.connection, Subject.of_daemon(), WORKERS)
     assert found is not None

@@ -12,7 +12,7 @@ from heartbeatd.answers import TimeStepTotals
 from heartbeatd.operations import Concern
 from heartbeatd.questions import GetStatus, ListProblems
 from heartbeatd.verbs import Reload
-from scheduler.engine.daemon_problems import CONFIG
+from scheduler.engine.observed_problems import CONFIG
 from scheduler.insight import installation_checks, report_data
 from scheduler.insight.installation_checks import Finding
 from scheduler.model.config_changes import RecordedConfigEvent, Undo

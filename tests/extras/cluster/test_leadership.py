@@ -38,7 +38,7 @@ from world import MakeWorld, utc
 from scheduler.app import STANDS_BY_AGAIN, Daemon, read_clocks
 from scheduler.cli.daemon_files import locate_files
 from scheduler.cli.main import main
-from scheduler.engine.daemon_problems import DATABASE
+from scheduler.engine.observed_problems import DATABASE
 from scheduler.extras.cluster.command_lanes import try_to_hold_lane
 from scheduler.extras.cluster.leadership import GIVE_UP_AFTER, LEASE, PATIENCE, Leadership, _is_down_for_all, lead_for_a_command
 from scheduler.extras.cluster.postgresql import WRITER_SETTINGS, ServerConnection
