@@ -694,24 +694,6 @@ def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(
     assert provider(loaded.settings.heartbeats["assistant"]) == "anthropic"
 
 
-@pytest.mark.parametrize(
-    "runner",
-    [
-        "{kind: anthropic}",
-        "{kind: openai, provider: local}",
-        '{kind: http, url: "http://a/${KEY}", headers: {X: "${KEY}"}}',
-        '{kind: command, argv: [cat], env: {A: "${KEY}"}}',
-        '{kind: python, call: "a:b"}',
-    ],
-)
-def test_agents_with_equal_runners_share_one_runner(tmp_path: Path, runner: str) -> None:
-    agents = "".join(f"  a{number}: {{model: q, runner: {runner}}}\n" for number in range(2))
-    decided = FLEET.replace("deliver: log", "deliver: log, decide: {model: q}")
-    first, second, _ = read(tmp_path, decided.replace("  ops:", f"{agents}  ops:"), ENVIRON).settings.heartbeats.values()
-    assert first.runner is second.runner
-    assert first.decide is second.decide
-
-
 def test_two_thousand_agents_that_call_models_load_in_less_than_a_millisecond_each(tmp_path: Path) -> None:
     agent = (
         "  agent-{n}:\n    runner: {{kind: anthropic, provider: work}}\n    heartbeat:\n      provider: local\n      model: q\n"

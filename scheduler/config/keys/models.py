@@ -49,7 +49,7 @@ def key(
     section: Section | None = None,
     own: bool = False,
     file_only: bool = False,
-    applies_to: Literal["prompt", "command"] | None = None,
+    applies_to: str = "",
     former: tuple[str, ...] = (),
     alias: str | None = None,
 ) -> Any:
@@ -61,8 +61,8 @@ def key(
     some agents may change it only if it is `own`. No token may change it if it is `file_only`: it can run programs, read files,
     name secrets or addresses, or grant permissions, and a stolen token would be as powerful as a login on this machine.
 
-    `applies_to` is the other key without which it has no effect. `former` are earlier names of a map, which still work.
-    `alias` is the name of the key, if the attribute cannot have it.
+    `applies_to` is the other key without which it has no effect, or several of which it needs one (`a or b`). `former` are
+    earlier names of a map, which still work. `alias` is the name of the key, if the attribute cannot have it.
     """
     extra: dict[str, object] = {"x-else": unset} if unset else {"default": _as_written(default) if written is None else written}
     marks = {"x-section": section, "x-own": own, "x-file-only": file_only, "x-applies-to": applies_to}
@@ -138,8 +138,7 @@ class Window(ConfigPart):
 
     start: types.OpeningTime = required_key("Start, in local time.", "08:00")
     end: types.ClosingTime = required_key(
-        "End, on the next day if it is before `start`. `24:00` and `00:00` are the midnight after `start`.",
-        "22:00",
+        "End, on the next day if it is before `start`. `24:00` and `00:00` are the midnight after `start`.", "22:00"
     )
     timezone: OrUnset[types.Zone] = optional_key("Time zone of the window.", "the zone of the heartbeat, else the top-level zone")
     days: types.Days = key((frozenset(range(7)),), "Days on which the window starts.", written="mon-sun")
@@ -184,11 +183,7 @@ class McpServer(ConfigPart):
     allow: types.ToolNames = required_key("Tools that the model may use. All others are hidden from it.", ["TOOL", "TOOL"])
     url: OrUnset[types.Secret] = optional_key("A server with streamable HTTP. Private addresses are allowed.", "none")
     headers: types.Headers = key({}, "Request headers.")
-    command: types.Argv = key(
-        (),
-        "An MCP server on stdin and stdout. Each try starts it in the workspace.",
-        unset="none",
-    )
+    command: types.Argv = key((), "An MCP server on stdin and stdout. Each try starts it in the workspace.", unset="none")
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
     approve: OrUnset[types.ToolNames] = optional_key(
         "Tools of `allow` of which each call waits for a person, as `ask` says.", "none"
@@ -231,9 +226,7 @@ class CommandRunner(ConfigPart):
     argv: types.Argv = required_key("Program and arguments, without a shell.", ["program", "argument"])
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
     account: Annotated[Account, OrShort({"type": "string"}, "name, map")] = key(
-        Account(),
-        "Account with a [usage limit](runners.md#usage-limits).",
-        unset="the name of the program",
+        Account(), "Account with a [usage limit](runners.md#usage-limits).", unset="the name of the program"
     )
     limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
         "Text of an error that says that the usage limit is reached.", "those of Claude Code, Codex and Gemini CLI"
@@ -243,10 +236,7 @@ class CommandRunner(ConfigPart):
 class HttpRunner(ConfigPart):
     """Posts the run to a URL; the answer is in the response or comes later."""
 
-    kind: Literal["http"] = required_key(
-        "Sends the prompt in a [POST request](runners.md#a-url).",
-        "http",
-    )
+    kind: Literal["http"] = required_key("Sends the prompt in a [POST request](runners.md#a-url).", "http")
     url: types.Secret = required_key("An http or https URL. Private addresses are allowed.", "https://...")
     headers: types.Headers = key({}, "Request headers.")
 
@@ -275,11 +265,7 @@ class Fallback(ConfigPart):
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "chosen by the model")
 
 
-Fallbacks = Annotated[
-    tuple[Fallback, ...],
-    Field(max_length=5),
-    OneOrList("model, map, list, `none`", "none"),
-]
+Fallbacks = Annotated[tuple[Fallback, ...], Field(max_length=5), OneOrList("model, map, list, `none`", "none")]
 
 
 class Decide(ConfigPart):
@@ -316,40 +302,49 @@ class Precheck(ConfigPart):
         example="./new-mail.sh",
     )
     imap: OrUnset[types.Text] = optional_key("A mailbox: `HOST` or `HOST:PORT`.", "none")
-    user: OrUnset[types.Secret] = optional_key("User of the mailbox.", "required with `imap`")
-    password: OrUnset[types.Secret] = optional_key("Password, as `${NAME}` or `${file:PATH}`.", "required with `imap`")
-    folder: OrUnset[types.Text] = optional_key("Folder of the mailbox.", "INBOX")
+    user: OrUnset[types.Secret] = optional_key("User of the mailbox.", "required with `imap`", applies_to="imap")
+    password: OrUnset[types.Secret] = optional_key(
+        "Password, as `${NAME}` or `${file:PATH}`.", "required with `imap`", applies_to="imap"
+    )
+    folder: OrUnset[types.Text] = optional_key("Folder of the mailbox.", "INBOX", applies_to="imap")
     encryption: OrUnset[Literal["tls", "starttls", "none"]] = optional_key(
-        "How the mailbox is reached: on port 993 with `tls`, else on port 143.", "`tls`"
+        "How the mailbox is reached: on port 993 with `tls`, else on port 143.", "`tls`", applies_to="imap"
     )
     http: OrUnset[types.Secret] = optional_key("The URL of a page. Private addresses are allowed.", "none")
     json_path: OrUnset[Annotated[str, types.text(types.parse_json_path, "`name.name[*]`")]] = optional_key(
-        "With `http`: what of the JSON is compared, such as `items[*].title`.", "all lines of the page", alias="json"
+        "With `http`: what of the JSON is compared, such as `items[*].title`.",
+        "all lines of the page",
+        alias="json",
+        applies_to="http",
     )
     rss: OrUnset[types.Secret] = optional_key("The URL of an RSS or Atom feed.", "none")
-    headers: types.Headers = key({}, "Headers of the requests of `http`, `rss` and `calendar`.")
+    headers: types.Headers = key(
+        {}, "Headers of the requests of `http`, `rss` and `calendar`.", applies_to="http or rss or calendar"
+    )
     git: OrUnset[types.Secret] = optional_key("A repository: its URL, or a folder, in which nothing is fetched.", "none")
-    branch: OrUnset[types.Text] = optional_key("With `git`: a branch.", "HEAD")
+    branch: OrUnset[types.Text] = optional_key("With `git`: a branch.", "HEAD", applies_to="git")
     calendar: OrUnset[types.Secret] = optional_key("The URL or path of a calendar (ICS).", "none")
     ahead: OrUnset[types.PositiveDuration] = optional_key(
-        "With `calendar`: how long before its beginning an event is shown.", "24h"
+        "With `calendar`: how long before its beginning an event is shown.", "24h", applies_to="calendar"
     )
     files: OrUnset[types.Text] = optional_key("A pattern of paths, such as `inbox/*.pdf`.", "none")
     disk: OrUnset[Annotated[int, types.text(types.parse_percent, "percentage")]] = optional_key(
         "How full a disk may be, such as `90%`.", "none"
     )
     path: Annotated[tuple[types.Path, ...], OneOrList("path, list")] = key(
-        (), "With `disk`: folders on the disks.", unset="all disks"
+        (), "With `disk`: folders on the disks.", unset="all disks", applies_to="disk"
     )
     unchanged: Annotated[Unchanged, OrShort({"enum": ["skip", "run"]}, "`skip`, `run`, map")] = key(
         Unchanged(skip=False),
         "What to do if the output is the same as at the agent's last valid answer.",
         written="run",
+        applies_to="command",
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
         "With `unchanged: skip`: how often the agent is called again if a new line belongs to no problem after its answer."
         " After a cut answer, 3.",
+        applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
         "What to do if the precheck fails.", "`run` with `command`, else `skip`"
@@ -365,8 +360,7 @@ class Postcheck(ConfigPart):
     text_key = "command"
 
     command: OrUnset[types.Text] = optional_key(
-        "A shell command that [must succeed](jobs.md#proof-that-the-work-was-done).",
-        "required without `file`",
+        "A shell command that [must succeed](jobs.md#proof-that-the-work-was-done).", "required without `file`"
     )
     file: OrUnset[types.Text] = optional_key("A file that must exist: a path from the same folder.", "required without `command`")
     fresher_than: OrUnset[types.PositiveDuration] = optional_key("The file must have been changed within this time.", "no limit")
@@ -428,24 +422,17 @@ class JobProblems(ConfigPart):
 
     after: types.CountOrNone = key(1, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
     remind: types.PositiveDuration = key(
-        timedelta(hours=24),
-        "Interval of reminders, at most 6h for a critical problem.",
-        written="24h",
-        own=True,
+        timedelta(hours=24), "Interval of reminders, at most 6h for a critical problem.", written="24h", own=True
     )
     deliver: OrUnset[Recipients] = optional_key(
         "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
     )
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
-        2,
-        "A problem is over when this many answers in a row [do not mention it](findings.md#when-it-is-over).",
-        own=True,
+        2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-it-is-over).", own=True
     )
     pause_after: types.CountOrNone = key(
-        0,
-        "Failures in a row that [pause it](messages.md#paused-after-failures).",
-        written="none",
+        0, "Failures in a row that [pause it](messages.md#paused-after-failures).", written="none"
     )
 
 
@@ -478,16 +465,10 @@ class EntryKeys(ConfigPart):
         applies_to="prompt",
     )
     postcheck: Annotated[Postcheck | None, MapOr("none", "command")] = key(
-        None,
-        "What shows after a run that its work was done.",
-        section="Checklist and context",
-        file_only=True,
+        None, "What shows after a run that its work was done.", section="Checklist and context", file_only=True
     )
     async_timeout: types.DurationUpToADay = key(
-        timedelta(hours=1),
-        "How long an agent that answers later (status 202) may take.",
-        section="Model",
-        applies_to="prompt",
+        timedelta(hours=1), "How long an agent that answers later (status 202) may take.", section="Model", applies_to="prompt"
     )
     ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
         "How often a run asks again if the answer is [incomplete](findings.md#incomplete-answers).",
@@ -528,15 +509,10 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         own=True,
     )
     schedule: OrUnset[types.Schedule] = optional_key(
-        "A cron expression. Times outside the active hours are skipped.",
-        "required without `interval`",
-        own=True,
+        "A cron expression. Times outside the active hours are skipped.", "required without `interval`", own=True
     )
     stagger: types.Stagger = key(
-        0.1,
-        "Maximum delay. The delay of each name is fixed. With `schedule`, the default is 0.",
-        written="10%",
-        own=True,
+        0.1, "Maximum delay. The delay of each name is fixed. With `schedule`, the default is 0.", written="10%", own=True
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
         (), "Windows in which the heartbeat runs: `08:00-22:00`, a map, or a list of both.", written="always", own=True
@@ -564,9 +540,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
     )
     max_output_tokens: types.Tokens = key(2000, "Maximum length of a model's answer.", written="2k")
     max_input_tokens: types.Tokens = key(
-        50_000,
-        "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token.",
-        written="50k",
+        50_000, "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token.", written="50k"
     )
     retries: types.Retries = key(2, "Further tries after a failure.", own=True)
     timeout: types.PositiveDuration = key(timedelta(minutes=5), "Timeout of one try.", own=True)
@@ -584,9 +558,7 @@ class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
     on_missing: OnMissing = key("skip", "What to do without a checklist.", own=True)
     on_empty: Literal["skip", "run"] = key("skip", "What to do if the checklist is empty.", own=True)
     memory: types.WorkspaceFiles = key(
-        (),
-        "Files for the prompt if the checklist is missing or empty (with `on_missing: run`, `on_empty: run`).",
-        file_only=True,
+        (), "Files for the prompt if the checklist is missing or empty (with `on_missing: run`, `on_empty: run`).", file_only=True
     )
     light_context: bool = key(False, "With `true`, the prompt does not contain the `context` files.", own=True)
     isolated_session: bool = key(True, "With `false`, the prompt contains earlier messages of the agent.", own=True)
@@ -613,8 +585,7 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
 
 class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, HeartbeatTiming):
     decide: Annotated[Decide | None, MapOr("none")] = key(
-        None,
-        "A model that decides whether to call the agent. It gets the checklist and the facts of the run.",
+        None, "A model that decides whether to call the agent. It gets the checklist and the facts of the run."
     )
 
 
@@ -752,8 +723,7 @@ class Token(ConfigPart):
 
 class Server(ConfigPart):
     listen: types.Text = key(
-        "127.0.0.1:7857",
-        "Address and port. An address that other machines can reach needs tokens. Port 0 is any free port.",
+        "127.0.0.1:7857", "Address and port. An address that other machines can reach needs tokens. Port 0 is any free port."
     )
     hosts: types.Names = key((), "Further host names that the Host header of a request may contain.")
     tokens: dict[types.Name, Token] = key(
@@ -763,8 +733,7 @@ class Server(ConfigPart):
         "URL at which users reach the HTTP interface. Shortened messages link to it.", "none"
     )
     page: PageAccess = key(
-        "login",
-        "With `login`, the status page asks for a token. With `open`, it [does not](page.md#without-a-login).",
+        "login", "With `login`, the status page asks for a token. With `open`, it [does not](page.md#without-a-login)."
     )
     metrics_entries: Annotated[int, Field(ge=0, le=1_000_000)] = key(
         1000, "Maximum number of agents and jobs with metrics of their own."
@@ -865,10 +834,7 @@ class Channel(ConfigPart):
     )
     signature_header: types.SignatureHeader = key("X-Heartbeatd-Signature", "Header with the signature.")
 
-    buttons: bool = key(
-        False,
-        f"For {_WITH_BUTTONS}: messages have [buttons](channels.md#buttons-in-telegram).",
-    )
+    buttons: bool = key(False, f"For {_WITH_BUTTONS}: messages have [buttons](channels.md#buttons-in-telegram).")
     people: types.People = key(
         (),
         f"For {_WITH_BUTTONS}: user names or numbers of people who may [reply to messages](channels.md#replies-in-telegram).",
@@ -880,10 +846,7 @@ class Channel(ConfigPart):
 class Deadman(ConfigPart):
     """A dead man's switch: a service elsewhere that reports when pings stop."""
 
-    url: types.Secret = required_key(
-        "URL to [ping](monitoring.md#the-daemon-is-down).",
-        "https://...",
-    )
+    url: types.Secret = required_key("URL to [ping](monitoring.md#the-daemon-is-down).", "https://...")
     every: types.PositiveDuration = key(timedelta(minutes=1), "Time between pings.")
     allow_private: bool = key(False, "Allows addresses of this machine and of private networks.")
 
@@ -910,8 +873,7 @@ class Executor(ConfigPart):
         "PostgreSQL database between daemon and workers: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
     queue: types.Name = key(
-        "heartbeatd",
-        "Name of this daemon with its workers, the same for all of them. The names of their queues begin with it.",
+        "heartbeatd", "Name of this daemon with its workers, the same for all of them. The names of their queues begin with it."
     )
     lease: types.PositiveDuration = key(
         timedelta(seconds=60),

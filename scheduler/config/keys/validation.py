@@ -13,14 +13,7 @@ from pydantic_core import ErrorDetails
 from scheduler.config.file import marked_yaml
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, Position
 from scheduler.config.file.marked_yaml import MarkedMap
-from scheduler.config.file.message_parts import (
-    INSTEAD_OF_SHARDS,
-    as_yaml,
-    describe_type,
-    find_closest,
-    join_with_or,
-    quote_value,
-)
+from scheduler.config.file.message_parts import INSTEAD_OF_SHARDS, as_yaml, describe_type, find_closest, join_with_or, quote_value
 from scheduler.config.keys import models
 from scheduler.config.keys.models import Form, definition, kinds_of_model, models_at, models_of_form
 

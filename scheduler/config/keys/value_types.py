@@ -444,12 +444,10 @@ Duration = Annotated[timedelta, text(parse_duration, "duration", pattern=DURATIO
 PositiveDuration = Annotated[timedelta, text(parse_positive_duration, "duration", pattern=DURATION_PATTERN)]
 DurationUpToADay = Annotated[timedelta, text(parse_duration_up_to_a_day, "duration, at most 24h", pattern=DURATION_PATTERN)]
 Interval = Annotated[
-    timedelta | Literal["missing"] | None,
-    text(parse_interval, "duration, `none`", pattern=f"^none$|{DURATION_PATTERN}"),
+    timedelta | Literal["missing"] | None, text(parse_interval, "duration, `none`", pattern=f"^none$|{DURATION_PATTERN}")
 ]
 Stagger = Annotated[
-    Share,
-    Notation(parse_share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration"),
+    Share, Notation(parse_share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration")
 ]
 Rate = Annotated[tuple[int, timedelta], text(parse_rate, "rate", pattern=r"^\d+ per \S+$")]
 OpeningTime = Annotated[int, text(parse_opening_time, '"HH:MM"', pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
@@ -500,30 +498,17 @@ Argv = Annotated[
 Command = Annotated[
     str | tuple[str, ...],
     Notation(
-        parse_command,
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        "shell command, or list",
+        parse_command, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "shell command, or list"
     ),
 ]
 SECRETS_FORM = "map of strings with `${NAME}`"
-_STRINGS = WithJsonSchema(
-    {
-        "type": "object",
-        "additionalProperties": {"type": "string"},
-        "x-form": SECRETS_FORM,
-    }
-)
+_STRINGS = WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}, "x-form": SECRETS_FORM})
 _EMPTY = BeforeValidator(lambda written: {} if written is None else written)
 _VARIABLE = text(
     text_like(r"[A-Za-z_][A-Za-z0-9_]*", "is not the name of a variable; use A-Z, a-z, 0-9 and _, not starting with a digit")
 )
 Environment = Annotated[dict[Annotated[str, _VARIABLE], AnyText], _EMPTY, _STRINGS]
-Headers = Annotated[
-    dict[Annotated[str, text(parse_header)], AnyText],
-    AfterValidator(check_headers_differ),
-    _EMPTY,
-    _STRINGS,
-]
+Headers = Annotated[dict[Annotated[str, text(parse_header)], AnyText], AfterValidator(check_headers_differ), _EMPTY, _STRINGS]
 # It is a part of the names of the server's tools for the model.
 ToolServer = Annotated[
     str,
@@ -536,9 +521,7 @@ SignatureHeader = Annotated[
     str,
     text(
         not_among(
-            parse_header,
-            _MESSAGE_HEADERS,
-            "the daemon sets {name} itself; write another name, such as X-Heartbeatd-Signature",
+            parse_header, _MESSAGE_HEADERS, "the daemon sets {name} itself; write another name, such as X-Heartbeatd-Signature"
         ),
         "name of a header",
     ),

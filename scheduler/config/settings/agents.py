@@ -12,29 +12,22 @@ from heartbeat.hours import Hours
 from heartbeat.slots import ScheduleSlots
 from heartbeat.spec import Heartbeat, ModelRunner
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, build_spec
 from scheduler.config.settings.entry_parts import (
     NO_TIME,
     build_hours,
     build_precheck,
     build_schedule,
     build_shared_fields,
-    check_deliver,
     check_interval_fits_hours,
     check_min_interval,
     choose_effort,
-    default_channel,
     further_calls,
 )
 from scheduler.config.settings.runners import Runners, calls_model, is_enabled, uses_provider
 
 LONGEST_GRACE = timedelta(minutes=10)
 ASYNC_RUNNERS = ("http", "python")
-# Keys whose fields of the same name are computed below. All others are carried into the spec as they are.
-COMPUTED_KEYS = (
-    "enabled", "interval", "stagger", "model", "effort", "fallbacks", "precheck", "decide", "session_keep", "answer", "ask_again",
-    "deliver", "postcheck", "ask",
-)  # fmt: skip
 MISSING_INTERVAL = (
     'is missing; write interval: 30m, schedule: "0 9 * * *", or interval: none for an agent that runs only when woken'
 )
@@ -48,11 +41,12 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     interval = _build_interval(agent, keys)
     schedule = build_schedule(beat.schedule, zone, keys, calls_model=calls_model(agent)) if beat.schedule is not None else None
     runner = runners.build_runner(agent, node)
-    _check_unused_keys(agent, keys)
+    keys.report_unused(_find_unused_keys(agent))
     model = runners.choose_model(agent, runner, node)
     given, place = (agent.fallbacks, node) if beat.fallbacks is None else (beat.fallbacks, keys)
-    built = Heartbeat(
-        **carried_keys(beat, Heartbeat, COMPUTED_KEYS),
+    built = build_spec(
+        beat,
+        Heartbeat,
         **build_shared_fields(
             name,
             beat,
@@ -62,7 +56,6 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
             longest_grace=LONGEST_GRACE,
             # The times of a schedule are chosen on purpose, so it has no default stagger.
             share=beat.stagger if beat.schedule is None or "stagger" in beat.model_fields_set else NO_TIME,
-            deliver=_build_deliver(beat, keys),
             speaks=True,
         ),
         enabled=is_enabled(agent),
@@ -91,11 +84,6 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
     return built
 
 
-def logs_by_default(agent: models.Agent, context: ConfigContext) -> bool:
-    """Whether its messages go to the log because the config sets no `deliver`."""
-    return agent.heartbeat.deliver is None and len(context.channels) != 2
-
-
 def _build_interval(agent: models.Agent, node: ConfigNode) -> timedelta | None:
     interval = agent.heartbeat.interval
     if agent.heartbeat.schedule is not None:
@@ -116,14 +104,6 @@ def _build_interval(agent: models.Agent, node: ConfigNode) -> timedelta | None:
 @lru_cache(maxsize=1024)
 def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta) -> bool:
     return hours.always or ScheduleSlots(schedule, hours, offset).next(SOME_DAY) is not None
-
-
-def _check_unused_keys(agent: models.Agent, node: ConfigNode) -> None:
-    """Report keys of the agent itself that have no effect. Inherited keys may be meant for other agents."""
-    own = node.own_keys
-    for key, message in _find_unused_keys(agent):
-        if key in own:
-            node.add_error(message, key)
 
 
 def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
@@ -155,7 +135,3 @@ def _choose_zone(beat: models.Heartbeat, context: ConfigContext) -> ZoneInfo:
     if len(zones) == 1:
         return zones.pop() or context.zone
     return context.zone
-
-
-def _build_deliver(beat: models.Heartbeat, node: ConfigNode) -> tuple[str, ...]:
-    return default_channel(node, speaks=True) if beat.deliver is None else check_deliver(beat.deliver, node, speaks=True)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Agent, Heartbeat
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.config.settings.providers import Prices, price_line
 from scheduler.config.settings.runners import NO_RUNNER
 from scheduler.model import budget
@@ -60,7 +60,7 @@ class Budgets:
 
 def budget_of_days(part: models.DayBudget, zone: ZoneInfo) -> Budget | None:
     """The limits of a day and of a month in `zone`; None if the part sets none."""
-    found = Budget(zone, part.usd_per_day, part.tokens_per_day, part.runs_per_day, part.usd_per_month)
+    found = build_spec(part, Budget, zone=zone)
     return found if any(limit is not None for limit in found.limits) else None
 
 

@@ -12,7 +12,8 @@ from scheduler.channels.channel_kind import ChannelKind
 from scheduler.channels.url_template import PLACEHOLDER, check_placeholder, fill_placeholder, url_scheme
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import DEFAULT_PREFIX
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, build_spec
+from scheduler.config.settings.entry_parts import fold_people
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel
 from scheduler.system import extras
 
@@ -80,22 +81,22 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
             node.add_error(str(error), "url")
     if part.kind or scheme:  # else the whole URL is a secret that is not looked up, and may be of any kind
         _check_other_keys(part, kind, base, secret, node)
-    return Channel(
-        name,
-        kind.name,
-        url if secret or not part.secret else None,  # without its secret, nothing is sent
-        part.allow_private and not runs_program,
-        part.uncertain,
-        base,
-        limit,
+    return build_spec(
+        part,
+        Channel,
+        name=name,
+        kind=kind.name,
+        url=url if secret or not part.secret else None,  # without its secret, nothing is sent
+        allow_private=part.allow_private and not runs_program,
+        base_url=base,
+        limit=limit,
         argv=part.argv if runs_program else (),
         folder=node.context.folder if runs_program else Path(),
         needs_target=PLACEHOLDER in (part.url or ""),
         prefix=("" if kind.names_sender else DEFAULT_PREFIX) if part.prefix is None else part.prefix,
         signing_secret=secret,
-        signature_header=part.signature_header,
         buttons=part.buttons and kind.has_buttons,
-        people=tuple(name.removeprefix("@").casefold() for name in part.people) if kind.has_buttons else (),
+        people=fold_people(part.people) if kind.has_buttons else (),
     )
 
 

@@ -34,12 +34,7 @@ class ConfigData:
 
 
 def read_config_data(
-    path: Path,
-    environ: Mapping[str, str],
-    diagnostics: Diagnostics,
-    content: bytes | None = None,
-    *,
-    may_be_empty: bool = False,
+    path: Path, environ: Mapping[str, str], diagnostics: Diagnostics, content: bytes | None = None, *, may_be_empty: bool = False
 ) -> ConfigData:
     """Read the file, or this content of it, and apply the overrides. Raises ConfigError."""
     content = read_content(path, diagnostics) if content is None else content

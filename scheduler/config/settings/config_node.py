@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import Calendar, make_calendar
@@ -27,6 +27,7 @@ Fault = tuple[str, str, tuple[str | int, ...], str]
 """What is wrong with an entry: its section, its name, the steps to the key in it, and the message."""
 
 WRITE_ADDRESS = "write http:// or https:// with a host"
+Spec = TypeVar("Spec")
 NO_VARIABLES: Mapping[str, object] = MappingProxyType({})
 
 
@@ -113,6 +114,12 @@ class ConfigNode:
         place, known = marked_yaml.locate_value(self.merged, (*self.inside, *inside), self.position)
         self.context.diagnostics.add_warning(place, marked_yaml.dotted_path([*self.steps, *known]), message)
 
+    def report_unused(self, found: Iterable[tuple[str, str]]) -> None:
+        """Add an error for each useless key that the entry sets itself. Inherited keys may be meant for others."""
+        for key, message in found:
+            if key in self.own_keys:
+                self.add_error(message, key)
+
     def check_declared(
         self,
         names: tuple[str, ...],
@@ -167,6 +174,15 @@ class ConfigNode:
             {name: filled[name] if is_secret_variable(name, text) else text for name, text in texts.items() if name in filled}
         )
 
+    def build_headers(self, texts: Mapping[str, str], *inside: str | int, used: bool) -> Mapping[str, object]:
+        """The headers of a request. Values that are resolved must be such that they can be sent."""
+        headers = self.build_environment(texts, *inside, used=used)
+        for name, value in headers.items() if not self.context.secrets.is_disabled else ():
+            text = value.reveal() if isinstance(value, Secret) else ""
+            if not all(" " <= character <= "~" or character == "\t" for character in text):
+                self.add_error("a header can contain only ASCII letters, digits and punctuation, on one line", *inside, name)
+        return headers
+
     def build_environment(self, texts: Mapping[str, str], *inside: str | int, used: bool) -> Mapping[str, object]:
         if not texts:
             return NO_VARIABLES
@@ -174,12 +190,13 @@ class ConfigNode:
         return MappingProxyType({name: value for name, value in filled.items() if value is not None})
 
 
-def carried_keys(part: models.ConfigPart, spec: type, computed: tuple[str, ...]) -> dict[str, Any]:
-    """The values of the keys that are fields of a spec, by their name, without those that are computed."""
-    return {name: getattr(part, name) for name in _carried_names(type(part), spec, computed)}
+def build_spec(part: models.ConfigPart, spec: Callable[..., Spec], **computed: Any) -> Spec:
+    """The spec whose fields have the values of the keys with their names, or else these computed values."""
+    names = _carried_names(type(part), spec)
+    return spec(**{name: getattr(part, name) for name in names if name not in computed}, **computed)
 
 
-@lru_cache(maxsize=16)
-def _carried_names(model: type[models.ConfigPart], spec: type, computed: tuple[str, ...]) -> tuple[str, ...]:
+@lru_cache(maxsize=64)
+def _carried_names(model: type[models.ConfigPart], spec: Any) -> tuple[str, ...]:
     names = {field.name for field in fields(spec)}
-    return tuple(name for name in model.model_fields if name in names and name not in computed)
+    return tuple(name for name in model.model_fields if name in names)

@@ -7,12 +7,12 @@ import ssl
 from datetime import timedelta
 from ipaddress import ip_address
 from itertools import pairwise
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from heartbeatd.state_folder import is_server
 from scheduler.channels.url_template import is_web_address
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode, carried_keys
+from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.settings import Deadman, Network, Proxy, RemoteQueue, Server, Token
 from scheduler.model.state_address import clear_text_host, clear_text_warning
@@ -39,8 +39,7 @@ def build_server(part: models.Server, node: ConfigNode) -> Server:
     if part.page == "open" and not is_loopback(host):
         words = f"write login, or listen on 127.0.0.1:{port}"
         node.add_error(f"{host} can be reached from other machines; {words}", "page")
-    carried = carried_keys(part, Server, ("hosts", "tokens", "public_url"))
-    return Server(**carried, host=host, port=port, hosts=hosts, tokens=tokens, public_url=public)
+    return build_spec(part, Server, host=host, port=port, hosts=hosts, tokens=tokens, public_url=public)
 
 
 def _check_public_url(part: models.Server, node: ConfigNode) -> str | None:
@@ -103,29 +102,21 @@ def _token_problem(value: str) -> str | None:
 
 def build_network(part: models.Network, node: ConfigNode) -> Network:
     """The proxy and the certificate authorities of all requests. Errors are added at `node`."""
-    return Network(_build_proxy(part, node), _check_ca_file(part, node))
-
-
-def _build_proxy(part: models.Network, node: ConfigNode) -> Proxy:
-    if part.proxy == "none":
-        return "none"
-    if part.proxy == "environment":
-        return "environment"
-    url = node.resolve_address(part.proxy, "proxy", used=True, advice='write environment, none, or "http://HOST:PORT"')
-    return url or "environment"
-
-
-def _check_ca_file(part: models.Network, node: ConfigNode) -> Path | None:
+    proxy: Proxy = "none" if part.proxy == "none" else "environment"
+    if part.proxy != proxy:
+        advice = 'write environment, none, or "http://HOST:PORT"'
+        proxy = node.resolve_address(part.proxy, "proxy", used=True, advice=advice) or proxy
     if part.ca_file is None:
-        return None
+        return Network(proxy)
     path = node.context.resolve_path(part.ca_file)
+    advice = "write the path of a file of PEM certificates"
     try:
         ssl.create_default_context(cafile=str(path))
     except ssl.SSLError:
-        node.add_error(f"{path} contains no certificates; write the path of a file of PEM certificates", "ca_file")
+        node.add_error(f"{path} contains no certificates; {advice}", "ca_file")
     except OSError as error:
-        node.add_error(f"{path} cannot be read ({error.strerror}); write the path of a file of PEM certificates", "ca_file")
-    return path
+        node.add_error(f"{path} cannot be read ({error.strerror}); {advice}", "ca_file")
+    return Network(proxy, path)
 
 
 def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | None:
@@ -133,7 +124,7 @@ def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | No
     if part is None:
         return None
     url = node.resolve_address(part.url, "url", used=True)
-    return Deadman(url, **carried_keys(part, Deadman, ("url",))) if url is not None else None
+    return build_spec(part, Deadman, url=url) if url is not None else None
 
 
 def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue | None:
@@ -155,7 +146,7 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
     if dsn is None:
         return None
     if not node.context.secrets.is_disabled:
-        if not _is_dsn(dsn.reveal()):
+        if not is_server(dsn.reveal()):
             node.add_error("this is not the address of a PostgreSQL database; write postgresql://USER@HOST/DATABASE", "dsn")
         elif host := clear_text_host(dsn.reveal()):
             node.add_warning(clear_text_warning(host), "dsn")
@@ -177,7 +168,3 @@ def check_routing(part: models.Executor, routing: models.Routing, node: ConfigNo
         node.add_error("executor.queue leaves no room for this name; write a shorter one, such as heartbeatd", *QUEUE)
     elif len(routing.queue) > room:
         node.add_error(f"this name has at most {room} characters, because executor.queue is {part.queue!r}", *QUEUE)
-
-
-def _is_dsn(text: str) -> bool:
-    return text.startswith(("postgresql://", "postgres://"))

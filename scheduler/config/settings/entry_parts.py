@@ -25,7 +25,7 @@ from scheduler.channels.url_template import PLACEHOLDER
 from scheduler.config.file.inheritance import PRECHECK_KINDS
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 
 ALWAYS = Hours()
@@ -47,7 +47,6 @@ def build_shared_fields(
     period: timedelta | None,
     longest_grace: timedelta,
     share: Share,
-    deliver: tuple[str, ...],
     speaks: bool,
 ) -> dict[str, Any]:
     """The fields of the spec that are computed in the same way for a heartbeat and a job.
@@ -56,6 +55,7 @@ def build_shared_fields(
     `speaks`: the entry has an agent, so `last` may be a recipient.
     """
     grace = part.misfire.grace
+    deliver = _default_channel(node, speaks=speaks) if part.deliver is None else _check_deliver(part.deliver, node, speaks=speaks)
     deliver_hours = tuple(_build_deliver_hours(part.deliver or (), zone, node))
     return {
         "name": name,
@@ -178,11 +178,7 @@ def _build_days(part: models.EntryKeys, zone: ZoneInfo, node: ConfigNode) -> All
 
 @lru_cache(maxsize=1024)
 def _shared_days(zone: ZoneInfo, skip: tuple[Calendar, ...], only: tuple[Calendar, ...] | None) -> AllowedDays:
-    return AllowedDays(zone, _union_of(skip), None if only is None else _union_of(only))
-
-
-def _union_of(some: tuple[Calendar, ...]) -> Calendar:
-    return reduce(or_, some, EMPTY_CALENDAR)
+    return AllowedDays(zone, reduce(or_, skip, EMPTY_CALENDAR), None if only is None else reduce(or_, only, EMPTY_CALENDAR))
 
 
 def further_calls(given: int | None, runner: Runner) -> int:
@@ -209,13 +205,13 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
     if len(kinds) > 1:
         inside.add_error(f"{' and '.join(kinds)} exclude each other; keep one of them")
         return None
-    _check_keys_of_kind(kinds[0], inside)
+    inside.report_unused(_find_keys_of_other_kinds(kinds[0]))
     if kinds != ["command"]:
         source = _build_source(cast("SourceKind", kinds[0]), part, inside, used=used)
         return Precheck("", "skip", part.on_error or "skip", timeout, confirm=0, source=source)
     unchanged = part.unchanged
     if not unchanged.skip:
-        _check_unused_keys(unchanged, inside)
+        _check_keys_of_skipping(unchanged, inside)
     return Precheck(
         part.command or "",
         "skip" if unchanged.skip else "run",
@@ -226,25 +222,12 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
     )
 
 
-# The keys of a precheck that have an effect with some kinds only
-_KEYS_OF_KIND = {
-    "command": ("unchanged", "confirm"),
-    "imap": ("user", "password", "folder", "encryption"),
-    "http": ("json", "headers"),
-    "rss": ("headers",),
-    "git": ("branch",),
-    "calendar": ("ahead", "headers"),
-    "files": (),
-    "disk": ("path",),
-}
-
-
-def _check_keys_of_kind(kind: str, node: ConfigNode) -> None:
-    """Report keys of the entry's own precheck that belong to another kind."""
-    for key in dict.fromkeys(key for keys in _KEYS_OF_KIND.values() for key in keys):
-        if key in node.own_keys and key not in _KEYS_OF_KIND[kind]:
-            others = " or ".join(other for other, keys in _KEYS_OF_KIND.items() if key in keys)
-            node.add_error(f"{key} belongs to {others}, and this precheck looks at {kind}; remove {key}", key)
+def _find_keys_of_other_kinds(kind: str) -> Iterator[tuple[str, str]]:
+    """The keys of a precheck that have no effect with this kind, each with the error."""
+    for key, form in models.definition("Precheck")["properties"].items():
+        kinds = form.get("x-applies-to", kind)
+        if kind not in kinds.split(" or "):
+            yield key, f"{key} belongs to {kinds}, and this precheck looks at {kind}; remove {key}"
 
 
 def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, used: bool) -> Source:
@@ -266,19 +249,19 @@ def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, 
             node.add_warning("the password is sent as plain text; write tls or starttls", "encryption")
     resolved = {key: node.resolve_secret(text, key, used=used) for key in ("user", "password") if (text := getattr(part, key))}
     own = {name: text for name in (*PRECHECK_KINDS, *_SHOWN_NEWS) if (text := getattr(part, name)) is not None}
-    return Source(
-        kind,
-        f"{kind} {_title(kind, written)}",
-        sha256(repr(sorted(own.items())).encode(errors="replace")).hexdigest()[:16],
-        place,
+    return build_spec(
+        part,
+        Source,
+        kind=kind,
+        title=f"{kind} {_title(kind, written)}",
+        identity=sha256(repr(sorted(own.items())).encode(errors="replace")).hexdigest()[:16],
+        place=place,
         user=resolved.get("user"),
         password=resolved.get("password"),
         folder=part.folder or "INBOX",
         encryption=part.encryption or "tls",
-        json_path=part.json_path,
         headers=node.build_environment(part.headers, "headers", used=used),
-        branch=part.branch,
-        ahead=part.ahead or timedelta(days=1),
+        ahead=part.ahead or A_DAY,
         limit=part.disk or 0,
         paths=part.path,
     )
@@ -312,10 +295,10 @@ def _build_postcheck(entry: models.Heartbeat | models.Job, node: ConfigNode) -> 
         node.add_error(f"{format_duration(timeout)} leaves the run no time; write less than {rest}", "postcheck", "timeout")
     if part.retry and not entry.retries and "retry" in node.below("postcheck").own_keys:
         node.add_warning("retries is 0, so no further try follows; write retries: 1 beside postcheck", "postcheck", "retry")
-    return Postcheck(part.command, part.file, part.fresher_than, part.not_empty, timeout, part.retry)
+    return build_spec(part, Postcheck, timeout=timeout)
 
 
-def _check_unused_keys(unchanged: models.Unchanged, node: ConfigNode) -> None:
+def _check_keys_of_skipping(unchanged: models.Unchanged, node: ConfigNode) -> None:
     """Report keys of the entry's own precheck that have no effect, because an unchanged output does not skip the run."""
     own = node.below("unchanged").own_keys
     is_inherited = "skip" in own and "max_age" not in own
@@ -327,7 +310,7 @@ def _check_unused_keys(unchanged: models.Unchanged, node: ConfigNode) -> None:
         node.add_error(f"{problem}; remove confirm, or write unchanged: skip too", "confirm")
 
 
-def default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
+def _default_channel(node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
     """The only declared channel, else the log. A channel with {target} is only for agents, which have a last recipient."""
     declared, to_last = node.context.channels[1:], node.context.open_channels
     if len(declared) != 1 or (declared[0] in to_last and not speaks):
@@ -371,7 +354,12 @@ def _build_ask(part: models.Ask | None, node: ConfigNode) -> Ask | None:
             node.add_error(problem, "ask", "to", index)
     if not part.to:
         node.add_error("nobody would be asked; write the name of a channel, or ask: none", "ask")
-    return Ask(part.to, tuple(name.removeprefix("@").casefold() for name in part.people), part.timeout)
+    return build_spec(part, Ask, people=fold_people(part.people))
+
+
+def fold_people(names: tuple[str, ...]) -> tuple[str, ...]:
+    """People as answers name them: user names without the @ and in lower case, or numbers."""
+    return tuple(name.removeprefix("@").casefold() for name in names)
 
 
 def names_of(recipients: tuple[models.Recipient, ...] | None) -> tuple[str, ...]:
@@ -379,7 +367,7 @@ def names_of(recipients: tuple[models.Recipient, ...] | None) -> tuple[str, ...]
     return tuple(name for each in recipients or () for name in each.to)
 
 
-def check_deliver(recipients: tuple[models.Recipient, ...], node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
+def _check_deliver(recipients: tuple[models.Recipient, ...], node: ConfigNode, *, speaks: bool) -> tuple[str, ...]:
     """The names in the `deliver` below a node. An error is added for each that has no recipient."""
     names = names_of(recipients)
     offered = [name for name in node.context.channels if name not in node.context.open_channels]
@@ -414,5 +402,5 @@ def _choose_problem_channels(
     if part.deliver == ():
         node.add_error("failures would not be sent to anyone; write after: none if that is intended", "problems", "deliver")
     if part.deliver:
-        return check_deliver(part.deliver, node.below("problems"), speaks=speaks)
-    return default_channel(node, speaks=speaks) if part.after and not deliver else ()
+        return _check_deliver(part.deliver, node.below("problems"), speaks=speaks)
+    return _default_channel(node, speaks=speaks) if part.after and not deliver else ()

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from cron.job import After, Job, follow_chain
 from cron.job_schedules import OneTimeSchedule, ScheduleError, is_reboot, parse_one_time
-from heartbeat.spec import Agent, Fallback, Heartbeat, ModelRunner
+from heartbeat.spec import Agent, Heartbeat, ModelRunner, Runner
 from scheduler.config.file.inheritance import JOB_SCHEDULE_KEYS
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigContext, ConfigNode, carried_keys
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, build_spec
 from scheduler.config.settings.entry_parts import (
     build_precheck,
     build_schedule,
     build_shared_fields,
-    check_deliver,
     check_min_interval,
     choose_effort,
     further_calls,
 )
 from scheduler.config.settings.providers import Prices
-from scheduler.config.settings.runners import DEFAULT_MODEL, Runners
+from scheduler.config.settings.runners import Runners, require_model
 
 LONGEST_GRACE = timedelta(hours=1)
 MISSING_SCHEDULE = 'the job has no times; write schedule: "0 3 * * *", every: 6h, at: "2030-12-24T18:00", or after: JOB'
@@ -39,15 +37,22 @@ def build_job(
     zone = job.timezone or node.context.zone
     reboot = job.schedule is not None and is_reboot(job.schedule)
     is_limited = called_agent is not None and isinstance(called_agent.runner, ModelRunner)
-    speaks = job.agent is not None
-    _check_schedule_keys(job, node)
+    written = [key for key in JOB_SCHEDULE_KEYS if getattr(job, key) is not None]
+    if len(written) > 1:
+        node.add_error(f"{' and '.join(written)} exclude each other; keep one of them", written[1])
+    if not written:
+        node.add_error(MISSING_SCHEDULE)
     schedule = build_schedule(job.schedule, zone, node, calls_model=is_limited) if job.schedule and not reboot else None
     if job.every and is_limited:
         check_min_interval(job.every, node, "every")
     _check_purpose(job, node, heartbeats)
-    _check_unused_keys(job, node)
-    return Job(
-        **carried_keys(job, Job, COMPUTED_KEYS),
+    node.report_unused(_find_unused_keys(job))
+    if "clear_after" in node.below("problems").own_keys and job.answer == "text":
+        advice = "write answer: structured" if job.prompt is not None else "write prompt: TEXT with answer: structured"
+        node.add_warning(f"only findings end in this way; remove clear_after, or {advice}", "problems", "clear_after")
+    return build_spec(
+        job,
+        Job,
         **build_shared_fields(
             name,
             job,
@@ -56,8 +61,7 @@ def build_job(
             period=job.every or (schedule.shortest_period() if schedule else None),
             longest_grace=LONGEST_GRACE,
             share=job.stagger,
-            deliver=check_deliver(job.deliver, node, speaks=speaks),
-            speaks=speaks,
+            speaks=job.agent is not None,
         ),
         queue=job.executor.queue or (called_agent.queue if called_agent else None),
         schedule=schedule,
@@ -68,14 +72,6 @@ def build_job(
         env=node.build_variables(job.env, "env", used=job.enabled),
         workdir=node.context.resolve_path(job.workdir) if job.workdir else node.context.folder,
     )
-
-
-def _check_schedule_keys(job: models.Job, node: ConfigNode) -> None:
-    written = [key for key in JOB_SCHEDULE_KEYS if getattr(job, key) is not None]
-    if len(written) > 1:
-        node.add_error(f"{' and '.join(written)} exclude each other; keep one of them", written[1])
-    if not written:
-        node.add_error(MISSING_SCHEDULE)
 
 
 def _build_moment(job: models.Job, zone: ZoneInfo, node: ConfigNode) -> OneTimeSchedule | None:
@@ -89,8 +85,7 @@ def _build_moment(job: models.Job, zone: ZoneInfo, node: ConfigNode) -> OneTimeS
 
 
 def _check_purpose(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, Heartbeat]) -> None:
-    nothing = job.command is None and job.prompt is None and not job.wake_heartbeat
-    if nothing:
+    if job.command is None and job.prompt is None and not job.wake_heartbeat:
         node.add_error(
             "the job does nothing; write command: ./script.sh, prompt: TEXT with agent: NAME, or wake_heartbeat: AGENT"
         )
@@ -122,44 +117,27 @@ def _check_prompt(job: models.Job, node: ConfigNode, heartbeats: Mapping[str, He
         )
 
 
-# Keys whose fields of the same name are computed in `build_job`. All others are carried into the spec as they are.
-COMPUTED_KEYS = ("schedule", "at", "after", "stagger", "misfire", "env", "workdir", "deliver", "postcheck", "ask")
-
-
-def _check_unused_keys(job: models.Job, node: ConfigNode) -> None:
-    """Report keys of the job itself that have no effect. Inherited keys may be meant for other jobs."""
-    own = node.own_keys
-    if "stagger" in own and job.stagger:
-        _check_stagger(job, node)
-    if "misfire" in own and job.after is not None:
-        node.add_error("a job after another one has no times of its own that it could miss; remove misfire", "misfire")
-    if "backoff_on_failure" in own and job.backoff_on_failure and job.every is None:
-        problem = "there is no interval to double"
-        node.add_error(f"{problem}; remove backoff_on_failure, or write every: 1h", "backoff_on_failure")
-    if "ask_again" in own and job.prompt is not None and job.answer == "text":
-        node.add_error(
-            "only an answer with findings can be incomplete; remove ask_again, or write answer: structured", "ask_again"
-        )
-    if "clear_after" in node.below("problems").own_keys and job.answer == "text":
-        advice = "write answer: structured" if job.prompt is not None else "write prompt: TEXT with answer: structured"
-        node.add_warning(f"only findings end in this way; remove clear_after, or {advice}", "problems", "clear_after")
+def _find_unused_keys(job: models.Job) -> Iterator[tuple[str, str]]:
+    """Keys that have no effect because of others, each with the error."""
+    if job.stagger and job.schedule is not None and is_reboot(job.schedule):
+        yield "stagger", "@reboot runs when the daemon starts and cannot be delayed; remove stagger"
+    elif job.stagger and job.after is not None:
+        yield "stagger", "the job starts when the other one has ended, and cannot be delayed; remove stagger"
+    elif job.stagger and job.at is not None and isinstance(job.stagger, float):
+        yield "stagger", "a job that runs once has no period to take a percentage of; write a duration, such as 10m"
+    if job.after is not None:
+        yield "misfire", "a job after another one has no times of its own that it could miss; remove misfire"
+    if job.backoff_on_failure and job.every is None:
+        yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write every: 1h"
+    if job.prompt is not None and job.answer == "text":
+        yield "ask_again", "only an answer with findings can be incomplete; remove ask_again, or write answer: structured"
     for key, form in models.definition("Job")["properties"].items():
         needed = form.get("x-applies-to")
-        if not needed or getattr(job, needed) is not None or key not in own:
+        if not needed or getattr(job, needed) is not None:
             continue
         advice = ", or write prompt: TEXT" if needed == "prompt" else ""
         if advice or job.prompt is not None:
-            node.add_error(f"this key applies only to a {needed}, and the job has none; remove {key}{advice}", key)
-
-
-def _check_stagger(job: models.Job, node: ConfigNode) -> None:
-    if job.schedule is not None and is_reboot(job.schedule):
-        node.add_error("@reboot runs when the daemon starts and cannot be delayed; remove stagger", "stagger")
-    elif job.after is not None:
-        node.add_error("the job starts when the other one has ended, and cannot be delayed; remove stagger", "stagger")
-    elif job.at is not None and isinstance(job.stagger, float):
-        problem = "a job that runs once has no period to take a percentage of"
-        node.add_error(f"{problem}; write a duration, such as 10m", "stagger")
+            yield key, f"this key applies only to a {needed}, and the job has none; remove {key}{advice}"
 
 
 def check_chains(jobs: Mapping[str, Job], agents: Mapping[str, Agent], context: ConfigContext) -> None:
@@ -193,63 +171,42 @@ class PromptAgents:
         self._named = {job.agent for job in jobs.values()}
         self._runners = runners
         self._prices = prices
-        self._agents: dict[str, Agent] = {}
-        self._parts: dict[str, tuple[models.Agent, ConfigNode]] = {}
+        self._agents: dict[str, tuple[models.Agent, Heartbeat, Runner, ConfigNode]] = {}
         self.by_job: dict[str, Agent] = {}
 
     def add_agent(self, agent: models.Agent, beat: Heartbeat, node: ConfigNode) -> None:
         """Add an agent, whose heartbeat is built already, if a job names it."""
-        if beat.name not in self._named:
-            return
-        runner = self._runners.build_job_runner(agent, beat.runner, node)
-        cheap = DEFAULT_MODEL if isinstance(runner, ModelRunner) and runner.provider.kind == "anthropic" else None
-        model = agent.model or cheap
-        self._parts[beat.name] = agent, node
-        self._agents[beat.name] = Agent(
-            beat.name,
-            beat.zone,
-            beat.workspace,
-            runner,
-            model,
-            beat.context,
-            beat.prompt_limit,
-            queue=beat.queue,
-            effort=choose_effort(agent.effort),
-        )
+        if beat.name in self._named:
+            self._agents[beat.name] = agent, beat, self._runners.build_job_runner(agent, beat.runner, node), node
 
     def find_agent(self, name: str, job: models.Job, node: ConfigNode) -> Agent | None:
         """The agent of a job's prompt, with the model of the job if it sets one; None without a prompt, and after an error."""
-        agent = self._agents.get(job.agent) if job.prompt is not None and job.agent is not None else None
-        if agent is None:
+        if job.prompt is None or job.agent not in self._agents:
             return None
+        agent, beat, runner, place = self._agents[job.agent]
+        model = require_model(job.model or agent.model, runner, node)
+        given, place = (agent.fallbacks, place) if job.fallbacks is None else (job.fallbacks, node)
         has_findings = job.answer == "structured"
-        called_agent = replace(
-            agent,
-            **carried_keys(job, Agent, ("model", "effort", "fallbacks", "ok_match", "precheck", "ask_again")),
-            model=job.model or agent.model,
+        called_agent = build_spec(
+            job,
+            Agent,
+            name=beat.name,
+            zone=beat.zone,
+            workspace=beat.workspace,
+            context=beat.context,
+            prompt_limit=beat.prompt_limit,
+            queue=beat.queue,
+            runner=runner,
+            model=model,
             effort=choose_effort(job.effort, agent.effort),
-            fallbacks=self._build_fallbacks(agent, job, node),
+            fallbacks=self._runners.build_fallbacks(given, (runner, model), agent, place, used=job.enabled),
             ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
-            ask_again=further_calls(job.ask_again, agent.runner) if has_findings else 0,
+            ask_again=further_calls(job.ask_again, runner) if has_findings else 0,
             clear_after=job.problems.clear_after,
             problems_remind=job.problems.remind,
             precheck=build_precheck(job.precheck, job.timeout, node, used=job.enabled),
         )
-        self._check_model(called_agent, job, node)
+        if isinstance(runner, ModelRunner) and model and job.enabled:
+            self._prices.check_price(model, runner.provider, node, "model" if job.model else "agent")
         self.by_job[name] = called_agent
         return called_agent
-
-    def _build_fallbacks(self, agent: Agent, job: models.Job, node: ConfigNode) -> tuple[Fallback, ...]:
-        """The fallbacks of a job, or else those of its agent."""
-        part, place = self._parts[agent.name]
-        given, place = (part.fallbacks, place) if job.fallbacks is None else (job.fallbacks, node)
-        own = agent.runner, job.model or agent.model
-        return self._runners.build_fallbacks(given, own, part, place, used=job.enabled)
-
-    def _check_model(self, agent: Agent, job: models.Job, node: ConfigNode) -> None:
-        if not isinstance(agent.runner, ModelRunner):
-            return
-        if agent.model is None:
-            node.add_error(f"is missing; write model: NAME, with a model of provider {agent.runner.provider.name}", "model")
-        elif job.enabled:
-            self._prices.check_price(agent.model, agent.runner.provider, node, "model" if job.model else "agent")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from cron.job import Job
 from heartbeat.spec import Agent, Ask, Heartbeat, ModelRunner
@@ -19,16 +18,10 @@ from scheduler.config.file.diagnostics import NO_POSITION, Diagnostic, Diagnosti
 from scheduler.config.keys import models
 from scheduler.config.keys.models import config_schema
 from scheduler.config.keys.validation import check_values
-from scheduler.config.settings import (
-    agents,
-    budgets,
-    channels,
-    daemon_settings,
-    jobs,
-)
+from scheduler.config.settings import agents, budgets, channels, daemon_settings, jobs
 from scheduler.config.settings.budgets import Budgets
 from scheduler.config.settings.config_data import ConfigData, find_overrides, read_config_data
-from scheduler.config.settings.config_node import ConfigContext, ConfigNode, Fault, carried_keys
+from scheduler.config.settings.config_node import ConfigContext, ConfigNode, Fault, build_spec
 from scheduler.config.settings.entry_parts import names_of
 from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
 from scheduler.config.settings.jobs import PromptAgents
@@ -117,8 +110,8 @@ def _build_settings(
     prices = Prices(config.prices)
     runners = Runners(providers, prices)
     prompt_agents = PromptAgents(config.cron, runners, prices)
-    limits = _build_limits(config.limits, config.timezone)
-    allowed = Budgets(limits.budget, prices)
+    shared = budgets.budget_of_days(config.limits.budget, config.timezone) if config.limits.budget else None
+    allowed = Budgets(shared, prices)
     heartbeats = _build_heartbeats(context, runners, prompt_agents, allowed)
     providers.report_problems()
     found_jobs = _build_jobs(context, prompt_agents, allowed, heartbeats)
@@ -138,8 +131,8 @@ def _build_settings(
         state=state,
         postgresql=config.state if is_server(config.state) else None,
         server=server,
-        limits=limits,
-        history=History(**carried_keys(config.history, History, ())),
+        limits=build_spec(config.limits, Limits, wake_flood=WakeRate(*config.limits.wake_flood), budget=shared),
+        history=build_spec(config.history, History),
         channels=channels.build_channels(config.channels, used, host, server.public_url, context.section("channels")),
         deliver=deliver,
         heartbeats=heartbeats,
@@ -203,12 +196,6 @@ def _report(found: Iterable[Fault], context: ConfigContext, *, is_error: bool) -
         (node.add_error if is_error else node.add_warning)(message, *inside)
 
 
-def _build_limits(part: models.Limits, zone: ZoneInfo) -> Limits:
-    budget = budgets.budget_of_days(part.budget, zone) if part.budget else None
-    carried = carried_keys(part, Limits, ("wake_flood", "budget"))
-    return Limits(**carried, wake_flood=WakeRate(*part.wake_flood), budget=budget)
-
-
 def _build_heartbeats(
     context: ConfigContext, runners: Runners, prompt_agents: PromptAgents, allowed: Budgets
 ) -> dict[str, Heartbeat]:
@@ -222,7 +209,7 @@ def _build_heartbeats(
         if found[name].enabled:
             part, keys = agent.heartbeat.budget, node.below("heartbeat", "budget")
             allowed.add_entry(Kind.HEARTBEAT, name, found[name], found[name].zone, part, keys)
-        silent += agents.logs_by_default(agent, context)
+        silent += agent.heartbeat.deliver is None and len(context.channels) != 2
     if silent:
         context.top.add_warning(f"no deliver: is given for {format_count(silent, 'agent')}; messages go to the log", "agents")
     return found

@@ -13,7 +13,7 @@ from heartbeat.spec import Provider, ProviderKind
 from heartbeatd.secret import Secret
 from scheduler.config.file.marked_yaml import printable_key
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode
+from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.config.settings.listed_prices import CACHE_WRITE, CACHE_WRITE_1H, find_listed_price
 from scheduler.config.settings.secrets import UnsetSecret
 from scheduler.model.budget import Price, find_price, price_key
@@ -99,16 +99,12 @@ def _check_provider(kind: ProviderKind, key: Secret | None, url: Secret | None, 
         node.add_error("a key is sent in a header; use only ASCII letters, digits and punctuation, no spaces", "api_key")
     if not node.check_address(url, "base_url"):
         return
-    if url and key and _has_login(url.reveal()):
+    login = urlsplit(url.reveal()) if url else None
+    if login and key and (login.username or login.password):
         problem = "this address contains a login and api_key is set too, but only one of them can be sent"
         node.add_error(f"{problem}; keep one of them", "base_url")
     elif url and kind == "anthropic" and url.reveal().rstrip("/").endswith("/v1"):
         node.add_warning("/v1/messages is added to this address; remove the /v1 at its end", "base_url")
-
-
-def _has_login(url: str) -> bool:
-    parts = urlsplit(url)
-    return bool(parts.username or parts.password)
 
 
 def _key_example(kind: ProviderKind) -> str:
@@ -149,18 +145,14 @@ class Prices:
 
 def price_line(model: str) -> str:
     """The line that sets a price for the model, with example numbers."""
-    return f"prices: {{{_format_key(model)}: {{input: 1.0, output: 5.0}}}}"
-
-
-def _format_key(model: str) -> str:
-    """The name as a YAML key."""
-    return model if _PLAIN_KEY.fullmatch(model) else json.dumps(printable_key(model), ensure_ascii=False)
+    key = model if _PLAIN_KEY.fullmatch(model) else json.dumps(printable_key(model), ensure_ascii=False)
+    return f"prices: {{{key}: {{input: 1.0, output: 5.0}}}}"
 
 
 def _build_price(part: models.Price) -> Price:
-    return Price(
-        input=part.input,
-        output=part.output,
+    return build_spec(
+        part,
+        Price,
         cache_read=part.input if part.cache_read is None else part.cache_read,
         cache_write=part.input * CACHE_WRITE if part.cache_write is None else part.cache_write,
         cache_write_1h=part.input * CACHE_WRITE_1H if part.cache_write_1h is None else part.cache_write_1h,

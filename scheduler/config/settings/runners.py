@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from heartbeat.spec import (
     Called,
@@ -25,7 +25,7 @@ from heartbeat.spec import (
 from heartbeatd.secret import Secret
 from scheduler.config.file.message_parts import as_yaml, undeclared_name
 from scheduler.config.keys import models
-from scheduler.config.settings.config_node import ConfigNode, carried_keys
+from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.config.settings.entry_parts import choose_effort
 from scheduler.config.settings.providers import Prices, Providers
 from scheduler.model.budget import find_price
@@ -37,43 +37,22 @@ NO_TIME = timedelta(0)
 MAX_TOOL_NAME = 64  # characters, for a model
 TOOLS = ("tools",)
 SHELLS = ("sh", "bash", "dash", "zsh")
-SERVER_KEYS = ("url", "headers", "env", "approve")
 NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
 
-Shared = TypeVar("Shared")
-
 
 class Runners:
-    """Builds the runners of all agents; equal runners are one object."""
+    """Builds the runners of all agents."""
 
     def __init__(self, providers: Providers, prices: Prices) -> None:
         self._providers = providers
         self._prices = prices
-        self._made: dict[Hashable, object] = {}
 
     def build_runner(self, agent: models.Agent, node: ConfigNode) -> Runner:
         """The runner of an agent; NO_RUNNER after an error."""
-        used = is_enabled(agent)
-        match agent.runner:
-            case models.ModelRunner():
-                return self._build_model_runner(agent, agent.runner, node)
-            case part:
-                return self._build_program(part, node.below("runner"), used=used)
-
-    def _build_program(
-        self, part: models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode, *, used: bool
-    ) -> Runner:
-        """A runner that calls no model itself. `keys` are its own."""
-        match part:
-            case models.CommandRunner(argv=argv, account=account, limit_pattern=pattern):
-                env = keys.build_variables(part.env, "env", used=used)
-                made = CommandRunner(argv, env, account.name or _program_name(argv), pattern, account.max_runs)
-                return self._reuse_equal((argv, tuple(env.items()), made.account, pattern, made.max_runs), made)
-            case models.HttpRunner():
-                return self._build_http_runner(part, keys, used=used)
-            case models.PythonRunner(call=call, in_process=inside):
-                return self._reuse_equal((call, inside), PythonRunner(call, inside))
+        if isinstance(agent.runner, models.ModelRunner):
+            return self._build_model_runner(agent, agent.runner, node)
+        return _build_program(agent.runner, node.below("runner"), used=is_enabled(agent))
 
     def build_fallbacks(
         self, parts: Sequence[models.Fallback], own: Called, agent: models.Agent, node: ConfigNode, *, used: bool
@@ -111,14 +90,10 @@ class Runners:
         else:
             provider = self._providers.find_provider(part.provider, at, "provider", used=used)
             tools = own.tools if isinstance(own, ModelRunner) else None
-            runner = self._limited_runner(provider, agent, tools) if provider else None
+            runner = _limited_runner(provider, agent, tools) if provider else None
         if runner is None:
             return None
-        model = part.model
-        if isinstance(runner, ModelRunner) and model is None:
-            model = DEFAULT_MODEL if runner.provider.kind == "anthropic" else None
-            if model is None:
-                at.add_error(f"is missing; write model: NAME, with a model of provider {runner.provider.name}", missing="model")
+        model = require_model(part.model, runner, at)
         return Fallback("/".join(filter(None, (part.runner or part.provider, model))), runner, model, effort)
 
     def _build_named_runner(self, name: str, agent: models.Agent, at: ConfigNode, *, used: bool) -> Runner | None:
@@ -129,21 +104,20 @@ class Runners:
             return None
         part, keys = declared[name], at.context.entry("runners", name)
         if not isinstance(part, models.ModelRunner):
-            return self._build_program(part, keys, used=used)
+            return _build_program(part, keys, used=used)
         inside = ("provider",) if part.provider else ()
         provider = self._providers.find_provider(part.provider or part.kind, keys, *inside, used=used)
         tools = _build_tools(part.tools, keys, used=used) if part.tools else None
-        return self._limited_runner(provider, agent, tools) if provider else None
+        return _limited_runner(provider, agent, tools) if provider else None
 
     def build_job_runner(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> Runner:
         """The runner for jobs that call the agent: like its `runner`, but not with the provider of the heartbeat."""
         part = agent.runner
-        if agent.heartbeat.provider is None or not isinstance(part, models.ModelRunner):
+        if agent.heartbeat.provider is None or not (isinstance(part, models.ModelRunner) and isinstance(runner, ModelRunner)):
             return runner
         inside = ("runner", "provider") if part.provider else ("runner",)
         provider = self._providers.find_provider(part.provider or part.kind, node, *inside, used=is_enabled(agent))
-        tools = runner.tools if isinstance(runner, ModelRunner) else None
-        return self._limited_runner(provider, agent, tools) if provider else runner
+        return replace(runner, provider=provider) if provider else runner
 
     def build_decide(self, agent: models.Agent, node: ConfigNode) -> Decide | None:
         """The model that decides before a run; None if there is none."""
@@ -155,8 +129,7 @@ class Runners:
         if provider is None:
             return None
         self._check_price(part.model, provider, agent, node, "heartbeat", "decide", "model")
-        runner = self._limited_runner(provider, agent)
-        return self._reuse_equal((provider.name, runner.max_output_tokens, part.model), Decide(runner, part.model))
+        return Decide(_limited_runner(provider, agent), part.model)
 
     def warn_if_decide_is_costly(self, beat: Heartbeat, node: ConfigNode) -> None:
         """Warn about a decision without a precheck, if its model costs as much as the model of the run.
@@ -185,15 +158,11 @@ class Runners:
 
     def choose_model(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> str | None:
         """The model of its heartbeat runs; None leaves the choice to the agent."""
-        named = agent.heartbeat.model or agent.model
-        if not isinstance(runner, ModelRunner):
-            return named
-        if named is None and runner.provider.kind == "openai":
-            node.add_error(f"is missing; write model: NAME, with a model of provider {runner.provider.name}", "model")
-            return None
-        inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
-        self._check_price(named or DEFAULT_MODEL, runner.provider, agent, node, *inside)
-        return named or DEFAULT_MODEL
+        model = require_model(agent.heartbeat.model or agent.model, runner, node)
+        if isinstance(runner, ModelRunner) and model:
+            inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
+            self._check_price(model, runner.provider, agent, node, *inside)
+        return model
 
     def _build_model_runner(self, agent: models.Agent, part: models.ModelRunner, node: ConfigNode) -> Runner:
         name, inside = _provider_of(agent)
@@ -205,29 +174,46 @@ class Runners:
             node.add_error(f"{problem}; write runner: {as_yaml(right)}", "runner")
             return NO_RUNNER
         tools = _build_tools(part.tools, node.below("runner"), used=is_enabled(agent)) if part.tools else None
-        return self._limited_runner(provider, agent, tools) if provider else NO_RUNNER
+        return _limited_runner(provider, agent, tools) if provider else NO_RUNNER
 
     def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
         """The provider that the runner names, although the heartbeat uses another."""
         return self._providers.find_provider(part.provider, node, "runner", "provider", used=False) if part.provider else None
 
-    def _limited_runner(self, provider: Provider, agent: models.Agent, tools: Tools | None = None) -> ModelRunner:
-        bound = agent.heartbeat.max_output_tokens
-        return self._reuse_equal((provider.name, bound, *_hashable_tools(tools)), ModelRunner(provider, bound, tools))
-
-    def _build_http_runner(self, part: models.HttpRunner, node: ConfigNode, *, used: bool) -> Runner:
-        url = node.resolve_address(part.url, "url", used=used)
-        headers = node.build_environment(part.headers, "headers", used=used)
-        _check_headers(headers, node, "headers")
-        return self._reuse_equal((url, tuple(headers.items())), HttpRunner(url or Secret(""), headers))
-
     def _check_price(self, model: str, provider: Provider, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
         if is_enabled(agent):
             self._prices.check_price(model, provider, node, *inside)
 
-    def _reuse_equal(self, key: Hashable, value: Shared) -> Shared:
-        made: Shared = self._made.setdefault((type(value), key), value)  # type: ignore[assignment]
-        return made
+
+def _build_program(
+    part: models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode, *, used: bool
+) -> Runner:
+    """A runner that calls no model itself. `keys` are its own."""
+    match part:
+        case models.CommandRunner(argv=argv, account=account):
+            env = keys.build_variables(part.env, "env", used=used)
+            name = account.name or _program_name(argv)
+            return build_spec(part, CommandRunner, env=env, account=name, max_runs=account.max_runs)
+        case models.HttpRunner():
+            url = keys.resolve_address(part.url, "url", used=used)
+            headers = keys.build_headers(part.headers, "headers", used=used)
+            return HttpRunner(url or Secret(""), headers)
+        case models.PythonRunner():
+            return build_spec(part, PythonRunner)
+
+
+def require_model(named: str | None, runner: Runner, node: ConfigNode) -> str | None:
+    """The named model, or the default one of the provider; without one, an error. None leaves the choice to the agent."""
+    if named is not None or not isinstance(runner, ModelRunner):
+        return named
+    if runner.provider.kind == "anthropic":
+        return DEFAULT_MODEL
+    node.add_error(f"is missing; write model: NAME, with a model of provider {runner.provider.name}", missing="model")
+    return None
+
+
+def _limited_runner(provider: Provider, agent: models.Agent, tools: Tools | None = None) -> ModelRunner:
+    return ModelRunner(provider, agent.heartbeat.max_output_tokens, tools)
 
 
 def _program_name(argv: Sequence[str]) -> str:
@@ -264,26 +250,6 @@ def _provider_of(agent: models.Agent) -> tuple[str, tuple[str, ...]]:
     return agent.runner.kind, ("runner",)
 
 
-def _hashable_tools(tools: Tools | None) -> tuple[Hashable, ...]:
-    """What tells tools apart: maps have no hash."""
-    if tools is None:
-        return ()
-    servers = (
-        (each.name, each.url, tuple(each.headers.items()), each.command, tuple(each.env.items()), each.allow)
-        for each in tools.servers
-    )
-    limits = ((each.approve, each.read_only, each.timeout, each.max_result) for each in tools.servers)
-    return (tools.max_turns, *servers, *limits)
-
-
-def _check_headers(headers: Mapping[str, object], node: ConfigNode, *inside: str | int) -> None:
-    """Add an error for each header with a value that cannot be sent. Values that are not resolved are not checked."""
-    for name, value in headers.items() if not node.context.secrets.is_disabled else ():
-        text = value.reveal() if isinstance(value, Secret) else ""
-        if not all(" " <= character <= "~" or character == "\t" for character in text):
-            node.add_error("a header can contain only ASCII letters, digits and punctuation, on one line", *inside, name)
-
-
 def _build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | None:
     """The tools of an agent's runner; None after an error, and if there is no server."""
     if not part.mcp:
@@ -300,13 +266,13 @@ def _build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools |
 def _build_server(part: models.McpServer, index: int, node: ConfigNode, *, used: bool) -> McpServer:
     at = (*TOOLS, "mcp", index)
     url = node.resolve_address(part.url, *at, "url", used=used) if part.url else None
-    headers = node.build_environment(part.headers, *at, "headers", used=used)
-    _check_headers(headers, node, *at, "headers")
+    headers = node.build_headers(part.headers, *at, "headers", used=used)
     _check_kind(part, at, node)
     for name in set(part.approve or ()) - set(part.allow):
         node.add_error(f"allow does not have {name}; write it there too, or remove it here", *at, "approve")
-    return McpServer(
-        **carried_keys(part, McpServer, SERVER_KEYS),
+    return build_spec(
+        part,
+        McpServer,
         approve=part.approve or (),
         url=(url or Secret("")) if part.url else None,
         headers=headers,
