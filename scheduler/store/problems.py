@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any
@@ -21,7 +21,6 @@ from scheduler.model.problem import (
     REPORTED,
     UNSTABLE_TIME,
     Acknowledgement,
-    EndedBy,
     Evidence,
     Finding,
     Problem,
@@ -30,7 +29,7 @@ from scheduler.model.problem import (
     Told,
 )
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis, to_optional_millis
+from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.outbox import FOR_HOURS, HeldNotice, delivery_text, hold_text
 from scheduler.store.rows import read_part
 from scheduler.store.transaction import Transaction
@@ -71,12 +70,11 @@ group by told.problem_id, told.channel, told.whom, told.kind, told.severity, tol
 """
 
 
-ACKED = tuple(f"acked_{each.name}" for each in fields(Acknowledgement))
-COLUMNS = (
-    "kind", "name", "part", "key", "severity", "text", "reason", "fault", "cause_id", "count", "since", "last_seen_at",
-    "opened_at", "over_at", "ended_by", "openings", "label", "first_run_id", "last_run_id", "missed", "wrongly_closed", "lines",
-    "senders", "jobs", "aliases", *ACKED,
-)  # fmt: skip
+FOUND = tuple(each.name for each in fields(Finding))
+STATES = ("count", "since", "last_seen_at", "opened_at", "over_at", "ended_by", "openings")
+EVIDENCE = tuple(each.name for each in fields(Evidence) if each.name != "has_returned")
+ACKED = tuple(each.name for each in fields(Acknowledgement))
+COLUMNS = (*Subject._fields, *FOUND, *STATES, *EVIDENCE, *(f"acked_{name}" for name in ACKED))
 ADD = f"insert into problem ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)}) returning id"  # noqa: S608
 CHANGE = f"update problem set {', '.join(f'{name} = :{name}' for name in COLUMNS)} where id = :id"  # noqa: S608
 
@@ -204,40 +202,37 @@ def save_problem(tx: Transaction, problem: Problem) -> Problem:
     if problem.over_at is not None and not problem.openings:
         delete_problem(tx, problem.id)
         return replace(problem, id=0)
-    found, evidence, acked = problem.found, problem.evidence, problem.acknowledgement
-    columns: dict[str, object] = {
-        **problem.subject._asdict(),
-        "key": found.key,
-        "severity": found.severity,
-        "text": found.text,
-        "reason": found.reason,
-        "fault": found.fault,
-        "cause_id": found.cause_id,
-        "count": problem.count,
-        "since": to_millis(problem.since),
-        "last_seen_at": to_millis(problem.last_seen_at),
-        "opened_at": to_optional_millis(problem.opened_at),
-        "over_at": to_optional_millis(problem.over_at),
-        "ended_by": problem.ended_by,
-        "openings": json.dumps([to_millis(opened) for opened in problem.openings]),
-        "label": evidence.label,
-        "first_run_id": evidence.first_run_id,
-        "last_run_id": evidence.last_run_id,
-        "missed": evidence.missed,
-        "wrongly_closed": evidence.wrongly_closed,
-        "lines": json.dumps([[line.name, line.form, line.forms] for line in evidence.lines]),
-        "senders": json.dumps(sorted(evidence.senders)),
-        "jobs": json.dumps(sorted(evidence.jobs)),
-        "aliases": json.dumps(evidence.aliases),
-        **dict.fromkeys(ACKED),
-        "acked_by": "",
-    }
-    for name, value in asdict(acked).items() if acked else ():
-        columns[f"acked_{name}"] = to_millis(value) if isinstance(value, datetime) else value
+    acked = problem.acknowledgement
+    values = [
+        *problem.subject,
+        *_values(problem.found, FOUND),
+        *_values(problem, STATES),
+        *_values(problem.evidence, EVIDENCE),
+        *(_values(acked, ACKED) if acked else (None, None, "")),
+    ]
+    columns = dict(zip(COLUMNS, values, strict=True))
     if problem.id:
         tx.db.execute(CHANGE, {**columns, "id": problem.id})
         return problem
     return replace(problem, id=tx.db.execute(ADD, columns).fetchone()["id"])
+
+
+def _values(part: object, names: Iterable[str]) -> list[object]:
+    """What columns have of a part of a problem: times in milliseconds, and lists and sets as JSON."""
+    found: list[object] = []
+    for value in (getattr(part, name) for name in names):
+        if isinstance(value, tuple | frozenset):
+            items = sorted(value) if isinstance(value, frozenset) else value
+            found.append(json.dumps([_item(each) for each in items]))
+        else:
+            found.append(to_millis(value) if isinstance(value, datetime) else value)
+    return found
+
+
+def _item(value: datetime | str | TrackedLine) -> object:
+    if isinstance(value, datetime):
+        return to_millis(value)
+    return [value.name, value.form, value.forms] if isinstance(value, TrackedLine) else value
 
 
 def save_notice(tx: Transaction, problem_id: int, target: Target, known: ProblemNotice, outbox_id: int | None) -> None:
@@ -382,29 +377,25 @@ def oldest_unacknowledged(db: sqlite3.Connection) -> dict[Subject, datetime]:
 
 
 def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) -> Problem:
-    return Problem(
-        subject=Subject(row["kind"], row["name"], row["part"]),
-        found=Finding(row["key"], Severity(row["severity"]), row["text"], row["reason"], row["fault"], row["cause_id"]),
-        since=from_millis(row["since"]),
-        last_seen_at=from_millis(row["last_seen_at"]),
-        count=row["count"],
-        opened_at=from_optional_millis(row["opened_at"]),
-        over_at=from_optional_millis(row["over_at"]),
-        ended_by=EndedBy(row["ended_by"]) if row["ended_by"] else None,
+    evidence = read_part(
+        Evidence,
+        row,
+        "",
+        lines=_read_lines(row["lines"]),
+        senders=frozenset(_read_list(row["senders"], str)),
+        jobs=frozenset(_read_list(row["jobs"], str)),
+        aliases=tuple(_read_list(row["aliases"], str)),
+        has_returned=False,
+    )
+    return read_part(
+        Problem,
+        row,
+        "",
+        subject=read_part(Subject, row, ""),
+        found=read_part(Finding, row, ""),
         openings=tuple(from_millis(opened) for opened in _read_list(row["openings"], int)),
-        evidence=Evidence(
-            label=row["label"],
-            first_run_id=row["first_run_id"],
-            last_run_id=row["last_run_id"],
-            missed=row["missed"],
-            wrongly_closed=row["wrongly_closed"],
-            lines=_read_lines(row["lines"]),
-            senders=frozenset(_read_list(row["senders"], str)),
-            jobs=frozenset(_read_list(row["jobs"], str)),
-            aliases=tuple(_read_list(row["aliases"], str)),
-        ),
+        evidence=evidence,
         acknowledgement=read_part(Acknowledgement, row, "acked_") if row["acked_at"] else None,
-        id=row["id"],
         notices=notices,
     )
 
