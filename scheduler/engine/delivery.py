@@ -1,26 +1,35 @@
-"""Sends the messages of the outbox to their channels, and records the results."""
+"""Sends the messages of the outbox to their channels, and records the results.
+
+Outside of the hours of their recipient (`hours` in `deliver`), messages are held, and sent together when the hours begin.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from heartbeat.hours import first_open
 from heartbeat.runners import StartProcess
+from heartbeat.spec import DeliverHours
+from heartbeat.words import format_count
 from scheduler.channels import registry
 from scheduler.channels.channel_kind import SendContext
-from scheduler.engine import quiet_hours
 from scheduler.engine.inbox import Request
 from scheduler.engine.tick_items import Tick, run_for_message
+from scheduler.model.entry import Entry
+from scheduler.model.local_days import local_text
 from scheduler.model.message import Button, DeliveryResult
-from scheduler.model.outcome import Kind
-from scheduler.model.settings import Channel, OnUncertain
-from scheduler.store import outbox
-from scheduler.store.outbox import OutboxMessage
+from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.problem import DAEMON, EndedBy, Subject
+from scheduler.model.settings import LAST_TARGET, Channel, OnUncertain, Target
+from scheduler.store import outbox, problems, questions
+from scheduler.store.outbox import NO_RUN, HeldMessage, Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system import extras
 from scheduler.system.file_limits import is_scarcity
@@ -37,6 +46,11 @@ LONGEST_CHANNEL_WAIT = timedelta(minutes=15)  # the longest Retry-After of a cha
 
 UNCERTAIN_RETRY_DELAY = timedelta(minutes=1)  # before a message that may have arrived is sent again
 
+# The first line of what a message says about a problem ends with its number (notices.problem_text).
+NUMBER_OF_PROBLEM = re.compile(r"   p(\d+)$")
+
+HELD = "held until "  # begins the name of the notice with what was held
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -49,7 +63,7 @@ class Delivery:
 
 def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """Mark the due messages as `sending` and return them. A message whose channel is no longer declared is given up."""
-    quiet_hours.hold_and_release(tick)
+    _hold_and_release(tick)
     messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way))
     deliveries = [run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]
@@ -63,6 +77,113 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
     place = registry.channel_for_recipient(channel, message.recipient)
     listener = button_listener({channel.name: channel})
     return Delivery(message, place, listener.buttons_of(tick.tx, message, channel) if listener else ())
+
+
+def _hold_and_release(tick: Tick) -> None:
+    """Hold the due messages whose recipient has closed hours, and release those whose hours have begun. Called in each tick.
+
+    Messages are decided on when they are due, so this holds for every message, however it was queued. Hours that have begun may
+    be over again: the machine may have been suspended, or the daemon down.
+    """
+    waiting, begun = outbox.due_for_hours(tick.tx.db, tick.now)
+    held: list[HeldMessage] = []
+    for message in (*waiting, *begun) if tick.plan.has_deliver_hours else ():
+        opens_at = _hours_begin_at(tick, message)
+        if opens_at is not None and opens_at > tick.now:
+            note = f"waits until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
+            outbox.hold_for_hours(tick.tx, message, opens_at, note)
+            held.append(message)
+    released = [message for message in begun if message not in held]
+    for target in dict.fromkeys(message.target for message in released):
+        _release_after_hours(tick, target, [message for message in released if message.target == target])
+
+
+def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
+    """When the hours of its recipient begin, which is now if they have begun. None: it is sent at any time.
+
+    A message about a provider or the daemon goes to the recipients of many entries. It is held if all that have this recipient
+    have hours, until the first of them begin. The message with what was held is sent, one that a person wants at this time, and a
+    question, because a run waits for its answer.
+    """
+    notice = message.notice or ""
+    if notice.startswith((HELD, questions.NOTICE)) or outbox.REPEATS.match(notice):
+        return None
+    entry = tick.plan.entries.get((Kind(message.kind), message.name)) if message.kind in tuple(Kind) else None
+    chosen: list[Sequence[DeliverHours]]
+    if entry is not None:
+        chosen = [entry.spec.deliver_hours if message.notice is None else entry.spec.problems_hours]
+    else:
+        chosen = [hours for each in tick.plan.entries.values() for hours in _hours_of_recipient(each, message.target)]
+    declared = [[hours for hours in some if _is_for(hours.channel, message.target)] for some in chosen]
+    if not declared or not all(declared):
+        return None
+    found = [hours for some in declared for hours in some]
+    if any(each.critical_always for each in found) and problems.is_about_critical(tick.tx.db, message.last_id):
+        return None
+    return min((at for each in found if (at := first_open(each.hours, tick.now)) is not None), default=None)
+
+
+def _hours_of_recipient(entry: Entry, target: Target) -> Iterator[Sequence[DeliverHours]]:
+    """The hours in `deliver` and in `problems.deliver`, of each of them that names this recipient."""
+    for names, hours in ((entry.deliver, entry.spec.deliver_hours), (entry.problem_rule.deliver, entry.spec.problems_hours)):
+        if any(_is_for(name, target) for name in names):
+            yield hours
+
+
+def _is_for(name: str, target: Target) -> bool:
+    return name == (LAST_TARGET if target.recipient else target.channel)
+
+
+def _release_after_hours(tick: Tick, target: Target, held: Sequence[HeldMessage]) -> None:
+    """Send the held messages of a recipient, as one message if there are several. What is no longer news is left out."""
+    texts = {message: "\n".join(_news_lines(tick, message)).strip() for message in held}
+    for message in [each for each in held if not texts[each]]:
+        outbox.drop_held(tick.tx, message, "not sent: what it says was over, closed or acknowledged before the hours began")
+    kept = [message for message in held if texts[message]]
+    if len(kept) == 1 and texts[kept[0]] == kept[0].text:
+        outbox.release_held(tick.tx, kept[0])
+    elif kept:
+        _send_together(tick, target, kept, [texts[message] for message in kept])
+
+
+def _send_together(tick: Tick, target: Target, kept: Sequence[HeldMessage], texts: Sequence[str]) -> None:
+    """Queue one message with these texts. One of several entries is a message of the daemon, which few tokens may see."""
+    zone = tick.plan.settings.zone
+    entries = {(each.kind, each.name) for each in kept}
+    subject, title = (Subject.of_daemon()[:2], DAEMON) if len(entries) > 1 else (next(iter(entries)), None)
+    names = (
+        "" if NUMBER_OF_PROBLEM.search(text.splitlines()[0]) else f"{each.name}: " for each, text in zip(kept, texts, strict=True)
+    )
+    parts = [
+        f"{each.created_at.astimezone(zone):%H:%M} {name}{text}" for each, name, text in zip(kept, names, texts, strict=True)
+    ]
+    first = f"{format_count(len(kept), 'message')} since {kept[0].created_at.astimezone(zone):%H:%M}:"
+    about = Origin(NO_RUN, *subject, Trigger.MANUAL, tick.now)
+    notice = f"{HELD}{tick.now:%Y-%m-%d %H:%M:%S}{f' to {target.recipient}' if target.recipient else ''}"
+    text = "\n\n".join((first, *parts))
+    queued = outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, notice, text, (target,), title)[target]
+    outbox.merge_held(tick.tx, kept, queued)
+
+
+def _news_lines(tick: Tick, message: HeldMessage) -> Iterator[str]:
+    """The lines of a message, without those about problems of which a later message says more, or nothing is to be said."""
+    is_news = True
+    for line in message.text.splitlines():
+        found = NUMBER_OF_PROBLEM.search(line)
+        if found:
+            is_news = _is_still_news(tick, message, line, int(found[1]))
+        elif not line.strip():
+            is_news = True  # the text without a key begins after an empty line
+        if is_news:
+            yield line
+
+
+def _is_still_news(tick: Tick, message: HeldMessage, line: str, number: int) -> bool:
+    problem = problems.get_problem(tick.tx.db, number)
+    if problem is None or f" {problem.subject} {problem.label}: " not in line:
+        return True  # the line only looks like one about a problem
+    is_last = any(last.message_id == message.first_sent_id for last in problem.notices.values())
+    return is_last and not problem.is_acknowledged and problem.ended_by is not EndedBy.USER
 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
