@@ -64,7 +64,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         workspace=node.context.resolve_path(agent.workspace or f"agents/{name}"),
         runner=runner,
         model=model,
-        fallbacks=runners.build_fallbacks(given, (runner, model), agent, place, used=is_enabled(agent)),
+        fallbacks=runners.build_fallbacks(given, (runner, model), agent, place),
         effort=choose_effort(beat.effort, agent.effort),
         context=agent.context,
         queue=agent.executor.queue,
@@ -74,7 +74,7 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
         dedup_normalize=beat.dedup.normalize,
         decide=runners.build_decide(agent, node),
         session_keep=0 if beat.isolated_session else beat.session_keep,
-        precheck=build_precheck(beat.precheck, beat.timeout, keys, used=is_enabled(agent)),
+        precheck=build_precheck(beat.precheck, beat.timeout, keys),
     )
     runners.warn_if_decide_is_costly(built, node)
     if schedule is not None and not _ever_fires_in_hours(schedule, built.hours, built.stagger):

@@ -41,8 +41,8 @@ def build_channels(
     """
     made = {LOG_CHANNEL: LOG}
     for name, part in parts.items():
-        keys = node.below(name)
-        channel = _build_channel(name, part, keys, used=name in used)
+        keys = replace(node.below(name), used=name in used)
+        channel = _build_channel(name, part, keys)
         if channel is not None:
             made[name] = replace(channel, host=host, public_url=public_url or "")
         if channel and channel.needs_target and LAST_TARGET not in used:
@@ -50,7 +50,7 @@ def build_channels(
     return made
 
 
-def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: bool) -> Channel | None:
+def _build_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel | None:
     """The channel; None if it has neither a URL nor a program."""
     runs_program = bool(part.kind) and registry.kind_for(part.kind, "").runs_program
     if runs_program:
@@ -66,7 +66,7 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode, *, used: b
     if part.url is None and not runs_program:
         return None
     url, base, secret = (
-        node.resolve_secret(text, key, used=used) if text and not runs_program else None
+        None if runs_program else node.resolve_secret(text, key)
         for key, text in (("url", part.url), ("base_url", part.base_url), ("secret", part.secret))
     )
     known = url.reveal() if url and not node.context.secrets.is_disabled else ""

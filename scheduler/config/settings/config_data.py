@@ -31,6 +31,7 @@ class ConfigData:
     job: MarkedMap
     merged: MarkedMap
     hash: str
+    default_paths: Mapping[tuple[int, int], str]  # of the values under `defaults`, by their position
 
 
 def read_config_data(
@@ -53,10 +54,10 @@ def read_config_data(
     _check_line_of_state(root, content, diagnostics)
     file, root = root, rename_former_keys(apply_overrides(root, environ, diagnostics), diagnostics)
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
-    diagnostics.default_paths = dict(reversed(paths))  # the first path of a position counts
+    diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
     merged = _merge_entries(_merge_entries(root, "agents", agent, inheritance.merge_agent), "cron", job, inheritance.merge_job)
-    return ConfigData(file, root, agent, job, merged, _hash_config(content, environ))
+    return ConfigData(file, root, agent, job, merged, _hash_config(content, environ), first_paths)
 
 
 def _check_line_of_state(root: MarkedMap, content: bytes, diagnostics: Diagnostics) -> None:

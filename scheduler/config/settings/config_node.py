@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -75,16 +75,16 @@ class ConfigContext:
         marks = self.source.root.marks
         return ConfigNode((name,), map_at(self.source.root, name), marks[name][0] if name in marks else NO_POSITION, self)
 
-    def entry(self, section: str, name: str) -> ConfigNode:
+    def entry(self, section: str, name: str, *, used: bool = True) -> ConfigNode:
         """An entry of a section, such as an agent."""
         own = self.source.root[section]
-        return ConfigNode((section, name), self.source.merged[section][name], own.marks[name][0], self, own[name])
+        return ConfigNode((section, name), self.source.merged[section][name], own.marks[name][0], self, own[name], used=used)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigNode:
     """One entry or section of the file: `merged` with the defaults, `own` without. `inside` are the steps to the part of it that
-    this node is about.
+    this node is about. `used`: an enabled entry needs it, so an unset secret in it is an error.
     """
 
     steps: tuple[str, ...]
@@ -93,10 +93,11 @@ class ConfigNode:
     context: ConfigContext
     own: MarkedMap | None = None
     inside: tuple[str | int, ...] = ()
+    used: bool = True
 
     def below(self, *inside: str | int) -> ConfigNode:
         """The node of a part of this one."""
-        return ConfigNode(self.steps, self.merged, self.position, self.context, self.own, (*self.inside, *inside))
+        return replace(self, inside=(*self.inside, *inside))
 
     @property
     def own_keys(self) -> MarkedMap:
@@ -138,20 +139,20 @@ class ConfigNode:
                 others = [other for other in (among if offered is None else offered) if other not in names]
                 self.add_error(undeclared_name(marked_yaml.printable_key(name), noun, others), *inside, index)
 
-    def resolve_secret(self, text: str, *inside: str | int, used: bool) -> Secret | None:
-        """The text with its references resolved; None after an error, which is only a warning if nothing enabled uses it."""
+    def resolve_secret(self, text: str | None, *inside: str | int) -> Secret | None:
+        """The text with its references resolved; None without a text, and after an error."""
         try:
-            return self.context.secrets.resolve_references(text)
+            return None if text is None else self.context.secrets.resolve_references(text)
         except UnsetSecret as unset:
-            say = self.add_error if used else self.add_warning
+            say = self.add_error if self.used else self.add_warning
             say(str(unset), *inside)
         except ValueError as wrong:
             self.add_error(str(wrong), *inside)
         return None
 
-    def resolve_address(self, text: str, *inside: str | int, used: bool, advice: str = WRITE_ADDRESS) -> Secret | None:
+    def resolve_address(self, text: str | None, *inside: str | int, advice: str = WRITE_ADDRESS) -> Secret | None:
         """As `resolve_secret`, for the address of a server. A wrong one is an error at `inside`."""
-        url = self.resolve_secret(text, *inside, used=used)
+        url = self.resolve_secret(text, *inside)
         self.check_address(url, *inside, advice=advice)
         return url
 
@@ -167,26 +168,26 @@ class ConfigNode:
         if text and not has_reference(text):
             self.add_warning("this secret is written in the file itself; write ${NAME} or ${file:PATH} instead", *inside)
 
-    def build_variables(self, texts: Mapping[str, str], *inside: str | int, used: bool) -> Mapping[str, object]:
+    def build_variables(self, texts: Mapping[str, str], *inside: str | int) -> Mapping[str, object]:
         """The variables of a program. Values that are not secrets stay plain text, and are not redacted in its output."""
-        filled = self.build_environment(texts, *inside, used=used)
+        filled = self.build_environment(texts, *inside)
         return MappingProxyType(
             {name: filled[name] if is_secret_variable(name, text) else text for name, text in texts.items() if name in filled}
         )
 
-    def build_headers(self, texts: Mapping[str, str], *inside: str | int, used: bool) -> Mapping[str, object]:
+    def build_headers(self, texts: Mapping[str, str], *inside: str | int) -> Mapping[str, object]:
         """The headers of a request. Values that are resolved must be such that they can be sent."""
-        headers = self.build_environment(texts, *inside, used=used)
+        headers = self.build_environment(texts, *inside)
         for name, value in headers.items() if not self.context.secrets.is_disabled else ():
             text = value.reveal() if isinstance(value, Secret) else ""
             if not all(" " <= character <= "~" or character == "\t" for character in text):
                 self.add_error("a header can contain only ASCII letters, digits and punctuation, on one line", *inside, name)
         return headers
 
-    def build_environment(self, texts: Mapping[str, str], *inside: str | int, used: bool) -> Mapping[str, object]:
+    def build_environment(self, texts: Mapping[str, str], *inside: str | int) -> Mapping[str, object]:
         if not texts:
             return NO_VARIABLES
-        filled = {name: self.resolve_secret(text, *inside, name, used=used) for name, text in texts.items()}
+        filled = {name: self.resolve_secret(text, *inside, name) for name, text in texts.items()}
         return MappingProxyType({name: value for name, value in filled.items() if value is not None})
 
 

@@ -70,7 +70,7 @@ def _parse_listen(part: models.Server, node: ConfigNode) -> tuple[str, int]:
 
 def _build_token(name: str, part: models.Token, node: ConfigNode) -> Token | None:
     node.check_declared(part.agents or (), node.context.config.agents, "agent", "tokens", name, "agents")
-    value = node.resolve_secret(part.value, "tokens", name, "value", used=True)
+    value = node.resolve_secret(part.value, "tokens", name, "value")
     if value is None:
         return None
     if not node.context.secrets.is_disabled and (problem := _token_problem(value.reveal())):
@@ -105,7 +105,7 @@ def build_network(part: models.Network, node: ConfigNode) -> Network:
     proxy: Proxy = "none" if part.proxy == "none" else "environment"
     if part.proxy != proxy:
         advice = 'write environment, none, or "http://HOST:PORT"'
-        proxy = node.resolve_address(part.proxy, "proxy", used=True, advice=advice) or proxy
+        proxy = node.resolve_address(part.proxy, "proxy", advice=advice) or proxy
     if part.ca_file is None:
         return Network(proxy)
     path = node.context.resolve_path(part.ca_file)
@@ -123,7 +123,7 @@ def build_deadman(part: models.Deadman | None, node: ConfigNode) -> Deadman | No
     """The dead man's switch; None if there is none. Errors are added at `node`."""
     if part is None:
         return None
-    url = node.resolve_address(part.url, "url", used=True)
+    url = node.resolve_address(part.url, "url")
     return build_spec(part, Deadman, url=url) if url is not None else None
 
 
@@ -142,7 +142,7 @@ def build_remote_queue(part: models.Executor, node: ConfigNode) -> RemoteQueue |
         return None
     if len(part.queue) > LONGEST_QUEUE:
         node.add_error(f"this name has at most {LONGEST_QUEUE} characters; write a shorter one, such as heartbeatd", "queue")
-    dsn = node.resolve_secret(part.dsn, "dsn", used=True)
+    dsn = node.resolve_secret(part.dsn, "dsn")
     if dsn is None:
         return None
     if not node.context.secrets.is_disabled:

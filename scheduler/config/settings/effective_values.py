@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -10,16 +11,15 @@ from zoneinfo import ZoneInfo
 
 from heartbeat.spec import Heartbeat, ModelRunner
 from heartbeat.words import format_duration
-from scheduler.config.file import inheritance, marked_yaml
-from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
+from scheduler.config.file import marked_yaml
+from scheduler.config.file.diagnostics import ExternalPosition
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.keys.models import Form, definition
-from scheduler.config.settings.config_data import map_at, read_config_data
+from scheduler.config.settings.config_data import map_at
 from scheduler.config.settings.config_snapshot import SecretMasker, hide_placeholders
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.runners import DEFAULT_MODEL
 from scheduler.model.entry import Key
-from scheduler.model.settings import Settings
 
 SECTIONS = {"agent": ("agents", "Agent"), "cron": ("cron", "Job")}
 
@@ -35,23 +35,26 @@ class EffectiveValue(NamedTuple):
 def list_effective_values(path: Path, environ: Mapping[str, str], key: Key) -> list[EffectiveValue]:
     """Every value of an agent or a job. Raises ConfigError for an invalid config, and LookupError if it has no such entry."""
     kind, name = key[0].word, key[1]
-    settings = load_config(path, environ, resolve_secrets=False).settings
-    diagnostics = Diagnostics(str(path))
-    source = read_config_data(path, environ, diagnostics)
+    loaded = load_config(path, environ, resolve_secrets=False)
     section, model = SECTIONS[kind]
-    merge, defaults = (inheritance.merge_agent, source.agent) if kind == "agent" else (inheritance.merge_job, source.job)
-    written = merge(defaults, source.root[section][name] or MarkedMap())
-    listing = _Listing(path.name, diagnostics.default_paths, _BuiltValues(settings, kind, name, written))
-    return list(listing.iterate_values(model, SecretMasker(source.root).mask_map(written, (section, name)), ()))
+    written = loaded.data.merged[section][name]
+    masked = SecretMasker(loaded.data.root).mask_map(written, (section, name))
+    beat = loaded.settings.heartbeats[name] if kind == "agent" else None
+    entries = [beat] if beat else [loaded.settings.jobs[name], loaded.settings.job_agents.get(name)]
+    others = _values_without_field(beat, map_at(written, "runner").get("kind", "anthropic")) if beat else {}
+    return list(_Listing(path.name, loaded.data.default_paths, entries, others).iterate_values(model, masked, ()))
 
 
+@dataclass(frozen=True, slots=True)
 class _Listing:
-    """`homes` are the paths of values under `defaults`, by their position."""
+    """`homes` are the paths of values under `defaults`, by their position. `entries` are the agent or job as it was built, and
+    `others` the values of keys for which these have no field.
+    """
 
-    def __init__(self, file: str, homes: Mapping[tuple[int, int], str], built: _BuiltValues) -> None:
-        self._file = file
-        self._homes = homes
-        self._built = built
+    file: str
+    homes: Mapping[tuple[int, int], str]
+    entries: Sequence[object]
+    others: Mapping[str, str]
 
     def iterate_values(self, model: str, written: MarkedMap, above: tuple[str, ...]) -> Iterator[EffectiveValue]:
         """The values of a map, whose path is `above`."""
@@ -63,34 +66,25 @@ class _Listing:
                 text = hide_placeholders(format_value(value))
                 yield EffectiveValue(".".join(path), text, self._describe_origin(written, key))
             else:
-                yield EffectiveValue(".".join(path), self._built.find_value(path, form), "built in")
+                yield EffectiveValue(".".join(path), self._built_value(path, form), "built in")
 
     def _describe_origin(self, node: MarkedMap, key: str) -> str:
         place = node.marks[key][0]
         if isinstance(place, ExternalPosition):
             return f"environment {place.variable}"
-        home = self._homes.get((place.line, place.column))
-        return f"{home} {self._file}:{place.line + 1}" if home else f"{self._file}:{place.line + 1}"
+        home = self.homes.get((place.line, place.column))
+        return f"{home} {self.file}:{place.line + 1}" if home else f"{self.file}:{place.line + 1}"
 
-
-class _BuiltValues:
-    """The values of keys that the file does not set: those of the built entry, else their defaults."""
-
-    def __init__(self, settings: Settings, kind: str, name: str, written: MarkedMap) -> None:
-        beat = settings.heartbeats.get(name) if kind == "agent" else None
-        self._entries = [beat] if beat else [settings.jobs[name], settings.job_agents.get(name)]
-        self._others = _values_without_field(beat, map_at(written, "runner").get("kind", "anthropic")) if beat else {}
-
-    def find_value(self, path: tuple[str, ...], form: Form) -> str:
-        """The value of the key at `path` with this JSON Schema."""
-        if (key := ".".join(path)) in self._others:
-            return self._others[key]
+    def _built_value(self, path: tuple[str, ...], form: Form) -> str:
+        """The value of a key that the file does not set: that of the built entry, else its default."""
+        if (key := ".".join(path)) in self.others:
+            return self.others[key]
         if "default" in form:
             return format_value(form["default"])
         steps = [FIELDS.get(step, step) for step in path if step != "heartbeat"]
         # A key in a map is a field of the map's value, or a field of the entry, with the name of the map or without it.
-        found = (_field_at(entry, way) for way in (steps, ["_".join(steps)], steps[-1:]) for entry in self._entries)
-        return _format_built(next((value for value in found if value not in (None, ())), None))
+        found = (_field_at(entry, way) for way in (steps, ["_".join(steps)], steps[-1:]) for entry in self.entries)
+        return format_value(next((value for value in found if value not in (None, ())), None))
 
 
 FIELDS = {"timezone": "zone"}  # the fields of entries that have another name than their key
@@ -118,15 +112,6 @@ def _field_at(value: object, steps: list[str]) -> object:
     return value
 
 
-def _format_built(value: object) -> str:
-    match value:
-        case timedelta():
-            return format_duration(value)
-        case ZoneInfo():
-            return value.key
-    return format_value(value)
-
-
 def nested_model(form: Form, value: object) -> str | None:
     """The name of the model of a key whose value is a map of keys, always or in this file; None for any other key."""
     is_there = isinstance(value, MarkedMap) or (value is None and form.get("default") == {})
@@ -150,5 +135,7 @@ def format_value(value: object) -> str:
         return f"{{{', '.join(f'{marked_yaml.printable_key(key)}: {format_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_value, value))}]"
-    text = str(value)
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    text = value.key if isinstance(value, ZoneInfo) else str(value)
     return text if text.isprintable() and text else ascii(text)

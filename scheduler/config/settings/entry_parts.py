@@ -188,8 +188,8 @@ def further_calls(given: int | None, runner: Runner) -> int:
     return 2 if isinstance(runner, ModelRunner) and not (runner.tools and runner.tools.may_change_things) else 0
 
 
-def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode, *, used: bool) -> Precheck | None:
-    """Build a checked precheck. `most` is the timeout of the whole attempt. `used`: its secrets are needed."""
+def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNode) -> Precheck | None:
+    """Build a checked precheck. `most` is the timeout of the whole attempt."""
     if part is None:
         return None
     timeout = part.timeout or min(most / 2, LONGEST_PRECHECK)
@@ -207,7 +207,7 @@ def build_precheck(part: models.Precheck | None, most: timedelta, node: ConfigNo
         return None
     inside.report_unused(_find_keys_of_other_kinds(kinds[0]))
     if kinds != ["command"]:
-        source = _build_source(cast("SourceKind", kinds[0]), part, inside, used=used)
+        source = _build_source(cast("SourceKind", kinds[0]), part, inside)
         return Precheck("", "skip", part.on_error or "skip", timeout, confirm=0, source=source)
     unchanged = part.unchanged
     if not unchanged.skip:
@@ -230,8 +230,8 @@ def _find_keys_of_other_kinds(kind: str) -> Iterator[tuple[str, str]]:
             yield key, f"{key} belongs to {kinds}, and this precheck looks at {kind}; remove {key}"
 
 
-def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, used: bool) -> Source:
-    """The source of a checked precheck. Secrets that are not used may be missing."""
+def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode) -> Source:
+    """The source of a checked precheck."""
     written = str(getattr(part, kind))
     place: object = written
     if kind in ("http", "rss", "git", "calendar"):
@@ -239,7 +239,7 @@ def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, 
         resolve = (
             node.resolve_address if is_page and kind != "git" and not written.startswith("webcal://") else node.resolve_secret
         )
-        place = resolve(written, kind, used=used) or Secret("")
+        place = resolve(written, kind) or Secret("")
     if kind == "imap":
         for key in ("user", "password"):
             if getattr(part, key) is None:
@@ -247,7 +247,6 @@ def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, 
         node.warn_of_plain_secret(part.password, "password")
         if part.encryption == "none" and written.partition(":")[0] not in ("localhost", "127.0.0.1", "[::1]"):
             node.add_warning("the password is sent as plain text; write tls or starttls", "encryption")
-    resolved = {key: node.resolve_secret(text, key, used=used) for key in ("user", "password") if (text := getattr(part, key))}
     own = {name: text for name in (*PRECHECK_KINDS, *_SHOWN_NEWS) if (text := getattr(part, name)) is not None}
     return build_spec(
         part,
@@ -256,11 +255,11 @@ def _build_source(kind: SourceKind, part: models.Precheck, node: ConfigNode, *, 
         title=f"{kind} {_title(kind, written)}",
         identity=sha256(repr(sorted(own.items())).encode(errors="replace")).hexdigest()[:16],
         place=place,
-        user=resolved.get("user"),
-        password=resolved.get("password"),
+        user=node.resolve_secret(part.user, "user"),
+        password=node.resolve_secret(part.password, "password"),
         folder=part.folder or "INBOX",
         encryption=part.encryption or "tls",
-        headers=node.build_environment(part.headers, "headers", used=used),
+        headers=node.build_environment(part.headers, "headers"),
         ahead=part.ahead or A_DAY,
         limit=part.disk or 0,
         paths=part.path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
@@ -69,7 +70,7 @@ def build_job(
         after=After(job.after.job, job.after.on) if job.after else None,
         reboot=reboot,
         misfire=job.misfire.policy,
-        env=node.build_variables(job.env, "env", used=job.enabled),
+        env=node.build_variables(job.env, "env"),
         workdir=node.context.resolve_path(job.workdir) if job.workdir else node.context.folder,
     )
 
@@ -185,7 +186,7 @@ class PromptAgents:
             return None
         agent, beat, runner, place = self._agents[job.agent]
         model = require_model(job.model or agent.model, runner, node)
-        given, place = (agent.fallbacks, place) if job.fallbacks is None else (job.fallbacks, node)
+        given, place = (agent.fallbacks, replace(place, used=job.enabled)) if job.fallbacks is None else (job.fallbacks, node)
         has_findings = job.answer == "structured"
         called_agent = build_spec(
             job,
@@ -199,14 +200,14 @@ class PromptAgents:
             runner=runner,
             model=model,
             effort=choose_effort(job.effort, agent.effort),
-            fallbacks=self._runners.build_fallbacks(given, (runner, model), agent, place, used=job.enabled),
+            fallbacks=self._runners.build_fallbacks(given, (runner, model), agent, place),
             ok_match=job.ok_match if job.ok_match != "none" else "edges" if has_findings else None,
             ask_again=further_calls(job.ask_again, runner) if has_findings else 0,
             clear_after=job.problems.clear_after,
             problems_remind=job.problems.remind,
-            precheck=build_precheck(job.precheck, job.timeout, node, used=job.enabled),
+            precheck=build_precheck(job.precheck, job.timeout, node),
         )
-        if isinstance(runner, ModelRunner) and model and job.enabled:
+        if isinstance(runner, ModelRunner) and model:
             self._prices.check_price(model, runner.provider, node, "model" if job.model else "agent")
         self.by_job[name] = called_agent
         return called_agent

@@ -26,7 +26,7 @@ from scheduler.config.settings.entry_parts import names_of
 from scheduler.config.settings.file_checks import find_long_prompts, find_missing_files
 from scheduler.config.settings.jobs import PromptAgents
 from scheduler.config.settings.providers import Prices, Providers
-from scheduler.config.settings.runners import Runners
+from scheduler.config.settings.runners import Runners, is_enabled
 from scheduler.config.settings.secrets import SecretResolver, read_env_file
 from scheduler.config.settings.time_checks import TimeCheck, find_time_errors
 from scheduler.model.outcome import Kind
@@ -202,7 +202,7 @@ def _build_heartbeats(
     found = {}
     silent = 0
     for name, agent in context.config.agents.items():
-        node = context.entry("agents", name)
+        node = context.entry("agents", name, used=is_enabled(agent))
         found[name] = agents.build_heartbeat(name, agent, node, runners)
         daemon_settings.check_routing(context.config.executor, agent.executor, node)
         prompt_agents.add_agent(agent, found[name], node)
@@ -220,7 +220,7 @@ def _build_jobs(
 ) -> dict[str, Job]:
     found = {}
     for name, job in context.config.cron.items():
-        node = context.entry("cron", name)
+        node = context.entry("cron", name, used=job.enabled)
         agent = prompt_agents.find_agent(name, job, node)
         found[name] = jobs.build_job(name, job, node, heartbeats, agent)
         daemon_settings.check_routing(context.config.executor, job.executor, node)

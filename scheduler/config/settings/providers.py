@@ -36,9 +36,9 @@ class Providers:
         self._used_at: dict[str, tuple[ConfigNode, tuple[str, ...]]] = {}
         self._known = {name: self._build_provider(name, part) for name, part in parts.items()}
 
-    def find_provider(self, name: str, node: ConfigNode, *inside: str, used: bool) -> Provider | None:
+    def find_provider(self, name: str, node: ConfigNode, *inside: str) -> Provider | None:
         """The provider of this name; None after an error at `inside`."""
-        if used:
+        if node.used:
             self._used_at.setdefault(name, (node, inside))
         if name in self._known:
             return self._known[name]
@@ -127,9 +127,9 @@ class Prices:
         self._reported: set[str] = set()
 
     def check_price(self, model: str, provider: Provider, node: ConfigNode, *inside: str) -> None:
-        """Look up the price of a model that is used. Warn at `inside` if it has none."""
+        """Look up the price of a model, if it is used. Warn at `inside` if it has none."""
         key = price_key(provider.name, model)
-        if find_price(self.by_model, provider.name, model) or key in self._reported:
+        if not node.used or find_price(self.by_model, provider.name, model) or key in self._reported:
             return
         url = reveal_secret(provider.base_url) if provider.base_url else None
         if url == "" and node.context.secrets.is_disabled:

@@ -35,7 +35,6 @@ DEFAULT_MODEL = "claude-haiku-5-5"  # the model of agents at Anthropic that set 
 NO_RUNNER = CommandRunner((), {})  # takes the place of a runner with errors
 NO_TIME = timedelta(0)
 MAX_TOOL_NAME = 64  # characters, for a model
-TOOLS = ("tools",)
 SHELLS = ("sh", "bash", "dash", "zsh")
 NO_FALLBACK = "a fallback needs a model or a runner; write a model, {provider: NAME, model: NAME} or {runner: NAME}"
 NO_SERVER = 'no server is named; write mcp: [{name: disk, url: "https://...", allow: [free]}], or remove tools'
@@ -52,43 +51,41 @@ class Runners:
         """The runner of an agent; NO_RUNNER after an error."""
         if isinstance(agent.runner, models.ModelRunner):
             return self._build_model_runner(agent, agent.runner, node)
-        return _build_program(agent.runner, node.below("runner"), used=is_enabled(agent))
+        return _build_program(agent.runner, node.below("runner"))
 
     def build_fallbacks(
-        self, parts: Sequence[models.Fallback], own: Called, agent: models.Agent, node: ConfigNode, *, used: bool
+        self, parts: Sequence[models.Fallback], own: Called, agent: models.Agent, node: ConfigNode
     ) -> tuple[Fallback, ...]:
         """The fallbacks of an agent, its heartbeat or a job, with the key `fallbacks` at `node`. `own` is what it calls first."""
         found: list[Fallback] = []
         called = [own]
         for index, part in enumerate(parts):
             at = node.below("fallbacks", index)
-            made = self._build_fallback(part, own[0], agent, at, used=used)
+            made = self._build_fallback(part, own[0], agent, at)
             if made is None:
                 continue
             if (made.runner, made.model) in called:
                 at.add_error(f"{made.name} is called before already; remove it, or write a different one")
-            if used and isinstance(made.runner, ModelRunner) and made.model:
+            if isinstance(made.runner, ModelRunner) and made.model:
                 self._prices.check_price(made.model, made.runner.provider, at)
             called.append((made.runner, made.model))
             found.append(made)
         return tuple(found)
 
-    def _build_fallback(
-        self, part: models.Fallback, own: Runner, agent: models.Agent, at: ConfigNode, *, used: bool
-    ) -> Fallback | None:
+    def _build_fallback(self, part: models.Fallback, own: Runner, agent: models.Agent, at: ConfigNode) -> Fallback | None:
         """One fallback; None after an error."""
         effort = choose_effort(part.effort)
         if part.runner is not None:
             if part.provider is not None:
                 at.add_error("a fallback has a runner or a provider, but not both; remove one of them", "provider")
-            runner = self._build_named_runner(part.runner, agent, at, used=used)
+            runner = self._build_named_runner(part.runner, agent, at)
         elif part.model is None:
             at.add_error(NO_FALLBACK)
             return None
         elif part.provider is None:
             runner = own
         else:
-            provider = self._providers.find_provider(part.provider, at, "provider", used=used)
+            provider = self._providers.find_provider(part.provider, at, "provider")
             tools = own.tools if isinstance(own, ModelRunner) else None
             runner = _limited_runner(provider, agent, tools) if provider else None
         if runner is None:
@@ -96,18 +93,18 @@ class Runners:
         model = require_model(part.model, runner, at)
         return Fallback("/".join(filter(None, (part.runner or part.provider, model))), runner, model, effort)
 
-    def _build_named_runner(self, name: str, agent: models.Agent, at: ConfigNode, *, used: bool) -> Runner | None:
+    def _build_named_runner(self, name: str, agent: models.Agent, at: ConfigNode) -> Runner | None:
         """A runner of the section `runners`; None after an error."""
         declared = at.context.config.runners
         if name not in declared:
             at.add_error(undeclared_name(name, "runner", declared), "runner")
             return None
-        part, keys = declared[name], at.context.entry("runners", name)
+        part, keys = declared[name], at.context.entry("runners", name, used=at.used)
         if not isinstance(part, models.ModelRunner):
-            return _build_program(part, keys, used=used)
+            return _build_program(part, keys)
         inside = ("provider",) if part.provider else ()
-        provider = self._providers.find_provider(part.provider or part.kind, keys, *inside, used=used)
-        tools = _build_tools(part.tools, keys, used=used) if part.tools else None
+        provider = self._providers.find_provider(part.provider or part.kind, keys, *inside)
+        tools = _build_tools(part.tools, keys.below("tools")) if part.tools else None
         return _limited_runner(provider, agent, tools) if provider else None
 
     def build_job_runner(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> Runner:
@@ -116,7 +113,7 @@ class Runners:
         if agent.heartbeat.provider is None or not (isinstance(part, models.ModelRunner) and isinstance(runner, ModelRunner)):
             return runner
         inside = ("runner", "provider") if part.provider else ("runner",)
-        provider = self._providers.find_provider(part.provider or part.kind, node, *inside, used=is_enabled(agent))
+        provider = self._providers.find_provider(part.provider or part.kind, node, *inside)
         return replace(runner, provider=provider) if provider else runner
 
     def build_decide(self, agent: models.Agent, node: ConfigNode) -> Decide | None:
@@ -125,10 +122,10 @@ class Runners:
         if part is None:
             return None
         name, inside = (part.provider, ("heartbeat", "decide", "provider")) if part.provider else _provider_of(agent)
-        provider = self._providers.find_provider(name, node, *inside, used=is_enabled(agent))
+        provider = self._providers.find_provider(name, node, *inside)
         if provider is None:
             return None
-        self._check_price(part.model, provider, agent, node, "heartbeat", "decide", "model")
+        self._prices.check_price(part.model, provider, node, "heartbeat", "decide", "model")
         return Decide(_limited_runner(provider, agent), part.model)
 
     def warn_if_decide_is_costly(self, beat: Heartbeat, node: ConfigNode) -> None:
@@ -161,42 +158,35 @@ class Runners:
         model = require_model(agent.heartbeat.model or agent.model, runner, node)
         if isinstance(runner, ModelRunner) and model:
             inside = ("heartbeat", "model") if agent.heartbeat.model else ("model",)
-            self._check_price(model, runner.provider, agent, node, *inside)
+            self._prices.check_price(model, runner.provider, node, *inside)
         return model
 
     def _build_model_runner(self, agent: models.Agent, part: models.ModelRunner, node: ConfigNode) -> Runner:
         name, inside = _provider_of(agent)
-        provider = self._providers.find_provider(name, node, *inside, used=is_enabled(agent))
-        own = self._own_provider(part, node) if agent.heartbeat.provider else provider
+        provider = self._providers.find_provider(name, node, *inside)
+        own = provider
+        if agent.heartbeat.provider:  # the runner may name a provider too, which is then not used
+            unused = replace(node, used=False)
+            own = self._providers.find_provider(part.provider, unused, "runner", "provider") if part.provider else None
         if own and own.kind != part.kind:
             right = {"kind": own.kind, "provider": own.name}
             problem = f"the provider {own.name} is of kind {own.kind}"
             node.add_error(f"{problem}; write runner: {as_yaml(right)}", "runner")
             return NO_RUNNER
-        tools = _build_tools(part.tools, node.below("runner"), used=is_enabled(agent)) if part.tools else None
+        tools = _build_tools(part.tools, node.below("runner", "tools")) if part.tools else None
         return _limited_runner(provider, agent, tools) if provider else NO_RUNNER
 
-    def _own_provider(self, part: models.ModelRunner, node: ConfigNode) -> Provider | None:
-        """The provider that the runner names, although the heartbeat uses another."""
-        return self._providers.find_provider(part.provider, node, "runner", "provider", used=False) if part.provider else None
 
-    def _check_price(self, model: str, provider: Provider, agent: models.Agent, node: ConfigNode, *inside: str) -> None:
-        if is_enabled(agent):
-            self._prices.check_price(model, provider, node, *inside)
-
-
-def _build_program(
-    part: models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode, *, used: bool
-) -> Runner:
+def _build_program(part: models.CommandRunner | models.HttpRunner | models.PythonRunner, keys: ConfigNode) -> Runner:
     """A runner that calls no model itself. `keys` are its own."""
     match part:
         case models.CommandRunner(argv=argv, account=account):
-            env = keys.build_variables(part.env, "env", used=used)
+            env = keys.build_variables(part.env, "env")
             name = account.name or _program_name(argv)
             return build_spec(part, CommandRunner, env=env, account=name, max_runs=account.max_runs)
         case models.HttpRunner():
-            url = keys.resolve_address(part.url, "url", used=used)
-            headers = keys.build_headers(part.headers, "headers", used=used)
+            url = keys.resolve_address(part.url, "url")
+            headers = keys.build_headers(part.headers, "headers")
             return HttpRunner(url or Secret(""), headers)
         case models.PythonRunner():
             return build_spec(part, PythonRunner)
@@ -250,47 +240,41 @@ def _provider_of(agent: models.Agent) -> tuple[str, tuple[str, ...]]:
     return agent.runner.kind, ("runner",)
 
 
-def _build_tools(part: models.Tools, node: ConfigNode, *, used: bool) -> Tools | None:
-    """The tools of an agent's runner; None after an error, and if there is no server."""
+def _build_tools(part: models.Tools, node: ConfigNode) -> Tools | None:
+    """The tools of a runner, whose key is at `node`; None after an error, and if there is no server."""
     if not part.mcp:
-        node.add_error(NO_SERVER, *TOOLS, missing="mcp")
+        node.add_error(NO_SERVER, missing="mcp")
         return None
     if (missing := extras.describe_missing("executors", "tools")) is not None:
-        node.add_error(missing, *TOOLS)
+        node.add_error(missing)
         return None
     _check_names(part.mcp, node)
-    servers = tuple(_build_server(server, index, node, used=used) for index, server in enumerate(part.mcp))
+    servers = tuple(_build_server(server, node.below("mcp", index)) for index, server in enumerate(part.mcp))
     return Tools(servers, part.max_turns)
 
 
-def _build_server(part: models.McpServer, index: int, node: ConfigNode, *, used: bool) -> McpServer:
-    at = (*TOOLS, "mcp", index)
-    url = node.resolve_address(part.url, *at, "url", used=used) if part.url else None
-    headers = node.build_headers(part.headers, *at, "headers", used=used)
-    _check_kind(part, at, node)
+def _build_server(part: models.McpServer, node: ConfigNode) -> McpServer:
+    url = node.resolve_address(part.url, "url")
+    headers = node.build_headers(part.headers, "headers")
+    if part.url and part.command:
+        node.add_error("a server has a url or a command, but not both; remove one of them", "command")
+    elif not part.url and not part.command:
+        problem = "the server has neither a url nor a command"
+        node.add_error(f'{problem}; write url: "https://...", or command: [program, argument]')
+    elif part.headers and part.command:
+        node.add_error("a program gets no headers; write env instead, or remove headers", "headers")
+    elif part.env and part.url:
+        node.add_error("a server at a url gets no variables; write headers instead, or remove env", "env")
     for name in set(part.approve or ()) - set(part.allow):
-        node.add_error(f"allow does not have {name}; write it there too, or remove it here", *at, "approve")
+        node.add_error(f"allow does not have {name}; write it there too, or remove it here", "approve")
     return build_spec(
         part,
         McpServer,
         approve=part.approve or (),
         url=(url or Secret("")) if part.url else None,
         headers=headers,
-        env=node.build_variables(part.env, *at, "env", used=used),
+        env=node.build_variables(part.env, "env"),
     )
-
-
-def _check_kind(part: models.McpServer, at: tuple[str | int, ...], node: ConfigNode) -> None:
-    """Check that a server is either at a URL or a program, and has only the keys of this kind."""
-    if part.url and part.command:
-        node.add_error("a server has a url or a command, but not both; remove one of them", *at, "command")
-    elif not part.url and not part.command:
-        problem = "the server has neither a url nor a command"
-        node.add_error(f'{problem}; write url: "https://...", or command: [program, argument]', *at)
-    elif part.headers and part.command:
-        node.add_error("a program gets no headers; write env instead, or remove headers", *at, "headers")
-    elif part.env and part.url:
-        node.add_error("a server at a url gets no variables; write headers instead, or remove env", *at, "env")
 
 
 def _check_names(servers: list[models.McpServer], node: ConfigNode) -> None:
@@ -298,17 +282,17 @@ def _check_names(servers: list[models.McpServer], node: ConfigNode) -> None:
     seen: set[str] = set()
     names: set[str] = set()
     for index, server in enumerate(servers):
+        at = node.below("mcp", index)
         if server.name in names:
-            node.add_error(f"another server is named {server.name} too; write a different name", *TOOLS, "mcp", index, "name")
+            at.add_error(f"another server is named {server.name} too; write a different name", "name")
             continue
         names.add(server.name)
         for number, tool in enumerate(server.allow):
             offered = offered_name(server.name, tool)
-            at = (*TOOLS, "mcp", index, "allow", number)
+            problem = f"the model sees this tool as {offered}"
             if len(offered) > MAX_TOOL_NAME:
-                problem = f"the model sees this tool as {offered}, and a name can have {MAX_TOOL_NAME} characters"
-                node.add_error(f"{problem}; write a shorter name of the server", *at)
+                limit = f"a name can have {MAX_TOOL_NAME} characters"
+                at.add_error(f"{problem}, and {limit}; write a shorter name of the server", "allow", number)
             elif offered in seen:
-                problem = f"the model sees this tool as {offered}, and another tool too"
-                node.add_error(f"{problem}; write a different name of the server", *at)
+                at.add_error(f"{problem}, and another tool too; write a different name of the server", "allow", number)
             seen.add(offered)
