@@ -19,11 +19,10 @@ from scheduler.cli import daemon_files
 from scheduler.cli.output import host_zone_name, paint, utc_now
 from scheduler.config.file import config_text, marked_yaml, text_editing
 from scheduler.config.file.diagnostics import Diagnostics
-from scheduler.config.file.inheritance import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS
 from scheduler.config.file.text_editing import EditRefused, NewEntry, add_entries
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load, templates
-from scheduler.config.settings.config_data import map_at
+from scheduler.config.settings.config_data import HEARTBEAT_SCHEDULE_KEYS, JOB_SCHEDULE_KEYS, map_at
 from scheduler.config.settings.load import LoadedConfig
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import changed_lines

@@ -18,6 +18,22 @@ _BREAKS = ("\x85", "\u2028", "\u2029")  # line breaks in YAML 1.1, but not in YA
 _PRIVATE_CODES = range(0xE000, 0xF8FF)  # Unicode's private use area: no text means these characters
 
 
+_OPENED = (  # what is wrong where a quote or bracket began, by the beginning of the parser's problem
+    ("found unexpected ':'", 'a colon is not expected inside brackets; put the text in quotes: "08:00"'),
+    ("found unexpected end of stream", "the quote that opens here is not closed"),
+    ("could not find expected ':'", MISSING_COLON),
+)
+_MISFIT = "this does not fit the lines above it; correct the indentation, or put the text in quotes"
+_HERE = (  # what is wrong where the parser stopped
+    ("found unknown escape", r"a backslash starts an escape sequence in double quotes; use single quotes, or write \\"),
+    ("did not find expected node content", "a value or a closing bracket is missing here"),
+    ("mapping values are not allowed", "a colon is not expected here: put the text in quotes, or correct the indentation"),
+    ("did not find expected key", _MISFIT),
+    ("did not find expected '-'", _MISFIT),
+    ("did not find expected <document start>", _MISFIT),
+)
+
+
 def explain_yaml_error(error: Exception, text: str) -> tuple[Position, str]:
     """The position and the explanation of an error that the YAML parser found in `text`."""
     if not isinstance(error, MarkedYAMLError):
@@ -29,28 +45,18 @@ def explain_yaml_error(error: Exception, text: str) -> tuple[Position, str]:
         return here, _describe_bad_start(text, here)
     if "scanning an alias" in context:
         return began, 'text that begins with * must be in quotes: "*/5 * * * *"'
-    if problem.startswith("found unexpected ':'"):
-        return began, 'a colon is not expected inside brackets; put the text in quotes: "08:00"'
     if "tab" in problem:
         return here, "a tab cannot indent; use spaces"
-    if problem.startswith("found unexpected end of stream"):
-        return began, "the quote that opens here is not closed"
-    if problem.startswith("found unknown escape"):
-        return here, r"a backslash starts an escape sequence in double quotes; use single quotes, or write \\"
-    if problem.startswith("did not find expected node content"):
-        return here, "a value or a closing bracket is missing here"
     if problem.startswith("did not find expected ',' or"):
         if "".join(split_lines(text)[here.line : here.line + 1])[: here.column].endswith("$"):
             return _LineColumn(here.line, here.column - 1), 'inside brackets, a reference must be in quotes: "${NAME}"'
         return here, f"the bracket that opens on line {began.line + 1} is not closed here"
-    if problem.startswith("mapping values are not allowed"):
-        if (before := _line_without_colon(text, here)) is not None:
-            return before, MISSING_COLON
-        return here, "a colon is not expected here: put the text in quotes, or correct the indentation"
-    if problem.startswith("could not find expected ':'"):
-        return began, MISSING_COLON
-    if problem.startswith(("did not find expected key", "did not find expected '-'", "did not find expected <document start>")):
-        return here, "this does not fit the lines above it; correct the indentation, or put the text in quotes"
+    if problem.startswith("mapping values are not allowed") and (before := _line_without_colon(text, here)) is not None:
+        return before, MISSING_COLON
+    for place, explanations in ((began, _OPENED), (here, _HERE)):
+        for beginning, explanation in explanations:
+            if problem.startswith(beginning):
+                return place, explanation
     return here, f"this is not YAML: {problem}"
 
 

@@ -1,4 +1,4 @@
-"""Makes the data of a config: the file with overrides applied and defaults merged."""
+"""Makes the data of a config: the file with overrides applied and defaults merged. Each value keeps its source position."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from heartbeat.spec import SourceKind
 from heartbeat.words import format_count
 from heartbeatd.state_folder import DEFAULT_STATE, OVERRIDE_PREFIX, find_line_value
-from scheduler.config.file import inheritance, marked_yaml
+from scheduler.config.file import marked_yaml
 from scheduler.config.file.config_text import parse_content, read_content
 from scheduler.config.file.diagnostics import NO_POSITION, Diagnostics, ExternalPosition, Position
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap
 from scheduler.config.file.message_parts import describe_type
 from scheduler.config.keys import models
+
+# Alternatives: an entry that sets one of these keys does not inherit the others.
+JOB_SCHEDULE_KEYS = ("schedule", "every", "at", "after")
+_JOB_ACTION_KEYS = ("command", "prompt")
+HEARTBEAT_SCHEDULE_KEYS = ("schedule", "interval")
+PRECHECK_KINDS = ("command", *get_args(SourceKind))
+# The parts of these values belong together: the zone or days of one window must not be merged into another window
+_REPLACED_WHOLE = ("active_hours",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ def read_config_data(
     paths = list(_find_default_paths(root.get("defaults"), ("defaults",), set()))
     diagnostics.default_paths = first_paths = dict(reversed(paths))  # the first path of a position counts
     agent, job = agent_defaults(root), map_at(root, "defaults", "cron")
-    merged = _merge_entries(_merge_entries(root, "agents", agent, inheritance.merge_agent), "cron", job, inheritance.merge_job)
+    merged = _merge_entries(_merge_entries(root, "agents", agent, _merge_agent), "cron", job, _merge_job)
     return ConfigData(file, root, agent, job, merged, _hash_config(content, environ), first_paths)
 
 
@@ -176,7 +185,7 @@ def agent_defaults(root: MarkedMap) -> MarkedMap:
     if not beat:
         return agent
     marks = map_at(root, "defaults").marks["heartbeat"]
-    return inheritance.merge_agent(MarkedMap({"heartbeat": beat}, {"heartbeat": marks}), agent)
+    return _merge_agent(MarkedMap({"heartbeat": beat}, {"heartbeat": marks}), agent)
 
 
 def _merge_entries(
@@ -191,6 +200,54 @@ def _merge_entries(
         for name, entry in (entries or MarkedMap()).items()
     }
     return MarkedMap({**root, section: MarkedMap(found, (entries or MarkedMap()).marks)}, root.marks)
+
+
+def _merge_maps(base: MarkedMap, over: MarkedMap) -> MarkedMap:
+    """`over` on top of `base`. Maps are merged key by key at every depth; other values and `active_hours` are replaced. An empty
+    value in place of a map keeps the inherited map.
+
+    A map of another `kind`, or a precheck of another one, replaces the inherited map, because their keys differ.
+    """
+    if not over:
+        return base
+    merged = MarkedMap({**base, **over}, {**base.marks, **over.marks})
+    for key in base.keys() & over.keys():
+        below, above = base[key], over[key]
+        if (
+            isinstance(below, MarkedMap)
+            and (key not in _REPLACED_WHOLE or above is None)
+            and (above is None or (isinstance(above, MarkedMap) and _have_same_kind(key, below, above)))
+        ):
+            merged[key] = _merge_maps(below, above or MarkedMap())
+    return merged
+
+
+def _merge_job(base: MarkedMap, over: MarkedMap) -> MarkedMap:
+    """`_merge_maps` for a job: one of its own JOB_SCHEDULE_KEYS replaces an inherited one, as do `command` and `prompt`."""
+    for either in (JOB_SCHEDULE_KEYS, _JOB_ACTION_KEYS):
+        base = _without_alternatives(base, over, either)
+    return _merge_maps(base, over)
+
+
+def _merge_agent(base: MarkedMap, over: MarkedMap) -> MarkedMap:
+    """`_merge_maps` for an agent: its own `schedule` replaces an inherited `interval`, and the other way round."""
+    below, above = base.get("heartbeat"), over.get("heartbeat")
+    if isinstance(below, MarkedMap) and isinstance(above, MarkedMap):
+        base = MarkedMap({**base, "heartbeat": _without_alternatives(below, above, HEARTBEAT_SCHEDULE_KEYS)}, base.marks)
+    return _merge_maps(base, over)
+
+
+def _without_alternatives(base: MarkedMap, over: MarkedMap, either: tuple[str, ...]) -> MarkedMap:
+    if not any(key in base for key in either) or not any(key in over for key in either):
+        return base
+    return MarkedMap({key: value for key, value in base.items() if key not in either}, base.marks)
+
+
+def _have_same_kind(name: str, below: MarkedMap, above: MarkedMap) -> bool:
+    if name == "precheck":
+        kinds = [{kind for kind in PRECHECK_KINDS if kind in each} for each in (below, above)]
+        return not all(kinds) or kinds[0] == kinds[1]
+    return "kind" not in below or "kind" not in above or below["kind"] == above["kind"]
 
 
 def map_at(node: object, *steps: str) -> MarkedMap:

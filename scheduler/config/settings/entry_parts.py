@@ -22,9 +22,9 @@ from heartbeat.spec import Ask, DeliverHours, Effort, ModelRunner, Postcheck, Pr
 from heartbeat.words import format_count, format_duration
 from heartbeatd.secret import Secret
 from scheduler.channels.url_template import PLACEHOLDER
-from scheduler.config.file.inheritance import PRECHECK_KINDS
 from scheduler.config.keys import models
 from scheduler.config.keys.value_types import Share
+from scheduler.config.settings.config_data import PRECHECK_KINDS
 from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL
 

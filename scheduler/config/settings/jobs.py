@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 from cron.job import After, Job, follow_chain
 from cron.job_schedules import OneTimeSchedule, ScheduleError, is_reboot, parse_one_time
 from heartbeat.spec import Agent, Heartbeat, ModelRunner, Runner
-from scheduler.config.file.inheritance import JOB_SCHEDULE_KEYS
 from scheduler.config.keys import models
+from scheduler.config.settings.config_data import JOB_SCHEDULE_KEYS
 from scheduler.config.settings.config_node import ConfigContext, ConfigNode, build_spec
 from scheduler.config.settings.entry_parts import (
     build_precheck,

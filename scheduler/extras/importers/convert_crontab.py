@@ -22,7 +22,6 @@ from cron.job_schedules import CronSchedule, SlotRange
 from heartbeat.words import format_count, format_duration, list_names, one_line
 from scheduler.cli import output
 from scheduler.cli.config_edits import find_source_zone, parse_config, read_config, report_refusal, write_config
-from scheduler.config.file import inheritance
 from scheduler.config.file.diagnostics import ConfigError, Diagnostics
 from scheduler.config.file.marked_yaml import MarkedMap
 from scheduler.config.file.text_editing import NewEntry, add_entries
@@ -302,7 +301,7 @@ def _jobs_to_export(path: Path, jobs: Iterable[Job]) -> list[crontab_writer.Expo
     written = config_data.read_config_data(path, os.environ, Diagnostics(str(path)))
     found = []
     for job in jobs:
-        env = inheritance.merge_job(written.job, written.root["cron"][job.name] or MarkedMap()).get("env") or {}
+        env = written.merged["cron"][job.name].get("env") or {}
         open_ = {name: value for name, value in env.items() if not has_reference(value)}
         found.append(crontab_writer.ExportedJob(job, open_, tuple(name for name in env if name not in open_)))
     return found
