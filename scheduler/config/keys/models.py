@@ -10,10 +10,8 @@ A model requires no key that `defaults` could supply. Keys that are still missin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self
-from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -21,7 +19,6 @@ from pydantic_core import CoreSchema
 
 from cron.job import FollowOn, Misfire, WakeMode, WakeOn
 from heartbeat.spec import AnswerForm, DedupNormalize, Effort, OkMatch, OnMissing, ProviderKind
-from heartbeat.words import format_duration
 from scheduler.channels import registry
 from scheduler.config.file.message_parts import quote_value
 from scheduler.config.keys import value_types as types
@@ -53,7 +50,8 @@ def key(
     former: tuple[str, ...] = (),
     alias: str | None = None,
 ) -> Any:
-    """A key with its default, and with its text in the file (`written`) or in words (`unset`) if the value does not show it.
+    """A key with its default as it is written in the file, or as a value, with its text in the file (`written`) or in words
+    (`unset`).
 
     The example is a value that may be written in place of a wrong one, if the default is none.
 
@@ -77,10 +75,6 @@ def key(
 
 def _as_written(default: object) -> object:
     """A default as it would be written in the file."""
-    if isinstance(default, timedelta):
-        return format_duration(default)
-    if isinstance(default, ZoneInfo):
-        return default.key
     if default is None:
         return "none"
     return {} if isinstance(default, ConfigPart) else [] if default == () else default
@@ -107,6 +101,14 @@ class ConfigPart(BaseModel):
     def __init_subclass__(cls, section: Section | None = None) -> None:
         super().__init_subclass__()
         cls.section = section
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Parse the defaults that are written as in the file."""
+        for name in cls.__annotations__.keys() & cls.__pydantic_fields__.keys():
+            field = cls.__pydantic_fields__[name]
+            if isinstance(field.default, str | int):
+                field.default = types.parse_default(field.default, field.metadata)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Itself, because it never changes. Copying defaults took a fifth of the time in which a small config is read."""
@@ -154,7 +156,7 @@ class Recipient(ConfigPart):
 
     to: types.Targets = required_key("Channels, or `last`.", "phone")
     hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        (), "Windows in which messages are sent. Others wait for the next one, and are sent as one message.", written="always"
+        "always", "Windows in which messages are sent. Others wait for the next one, and are sent as one message."
     )
     critical: Literal["always", "hold"] = key("always", "Whether messages about critical problems are sent at any time.")
 
@@ -171,7 +173,7 @@ class Ask(ConfigPart):
     people: types.People = key(
         (), "User names or numbers of people who may answer in a Telegram channel.", unset="`people` of the channel"
     )
-    timeout: types.DurationUpToADay = key(timedelta(minutes=30), "How long an answer is awaited. No answer means no.")
+    timeout: types.DurationUpToADay = key("30m", "How long an answer is awaited. No answer means no.")
 
 
 class McpServer(ConfigPart):
@@ -189,7 +191,7 @@ class McpServer(ConfigPart):
         "Tools of `allow` of which each call waits for a person, as `ask` says.", "none"
     )
     read_only: bool = key(True, "With `true`, the run fails if the server does not declare each tool in `allow` as read-only.")
-    timeout: types.PositiveDuration = key(timedelta(seconds=30), "Timeout of a call and of the connection.")
+    timeout: types.PositiveDuration = key("30s", "Timeout of a call and of the connection.")
     max_result: Annotated[int, Field(ge=1000, le=65536)] = key(16384, "Bytes of a result that the model gets.")
 
 
@@ -413,7 +415,7 @@ class HeartbeatMisfire(ConfigPart):
 
 
 class Dedup(ConfigPart):
-    window: types.Duration = key(timedelta(hours=24), "How long the same alert is not sent again.", written="24h")
+    window: types.Duration = key("24h", "How long the same alert is not sent again.")
     normalize: DedupNormalize = key("text", "With `numbers`, alerts that differ only in numbers are the same.")
 
 
@@ -421,9 +423,7 @@ class JobProblems(ConfigPart):
     """The rules for the messages about problems of a job."""
 
     after: types.CountOrNone = key(1, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
-    remind: types.PositiveDuration = key(
-        timedelta(hours=24), "Interval of reminders, at most 6h for a critical problem.", written="24h", own=True
-    )
+    remind: types.PositiveDuration = key("24h", "Interval of reminders, at most 6h for a critical problem.", own=True)
     deliver: OrUnset[Recipients] = optional_key(
         "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
@@ -431,9 +431,7 @@ class JobProblems(ConfigPart):
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-it-is-over).", own=True
     )
-    pause_after: types.CountOrNone = key(
-        0, "Failures in a row that [pause it](messages.md#paused-after-failures).", written="none"
-    )
+    pause_after: types.CountOrNone = key("none", "Failures in a row that [pause it](messages.md#paused-after-failures).")
 
 
 class Problems(JobProblems):
@@ -445,12 +443,8 @@ class Problems(JobProblems):
 class EntryKeys(ConfigPart):
     """The keys of an agent's heartbeat that a job has too. Only a job with a prompt may set those that apply to a prompt."""
 
-    skip_on: types.Calendars = key(
-        (), "No runs on the days of these calendars.", written="none", section="Interval and hours", own=True
-    )
-    only_on: types.Calendars = key(
-        (), "Runs only on the days of these calendars.", written="none", section="Interval and hours", own=True
-    )
+    skip_on: types.Calendars = key("none", "No runs on the days of these calendars.", section="Interval and hours", own=True)
+    only_on: types.Calendars = key("none", "Runs only on the days of these calendars.", section="Interval and hours", own=True)
     backoff_on_failure: bool = key(
         False,
         "With `true`, each failed run doubles the interval, up to 8 times its length. A success resets it.",
@@ -468,7 +462,7 @@ class EntryKeys(ConfigPart):
         None, "What shows after a run that its work was done.", section="Checklist and context", file_only=True
     )
     async_timeout: types.DurationUpToADay = key(
-        timedelta(hours=1), "How long an agent that answers later (status 202) may take.", section="Model", applies_to="prompt"
+        "1h", "How long an agent that answers later (status 202) may take.", section="Model", applies_to="prompt"
     )
     ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
         "How often a run asks again if the answer is [incomplete](findings.md#incomplete-answers).",
@@ -502,20 +496,19 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
     """When a heartbeat runs."""
 
     enabled: bool = key(True, "Whether the heartbeat runs.", own=True)
-    interval: types.Interval = key(
-        "missing",
+    interval: types.Interval = optional_key(
         "Time between runs. With `none`, only wakes start runs. `0m` disables the heartbeat.",
-        unset="required without `schedule`",
+        "required without `schedule`",
         own=True,
     )
     schedule: OrUnset[types.Schedule] = optional_key(
         "A cron expression. Times outside the active hours are skipped.", "required without `interval`", own=True
     )
     stagger: types.Stagger = key(
-        0.1, "Maximum delay. The delay of each name is fixed. With `schedule`, the default is 0.", written="10%", own=True
+        "10%", "Maximum delay. The delay of each name is fixed. With `schedule`, the default is 0.", own=True
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        (), "Windows in which the heartbeat runs: `08:00-22:00`, a map, or a list of both.", written="always", own=True
+        "always", "Windows in which the heartbeat runs: `08:00-22:00`, a map, or a list of both.", own=True
     )
     timezone: OrUnset[types.Zone] = optional_key(
         "Time zone of the schedule, the active hours and the time in the prompt.",
@@ -538,12 +531,12 @@ class HeartbeatCall(ConfigPart, section="Model"):
     fallbacks: OrUnset[Fallbacks] = optional_key(
         "What heartbeat runs call in this order if the provider fails.", "the fallbacks of the agent", file_only=True
     )
-    max_output_tokens: types.Tokens = key(2000, "Maximum length of a model's answer.", written="2k")
+    max_output_tokens: types.Tokens = key("2k", "Maximum length of a model's answer.")
     max_input_tokens: types.Tokens = key(
-        50_000, "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token.", written="50k"
+        "50k", "Maximum length of the prompt. Three ASCII characters, or one other character, count as a token."
     )
     retries: types.Retries = key(2, "Further tries after a failure.", own=True)
-    timeout: types.PositiveDuration = key(timedelta(minutes=5), "Timeout of one try.", own=True)
+    timeout: types.PositiveDuration = key("5m", "Timeout of one try.", own=True)
     answer: OrUnset[AnswerForm] = optional_key(
         "Form of the [findings](findings.md). With `text`, a line may begin with the key of a finding: `[disk:/var]`.",
         "`structured` if the runner calls a model, else `text`",
@@ -617,9 +610,8 @@ class Agent(ConfigPart):
         "How much the model may [think](models.md#effort) before it answers.", "chosen by the model", section="Model"
     )
     fallbacks: Fallbacks = key(
-        (),
+        "none",
         "[What is called](models.md#fallbacks) in this order if the provider fails.",
-        written="none",
         section="Model",
         file_only=True,
     )
@@ -662,7 +654,7 @@ class JobTiming(ConfigPart):
         "The job runs when another one has ended, and gets its output.", "required without `schedule`, `every` and `at`"
     )
     timezone: OrUnset[types.Zone] = optional_key("Time zone of `schedule`, `at` and calendars.", "the top-level zone")
-    stagger: types.Stagger = key(timedelta(0), "Maximum delay. The delay of each name is fixed.", written=0)
+    stagger: types.Stagger = key(0, "Maximum delay. The delay of each name is fixed.")
     misfire: JobMisfire = key(JobMisfire(), "Rules for runs that could not start in time.")
     rerun_after_crash: bool = key(False, "With `true`, a command that the end of the daemon interrupted runs again.")
 
@@ -699,13 +691,13 @@ class JobAction(ConfigPart):
         applies_to="prompt",
     )
     previous: bool = key(False, "With `true`, the job gets the output of its own last successful run.")
-    timeout: types.PositiveDuration = key(timedelta(minutes=10), "Timeout of one try.")
+    timeout: types.PositiveDuration = key("10m", "Timeout of one try.")
     retries: types.Retries = key(0, "Further tries after a failure. Set it only if the command is safe to repeat.")
 
 
 class Job(EntryKeys, JobAction, JobTiming):
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
-    deliver: Recipients = key((), "Channels for the output.", written="none")
+    deliver: Recipients = key("none", "Channels for the output.")
     problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "Agents that the job wakes when it ends.")
     wake_on: WakeOn = key("always", "Results after which the job wakes them.")
@@ -742,26 +734,22 @@ class Server(ConfigPart):
 
 class Limits(ConfigPart):
     concurrency: types.Count = key(8, "Maximum number of runs at the same time.")
-    min_interval: types.Duration = key(
-        timedelta(minutes=5), "Shortest interval of an agent or job that calls a model. `0s` means no limit."
-    )
+    min_interval: types.Duration = key("5m", "Shortest interval of an agent or job that calls a model. `0s` means no limit.")
     wake_gap: types.Duration = key(
-        timedelta(seconds=30),
+        "30s",
         "Shortest time from the end of a run that a wake started to the next run. A wake from a job also waits this long for"
         " other jobs.",
     )
-    wake_flood: types.Rate = key(
-        (5, timedelta(minutes=10)), "Maximum rate of runs of an agent that programs start by wakes.", written="5 per 10m"
-    )
-    wake_keep: types.PositiveDuration = key(timedelta(hours=24), "How long a wake waits for a run.", written="24h")
+    wake_flood: types.Rate = key("5 per 10m", "Maximum rate of runs of an agent that programs start by wakes.")
+    wake_keep: types.PositiveDuration = key("24h", "How long a wake waits for a run.")
     new_problems: types.Count = key(
         10,
         "[New problems](messages.md#when-a-message-is-sent) of an agent that are sent within an hour, and three times as many"
         " within a day.",
     )
-    shutdown_grace: types.Duration = key(timedelta(seconds=30), "How long runs may continue when the daemon stops.")
+    shutdown_grace: types.Duration = key("30s", "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
-        None, "Limits of a day and of a month for all runs that call an agent, by the top-level time zone.", written="unlimited"
+        "unlimited", "Limits of a day and of a month for all runs that call an agent, by the top-level time zone."
     )
 
 
@@ -847,7 +835,7 @@ class Deadman(ConfigPart):
     """A dead man's switch: a service elsewhere that reports when pings stop."""
 
     url: types.Secret = required_key("URL to [ping](monitoring.md#the-daemon-is-down).", "https://...")
-    every: types.PositiveDuration = key(timedelta(minutes=1), "Time between pings.")
+    every: types.PositiveDuration = key("1m", "Time between pings.")
     allow_private: bool = key(False, "Allows addresses of this machine and of private networks.")
 
 
@@ -876,7 +864,7 @@ class Executor(ConfigPart):
         "heartbeatd", "Name of this daemon with its workers, the same for all of them. The names of their queues begin with it."
     )
     lease: types.PositiveDuration = key(
-        timedelta(seconds=60),
+        "1m",
         "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, others"
         " may repeat them.",
     )
@@ -902,7 +890,7 @@ class Calendar(ConfigPart):
 
 
 class History(ConfigPart):
-    keep: types.PositiveDuration = key(timedelta(days=30), "How long run records are kept.")
+    keep: types.PositiveDuration = key("30d", "How long run records are kept.")
     runs: Annotated[int, Field(ge=1, le=10_000_000)] = key(1000, "Run records that are kept for each agent or job.")
 
 
@@ -913,7 +901,7 @@ class Defaults(ConfigPart):
 
 
 class Config(ConfigPart):
-    timezone: types.Zone = key(ZoneInfo("UTC"), "Time zone of active hours and schedules without their own.")
+    timezone: types.Zone = key("UTC", "Time zone of active hours and schedules without their own.")
     host: OrUnset[Annotated[str, types.text(types.parse_name, "name")]] = optional_key(
         "Name of this machine in messages. Set it in a container.", "the host name, up to its first dot", file_only=True
     )

@@ -8,12 +8,12 @@ or raises ValueError with the problem and what to write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
@@ -135,6 +135,21 @@ class _Words:
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         return core_schema.literal_schema(list(self.words))
+
+
+def parse_default(written: object, marks: Iterable[object]) -> object:
+    """The value of a default, by the marks of its type."""
+    for mark in marks:
+        match mark:
+            case Notation():
+                return mark.parse(written)
+            case BeforeValidator():
+                return cast("Callable[[object], object]", mark.func)(written)
+            case OneOrList(nothing=word) if word == written:
+                return ()
+            case MapOr(word=word) if word == written:
+                return None
+    return written
 
 
 def text(parse: Callable[[object], object], label: str = "string", **schema: str) -> Notation:
@@ -443,9 +458,7 @@ Zone = Annotated[ZoneInfo, text(lambda value: time_zones.find_zone(parse_text(va
 Duration = Annotated[timedelta, text(parse_duration, "duration", pattern=DURATION_PATTERN)]
 PositiveDuration = Annotated[timedelta, text(parse_positive_duration, "duration", pattern=DURATION_PATTERN)]
 DurationUpToADay = Annotated[timedelta, text(parse_duration_up_to_a_day, "duration, at most 24h", pattern=DURATION_PATTERN)]
-Interval = Annotated[
-    timedelta | Literal["missing"] | None, text(parse_interval, "duration, `none`", pattern=f"^none$|{DURATION_PATTERN}")
-]
+Interval = Annotated[timedelta | None, text(parse_interval, "duration, `none`", pattern=f"^none$|{DURATION_PATTERN}")]
 Stagger = Annotated[
     Share, Notation(parse_share, {"anyOf": [{"type": "string"}, {"const": 0}]}, "percent of the period, or duration")
 ]

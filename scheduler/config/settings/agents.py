@@ -87,13 +87,12 @@ def build_heartbeat(name: str, agent: models.Agent, node: ConfigNode, runners: R
 def _build_interval(agent: models.Agent, node: ConfigNode) -> timedelta | None:
     interval = agent.heartbeat.interval
     if agent.heartbeat.schedule is not None:
-        if interval != "missing":
+        if "interval" in agent.heartbeat.model_fields_set:
             node.add_error("interval and schedule exclude each other; keep one of them", "schedule")
         return None
-    if interval == "missing":
+    if "interval" not in agent.heartbeat.model_fields_set:
         node.add_error(MISSING_INTERVAL, missing="interval")
         return None
-    assert not isinstance(interval, str)
     if not interval:
         return None
     if calls_model(agent):
@@ -109,7 +108,7 @@ def _ever_fires_in_hours(schedule: CronSchedule, hours: Hours, offset: timedelta
 def _find_unused_keys(agent: models.Agent) -> Iterator[tuple[str, str]]:
     """Keys that have no effect because of others, each with the error."""
     beat, kind = agent.heartbeat, agent.runner.kind
-    if beat.backoff_on_failure and (beat.schedule is not None or beat.interval is None):
+    if beat.backoff_on_failure and (beat.schedule is not None or (beat.interval is None and "interval" in beat.model_fields_set)):
         yield "backoff_on_failure", "there is no interval to double; remove backoff_on_failure, or write interval: 30m"
     if not calls_model(agent):
         problem = f"a runner of kind {kind} calls no model and sets its own limits"
