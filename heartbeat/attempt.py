@@ -152,7 +152,7 @@ class _Attempt:
 
     def __init__(
         self,
-        agent: Heartbeat | Agent,
+        agent: Agent,
         work: Heartbeat | Task,
         given: Given,
         resources: Resources,
@@ -218,7 +218,7 @@ class _Attempt:
                 break
         return _join_results(failed)
 
-    def begin_alternative(self, own: Heartbeat | Agent, number: int, failed: Sequence[AttemptResult], *, is_last: bool) -> None:
+    def begin_alternative(self, own: Agent, number: int, failed: Sequence[AttemptResult], *, is_last: bool) -> None:
         """Let the agent itself (number 0), or a fallback, be called next.
 
         It may take half of the time that is left, the last one all of it, and what failed calls have left of the reservation.
@@ -579,7 +579,7 @@ def read_situation(spec: Heartbeat, given: Given) -> Situation:
     )
 
 
-def classify_answer(spec: Heartbeat | Agent, answer: Answer) -> AttemptResult:
+def classify_answer(spec: Agent, answer: Answer) -> AttemptResult:
     """The result of a run with this answer.
 
     Findings make it an alert, unless all of them are resolved. Which of them are news is decided when the run is closed, because
@@ -648,12 +648,12 @@ def _runs_in_workspace(runner: Runner) -> bool:
     return isinstance(runner, CommandRunner | PythonRunner) or (isinstance(runner, ModelRunner) and runner.tools is not None)
 
 
-def _with_fallback(own: Heartbeat | Agent, fallback: Fallback) -> Heartbeat | Agent:
+def _with_fallback(own: Agent, fallback: Fallback) -> Agent:
     """The agent with a fallback in place of its runner and model. No decision is made before it."""
     chosen: dict[str, Any] = {"runner": fallback.runner, "model": fallback.model, "effort": fallback.effort, "fallbacks": ()}
     if not isinstance(fallback.runner, ModelRunner):
         chosen["ask_again"] = 0  # a program would give the same answer again
-    return replace(own, **chosen) if isinstance(own, Agent) else replace(own, **chosen, decide=None)
+    return replace(own, **chosen, decide=None)
 
 
 def _join_results(results: Sequence[AttemptResult]) -> AttemptResult:
@@ -738,7 +738,7 @@ def _look_of_run(facts: PromptFacts, left_out: frozenset[str]) -> Look:
     return Look(facts.problems, lines, frozenset(jobs), left_out)
 
 
-def _combine_answers(spec: Heartbeat | Agent, answers: Answers, result: AttemptResult) -> AttemptResult:
+def _combine_answers(spec: Agent, answers: Answers, result: AttemptResult) -> AttemptResult:
     """The result of a run whose agent was asked again. Prose is no answer: nothing of it is sent, unless it is an alarm."""
     report = answers.report
     if report is None:

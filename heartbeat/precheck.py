@@ -11,7 +11,7 @@ from hashlib import sha256
 from heartbeat.runners import Failure, LookAtSource, Resources, StartProcess
 from heartbeat.runners.errors import CallError, describe_failure
 from heartbeat.runners.redaction import NO_SECRETS
-from heartbeat.spec import Agent, Heartbeat, Precheck, Source
+from heartbeat.spec import Agent, Precheck, Source
 
 MAX_OUTPUT_BYTES = 64 * 1024  # bytes of output that are read; longer output always counts as changed
 MAX_PROMPT_OUTPUT = 16 * 1024  # characters of output in the prompt
@@ -49,7 +49,7 @@ class PrecheckResult:
 
 
 async def make_precheck(
-    agent: Heartbeat | Agent, precheck: Precheck, last: str | None, state: str | None, now: datetime, resources: Resources
+    agent: Agent, precheck: Precheck, last: str | None, state: str | None, now: datetime, resources: Resources
 ) -> PrecheckResult:
     """Make the precheck and read its result. `last` is the digest of the output at the last completed run, and `state` is that
     of the source, as far as an agent has seen its news.
@@ -62,7 +62,7 @@ async def make_precheck(
 
 
 async def look_at_source(
-    agent: Heartbeat | Agent, precheck: Precheck, source: Source, state: str | None, now: datetime, look: LookAtSource
+    agent: Agent, precheck: Precheck, source: Source, state: str | None, now: datetime, look: LookAtSource
 ) -> PrecheckResult:
     """Look at the source of a precheck."""
     from asyncio import CancelledError  # a command that only reads the config does not need asyncio
@@ -80,7 +80,7 @@ async def look_at_source(
     return PrecheckResult(status, output=sight.text, digest=digest, state=sight.state)
 
 
-async def run_command(agent: Heartbeat | Agent, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
+async def run_command(agent: Agent, precheck: Precheck, last: str | None, start: StartProcess) -> PrecheckResult:
     """Run the command of a precheck in the workspace and read its result.
 
     The command gets PATH, HOME, LANG, HEARTBEATD_AGENT and HEARTBEATD_RUN, and an empty standard input.

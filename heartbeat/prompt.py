@@ -359,7 +359,7 @@ def _parts_without_wakes(facts: PromptFacts, heartbeat: Heartbeat) -> Iterator[P
         yield PromptPart("tasks", f"{_DECIDED}\n{_delimit_data(facts.tasks)}")
 
 
-def _answer_rules(heartbeat: Heartbeat | Agent) -> str:
+def _answer_rules(heartbeat: Agent) -> str:
     """How to answer: with the tool of a model, with JSON, or with plain text."""
     if heartbeat.answer == "text":
         return _TEXT_RULES

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from heartbeat.calendars import ALL_DAYS, AllowedDays
@@ -265,37 +265,40 @@ class Postcheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Timing:
-    """When a heartbeat runs."""
+class Agent:
+    """An agent as a run calls it: in its heartbeat, or with the prompt of a job.
 
-    enabled: bool
-    interval: timedelta | None  # None: it runs by `schedule`, or, without one, only when it is woken
-    schedule: str | None = None  # a cron expression in `zone`
-    backoff_on_failure: bool = False
-    stagger: timedelta  # the delay of each run after its slot
-    hours: Hours
-    calendars: AllowedDays = ALL_DAYS  # the days on which it may run
+    A field with the name of a key of the config has the value of this key. `zone` is the time zone of the time in its prompt.
+    With a `structured` answer, the agent reports findings, also in a job.
+    """
+
+    name: str
+    queue: str | None = None  # of the workers that execute its runs; None: the default one
     zone: ZoneInfo
-    grace: timedelta  # how late a slot may start
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Calls:
-    """How the agent is called, and the calls before it."""
-
+    workspace: Path
     runner: Runner
-    model: str | None  # the heartbeat's own, else the agent's; None: the agent chooses it
+    model: str | None  # of the heartbeat or the job, else the agent's; None: the agent chooses it
     effort: Effort | None = None  # how much a model may think; None: the model's own default
     fallbacks: tuple[Fallback, ...] = ()  # called in this order if the provider fails
-    retries: int
-    timeout: timedelta
-    async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
+    context: tuple[str, ...] = ()
+    max_input_tokens: int = 50_000
     answer: AnswerForm = "text"
     ask_again: int = 0  # further calls of a run at most, if its answer is incomplete
     strip_reasoning: bool = True
-    precheck: Precheck | None = None
-    postcheck: Postcheck | None = None
+    precheck: Precheck | None = None  # decides whether the agent is called
     decide: Decide | None = None
+    ok_match: OkMatch | None = None  # which answers are not delivered; None: all are, apart from empty ones
+    ack_max_chars: int = 0
+    show_ok: bool = False
+    show_alerts: bool = True
+    show_resolved: bool = True
+    clear_after: int = 2  # answers in a row that do not mention a problem, and end it
+    problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
+
+    @property
+    def prompt_limit(self) -> PromptLimit:
+        """The limit of its prompt without a budget."""
+        return PromptLimit(self.max_input_tokens)
 
     @property
     def called(self) -> tuple[Called, ...]:
@@ -311,34 +314,45 @@ class _Calls:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Timing:
+    """When a heartbeat runs."""
+
+    enabled: bool
+    interval: timedelta | None  # None: it runs by `schedule`, or, without one, only when it is woken
+    schedule: str | None = None  # a cron expression in `zone`
+    backoff_on_failure: bool = False
+    stagger: timedelta  # the delay of each run after its slot
+    hours: Hours
+    calendars: AllowedDays = ALL_DAYS  # the days on which it may run
+    grace: timedelta  # how late a slot may start
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attempts:
+    """How often and how long it is tried, and what shows that its work was done."""
+
+    retries: int
+    timeout: timedelta
+    async_timeout: timedelta = timedelta(hours=1)  # how long the result of a run that answers later is awaited
+    postcheck: Postcheck | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Inputs:
     """What the agent reads."""
 
-    workspace: Path
     prompt: str | None = None
     checklist: str  # a file name inside `workspace`, or the text itself if it contains a line break
     on_missing: OnMissing = "skip"
     on_empty: Literal["skip", "run"] = "skip"
-    context: tuple[str, ...] = ()
     light_context: bool = False
     memory: tuple[str, ...] = ()
     session_keep: int = 0  # messages of earlier runs in the prompt; 0: each run is independent
-    max_input_tokens: int = 50_000
-
-    @property
-    def prompt_limit(self) -> PromptLimit:
-        """The limit of its prompt without a budget."""
-        return PromptLimit(self.max_input_tokens)
 
     @property
     def reads_checklist(self) -> bool:
         """Whether the checklist is a file, and not the text itself."""
         return "\n" not in self.checklist
-
-    @property
-    def context_files(self) -> tuple[str, ...]:
-        """The files of `context` that its prompt contains."""
-        return () if self.light_context else self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,18 +380,11 @@ class Ask:
 class _Messages:
     """Which answers, problems and failures are delivered, and to whom."""
 
-    ok_match: OkMatch = "edges"
-    ack_max_chars: int = 5
-    show_ok: bool = False
-    show_alerts: bool = True
-    show_resolved: bool = True
     dedup_window: timedelta = timedelta(hours=24)
     dedup_normalize: DedupNormalize = "text"
-    clear_after: int = 2  # answers in a row that do not mention a problem, and end it
     deliver: tuple[str, ...] = ()
     deliver_hours: tuple[DeliverHours, ...] = ()  # of the channels that do not get messages at any time
     problems_after: int = 0  # failures in a row before a message about them; 0: never
-    problems_remind: timedelta = timedelta(hours=24)  # after this time, an open problem is sent again
     problems_deliver: tuple[str, ...] = ()  # of messages about failures; empty: `deliver`
     problems_hours: tuple[DeliverHours, ...] = ()  # likewise, for messages about failures
     pause_after: int = 0  # failures in a row that pause it; 0: never
@@ -385,52 +392,13 @@ class _Messages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat(_Timing, _Calls, _Inputs, _Messages):
-    """The settings of one agent's heartbeat. A field with the name of a key of the config has the value of this key."""
+class Heartbeat(Agent, _Timing, _Attempts, _Inputs, _Messages):
+    """The settings of one agent's heartbeat."""
 
-    name: str
-    queue: str | None = None  # of the workers that execute its runs; None: the default one
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """The settings of an agent for runs outside its heartbeat: its own model and provider, without the heartbeat's settings.
-
-    `model` is None if the agent chooses its own model, and `effort` if the model chooses it. `zone` is the time zone of the time
-    in its prompt. `precheck` decides whether the agent is called, and `ok_match` and `ack_max_chars` which answers are not
-    delivered. All three are None or 0 if the job does not set them. With a `structured` answer, the agent reports findings, by
-    the same rules as in its heartbeat.
-    """
-
-    name: str
-    zone: ZoneInfo
-    workspace: Path
-    runner: Runner
-    model: str | None
-    context: tuple[str, ...]
-    prompt_limit: PromptLimit
-    ok_match: OkMatch | None = None
-    ack_max_chars: int = 0
-    precheck: Precheck | None = None
-    queue: str | None = None  # of the workers that execute its runs; None: the default one
-    effort: Effort | None = None
-    fallbacks: tuple[Fallback, ...] = ()
-    answer: AnswerForm = "text"
-    ask_again: int = 0
-    strip_reasoning: bool = True
-    clear_after: int = 2
-    problems_remind: timedelta = timedelta(hours=24)
-
-    show_ok: ClassVar[bool] = False
-    show_alerts: ClassVar[bool] = True
-    show_resolved: ClassVar[bool] = True
+    ok_match: OkMatch = "edges"
+    ack_max_chars: int = 5
 
     @property
-    def called(self) -> tuple[Called, ...]:
-        """What a run calls: the agent's runner, and its fallbacks."""
-        return tuple(each for calls in self.alternatives for each in calls)
-
-    @property
-    def alternatives(self) -> tuple[tuple[Called, ...], ...]:
-        """What a run calls without a fallback, and with each of them."""
-        return (((self.runner, self.model),), *(((each.runner, each.model),) for each in self.fallbacks))
+    def context_files(self) -> tuple[str, ...]:
+        """The files of `context` that its prompt contains."""
+        return () if self.light_context else self.context

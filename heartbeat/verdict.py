@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Literal
 
-from heartbeat.spec import Agent, DedupNormalize, Heartbeat, OkMatch
+from heartbeat.spec import Agent, DedupNormalize, OkMatch
 
 OK_TOKEN = "HEARTBEAT_OK"  # noqa: S105 - what an agent answers if it has nothing to report, not a secret
 
@@ -171,7 +171,7 @@ def judge_answer(answer: str, ok_match: OkMatch, ack_max_chars: int) -> Verdict:
     return _alert_verdict(rest)
 
 
-def judge_for(rules: Heartbeat | Agent, answer: str, *, truncated: bool) -> Verdict:
+def judge_for(rules: Agent, answer: str, *, truncated: bool) -> Verdict:
     """Whether an answer is quiet by the rules of a heartbeat or of a job's prompt.
 
     If the answer was cut, the missing part may be long, so a short text next to the quiet token is not taken as "all is well".

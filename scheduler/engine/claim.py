@@ -11,14 +11,14 @@ from datetime import datetime
 from cron.job import After, Job
 from heartbeat.prompt import AgentActivity, EarlierOutput, Memory, Past
 from heartbeat.runners import NO_CACHE, CachePlan
-from heartbeat.spec import Agent, Heartbeat, ModelRunner
+from heartbeat.spec import ModelRunner
 from heartbeat.verdict import without_reasoning
 from scheduler.engine import budget_reservations, planning, recovery, settle, wake_starts
 from scheduler.engine.reported_problems import OWN_KEYS
 from scheduler.engine.tick_items import LostCommits, Tick
 from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.budget import find_price
-from scheduler.model.entry import Claim, Entry, Facts, OpenRun
+from scheduler.model.entry import Claim, Entry, Facts, HeartbeatEntry, OpenRun
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.events import AttemptStarted
 from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, Kind, Skip, Trigger
@@ -27,7 +27,6 @@ from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, breakers, clock_changes, entries, lane_holds, problems, runs, wakes
 from scheduler.store.transaction import Transaction
 from scheduler.work.executor import Interrupted
-from scheduler.work.plan import HeartbeatEntry, JobEntry
 
 MAX_INPUT = 16 * 1024  # bytes of another job's output that a job gets, from its end
 LOST_RECORD = Interrupted("the database lost its last commits", was_stopped=False)
@@ -241,14 +240,8 @@ def _shorten_output(tick: Tick, output: EarlierOutput | None) -> EarlierOutput |
 
 def _cache_plan(tick: Tick, entry: Entry) -> CachePlan:
     """Which parts of the prompt the provider is asked to keep. Only the Messages API of Anthropic is asked."""
-    if isinstance(entry, HeartbeatEntry):
-        agent: Heartbeat | Agent = entry.spec
-        every = entry.spec.interval
-    elif isinstance(entry, JobEntry) and entry.agent is not None:
-        agent, every = entry.agent, entry.spec.every
-    else:
-        return NO_CACHE
-    if not isinstance(agent.runner, ModelRunner) or agent.runner.provider.kind != "anthropic":
+    agent, every = entry.agent, entry.spec.interval if isinstance(entry, HeartbeatEntry) else entry.spec.every
+    if agent is None or not isinstance(agent.runner, ModelRunner) or agent.runner.provider.kind != "anthropic":
         return NO_CACHE
     expected = None if agent.precheck else every  # with a precheck, most runs call no model
     price = find_price(tick.plan.settings.prices, agent.runner.provider.name, agent.model)

@@ -11,7 +11,7 @@ from heartbeat import findings
 from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read_lines
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Agent
 from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of
 from scheduler.model import problem
 from scheduler.model.entry import Claim
@@ -151,7 +151,7 @@ class _Tracker:
     """One run and the problems that its agent reports, while they change."""
 
     now: datetime
-    spec: Heartbeat | Agent
+    spec: Agent
     claim: Claim
     result: AttemptResult
     known: Mapping[str, Problem]

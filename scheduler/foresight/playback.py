@@ -47,7 +47,7 @@ LANE_TAKEN = "another run of this agent"
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 MAX_COPIED = 1024 * 1024  # bytes of a file that an agent reads; a larger one does not fit into any prompt
 Attempt = Callable[[Claim], AttemptResult]
-Spec = TypeVar("Spec", Heartbeat, Agent)
+Spec = TypeVar("Spec", bound=Agent)
 
 
 @contextmanager
@@ -226,7 +226,9 @@ def copy_into(settings: Settings, folder: Path) -> Settings:
 
     Messages have no buttons, runs are executed here, and no postcheck looks at the files of the machine.
     """
-    heartbeats = {name: _moved(beat, folder / "agents" / name) for name, beat in settings.heartbeats.items()}
+    heartbeats = {
+        name: replace(_moved(beat, folder / "agents" / name), postcheck=None) for name, beat in settings.heartbeats.items()
+    }
     job_agents = {name: _moved(agent, folder / "jobs" / name) for name, agent in settings.job_agents.items()}
     jobs = {name: replace(job, postcheck=None) for name, job in settings.jobs.items()}
     channels = {name: replace(channel, buttons=False) for name, channel in settings.channels.items()}
@@ -253,6 +255,4 @@ def _moved(spec: Spec, workspace: Path) -> Spec:
             if source.is_file() and source.stat().st_size <= MAX_COPIED:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
-    return (
-        replace(spec, workspace=workspace, postcheck=None) if isinstance(spec, Heartbeat) else replace(spec, workspace=workspace)
-    )
+    return replace(spec, workspace=workspace)

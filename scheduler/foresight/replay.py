@@ -25,7 +25,7 @@ from scheduler.foresight.playback import Attempt, Playback, record_passed_slots
 from scheduler.foresight.recording import Recording, recorded_answer, recorded_command, recorded_precheck
 from scheduler.foresight.simulation import model_that_decides
 from scheduler.model import entry_schedule
-from scheduler.model.entry import Claim, Key
+from scheduler.model.entry import Claim, HeartbeatEntry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import ANSWERED, FAILURES, WOKEN, AttemptResult, Kind, Outcome, Reason, Skip, Suppression, Trigger
@@ -33,7 +33,7 @@ from scheduler.model.settings import History, Settings
 from scheduler.store import boots, config_history, entries, recorded_runs
 from scheduler.store.boots import Downtime
 from scheduler.store.recorded_runs import RecordedRun, RecordedWake
-from scheduler.work.plan import HeartbeatEntry, make_plan
+from scheduler.work.plan import make_plan
 
 WARM_UP = timedelta(days=7)  # that are played before the period, so that open problems and spent budgets are known
 NEAR = timedelta(minutes=5)  # a run without an interval takes an answer that was recorded so long before or after it

@@ -50,7 +50,6 @@ from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import FAILURES, SUCCESSES, AttemptResult, Kind, Outcome, Skip
 from scheduler.model.settings import Settings, Target
 from scheduler.store import recorded_runs
-from scheduler.work.plan import HeartbeatEntry, JobEntry
 
 MAX_SILENCES = 5  # agents that are listed
 HISTORY = timedelta(days=30)  # how far back --like-history looks
@@ -213,18 +212,16 @@ def _tokens(request: AgentRequest, kind: AnswerKind) -> Tokens:
 
 def _runner_of(entry: Entry, request: AgentRequest) -> Runner:
     """What is called: the model that decides, the agent, or one of its fallbacks."""
-    assert isinstance(entry, HeartbeatEntry | JobEntry)
-    agent = entry.spec if isinstance(entry, HeartbeatEntry) else entry.agent
+    agent = entry.agent
     assert agent is not None
     if request.fallback is not None:
         return next(each.runner for each in agent.fallbacks if each.name == request.fallback)
-    decide = entry.spec.decide if isinstance(entry, HeartbeatEntry) else None
-    return decide.runner if request.form == "decision" and decide else agent.runner
+    return agent.decide.runner if request.form == "decision" and agent.decide else agent.runner
 
 
 def model_that_decides(entry: Entry) -> str | None:
     """The model that decides before the agent is called; None if none does, or if it is that of the agent itself."""
-    decide = entry.spec.decide if isinstance(entry, HeartbeatEntry) else None
+    decide = entry.agent.decide if entry.agent else None
     return decide.model if decide and decide.model != entry.model else None
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from heartbeat.findings import Severity
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Agent
 from heartbeat.words import shorten
 from heartbeatd.answers import PreconditionResult, Preconditions, QuietReason
 from scheduler.engine import planning
@@ -119,7 +119,7 @@ def _check_recorded_entry(
 
 
 def quiet_reasons(
-    db: sqlite3.Connection, row: EntryRow, spec: Heartbeat | Agent | None, now: datetime, times: TimeFormat
+    db: sqlite3.Connection, row: EntryRow, spec: Agent | None, now: datetime, times: TimeFormat
 ) -> list[QuietReason]:
     """Why an entry is quiet now, the strongest reason first. Without its `spec` the times of reminders are not known."""
     found: list[QuietReason] = []
@@ -141,9 +141,7 @@ def quiet_reasons(
     return found
 
 
-def _problem_reasons(
-    known: list[Problem], spec: Heartbeat | Agent | None, now: datetime, times: TimeFormat
-) -> Iterator[QuietReason]:
+def _problem_reasons(known: list[Problem], spec: Agent | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:
     """The acknowledged problems, and those of which all recipients know."""
     texts: dict[Literal["acknowledged", "known"], list[str]] = {"acknowledged": [], "known": []}
     for each in known:
@@ -162,7 +160,7 @@ def _is_known(problem: Problem) -> bool:
     return bool(notices) and all(not each.is_end and each.delivered_at is not None for each in notices)
 
 
-def _known_text(problem: Problem, spec: Heartbeat | Agent | None, now: datetime, times: TimeFormat) -> str:
+def _known_text(problem: Problem, spec: Agent | None, now: datetime, times: TimeFormat) -> str:
     since = f"known since {times.at(problem.since)}"
     stable = [each for each in problem.notices.values() if each.kind is Told.OPEN]
     reminder = (

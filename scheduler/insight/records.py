@@ -230,7 +230,7 @@ class ExplainedEntry:
         return self.entry.spec if self.entry and isinstance(self.entry.spec, Heartbeat) else None
 
     @property
-    def reporter(self) -> Heartbeat | Agent | None:
+    def reporter(self) -> Agent | None:
         """The settings by which its findings become problems; None without findings, and without a config."""
         return self.entry.reporter if self.entry else None
 

@@ -9,7 +9,7 @@ from math import ceil
 from zoneinfo import ZoneInfo
 
 from heartbeat.runners import agent_json
-from heartbeat.spec import Agent, Called, Heartbeat, ModelRunner
+from heartbeat.spec import Agent, Called, ModelRunner
 from scheduler.model import local_days
 from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import Call, Kind
@@ -349,7 +349,7 @@ def highest_input_price(price: Price) -> float:
 
 
 def attempt_usage(
-    agent: Heartbeat | Agent, prices: Mapping[str, Price], usd_per_run: float | None, tokens_per_run: int | None
+    agent: Agent, prices: Mapping[str, Price], usd_per_run: float | None, tokens_per_run: int | None
 ) -> AttemptUsage:
     """The maximum usage of one attempt of a heartbeat or of a job's prompt: of the agent, its fallbacks, and the decision.
 

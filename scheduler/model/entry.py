@@ -1,26 +1,35 @@
-"""Defines what agents and jobs have in common for the engine: the abstract Entry, and the Claim of one attempt."""
+"""Defines agents and jobs as entries of the queue, and the Claim of one attempt."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import ClassVar
 from zoneinfo import ZoneInfo
 
-from cron.job import After, Job
+from cron.job import After, Job, format_wake_text, wakes_after
+from heartbeat import verdict
+from heartbeat.calendars import HoursAndDays
+from heartbeat.checklist import parse_checklist
+from heartbeat.checks import load_checklist
+from heartbeat.hours import first_closed, first_open
 from heartbeat.prompt import NO_MEMORY, NO_PAST, EarlierOutput, Memory, Past
 from heartbeat.runners import NO_CACHE, CachePlan
-from heartbeat.spec import Agent, CommandRunner, Heartbeat, Precheck
+from heartbeat.spec import Agent, CommandRunner, Heartbeat, ModelRunner, Precheck
 from heartbeat.verdict import with_cut_note, without_reasoning
+from scheduler.model import entry_schedule
 from scheduler.model.budget import Reservation
-from scheduler.model.circuit import Circuit, required_circuits
+from scheduler.model.circuit import Circuit, accounts_of, circuits_of, required_circuits
 from scheduler.model.daemon_health import DEFAULT_QUEUE
-from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
+from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.settings import ProblemRule
 from scheduler.model.wake import Wake
 
 Key = tuple[Kind, str]
+
+WAKES_NOBODY = frozenset({Outcome.SKIPPED, Outcome.ASYNC})  # there is no result, or not yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +117,25 @@ class Claim:
         return replace(self, facts=replace(self.facts, blocked={**self.facts.blocked, reason: detail}))
 
 
-class Entry(ABC):
-    """An agent's heartbeat or a cron job: its slots, its recipients, and the agents that it wakes.
-
-    `catch_up` False: slots that passed while the daemon was down or the machine asleep do not start at all. `schedule_text` is
-    canonical: equal texts mean equal slots.
-    """
+class _AnyEntry:
+    """What an agent's heartbeat and a cron job have in common: their keys, and an agent that runs call."""
 
     __slots__ = ()
+    kind: ClassVar[Kind]
     spec: Heartbeat | Job
+
+    @property
+    def agent(self) -> Agent | None:
+        """The agent that runs call; None for a job without a prompt."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.name
 
     @property
     def enabled(self) -> bool:
@@ -146,47 +161,34 @@ class Entry(ABC):
         spec = self.spec
         return ProblemRule(spec.problems_after, spec.problems_remind, spec.problems_deliver or spec.deliver, spec.pause_after)
 
-    def checklist_remarks(self) -> tuple[str, ...]:
-        """Lines of its present checklist that look like an item annotation and are none."""
-        return ()
-
-    def is_day_off(self, now: datetime) -> bool:
-        """Whether its calendars exclude the day of `now`."""
-        return not self.spec.calendars.open_at(now)
+    @property
+    def after(self) -> After | None:
+        """The job after which it runs; None if it has times of its own."""
+        return self.spec.after if isinstance(self.spec, Job) else None
 
     @property
-    @abstractmethod
-    def kind(self) -> Kind: ...
-    @property
-    @abstractmethod
-    def schedule_text(self) -> str: ...
-    @property
-    @abstractmethod
-    def catch_up(self) -> bool: ...
-    @property
-    @abstractmethod
-    def retries_after_crash(self) -> bool: ...
-    @property
-    @abstractmethod
-    def precheck(self) -> Precheck | None: ...
-    @property
-    @abstractmethod
-    def reporter(self) -> Heartbeat | Agent | None:
-        """The settings of an agent whose findings become problems; None for a job whose answers are texts."""
+    def lane(self) -> str | None:
+        """The agent whose lane a run takes; None if it runs no agent."""
+        return self.agent.name if self.agent else None
 
     @property
-    @abstractmethod
-    def model(self) -> str | None: ...
+    def precheck(self) -> Precheck | None:
+        return self.agent.precheck if self.agent else None
 
     @property
-    @abstractmethod
+    def model(self) -> str | None:
+        return self.agent.model if self.agent else None
+
+    @property
     def models(self) -> tuple[Circuit, ...]:
         """The models that it calls at providers of the config."""
+        return circuits_of(*self.agent.called) if self.agent else ()
 
     @property
     def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
         """The circuits that must work for it to run without a fallback, and with each of its fallbacks."""
-        return (required_circuits(self.models),)
+        called = self.agent.alternatives if self.agent else ((),)
+        return tuple((*required_circuits(circuits_of(*calls)), *accounts_of(*calls)) for calls in called)
 
     @property
     def circuits(self) -> tuple[Circuit, ...]:
@@ -196,63 +198,167 @@ class Entry(ABC):
     @property
     def programs(self) -> Mapping[str | None, CommandRunner | None]:
         """The program that it calls without a fallback (the key None), and with each fallback, by its name; None: it is none."""
-        return {None: None}
+        if self.agent is None:
+            return {None: None}
+        runners = [(None, self.agent.runner), *((each.name, each.runner) for each in self.agent.fallbacks)]
+        return {name: runner if isinstance(runner, CommandRunner) else None for name, runner in runners}
 
     def uses_account(self, account: str | None, fallback: str | None) -> bool:
         """Whether the program of a fallback, or without one, has this account."""
         program = self.programs.get(fallback)
         return program is not None and program.account == account
 
-    @property
-    def key(self) -> Key:
-        return self.kind, self.name
-
-    @property
-    @abstractmethod
-    def session_keep(self) -> int: ...
-    @property
-    @abstractmethod
-    def dedup_window(self) -> timedelta: ...
-    @property
-    @abstractmethod
-    def starts_at_boot(self) -> bool: ...
-
-    @property
-    def after(self) -> After | None:
-        """The job after which it runs; None if it has times of its own."""
-        return self.spec.after if isinstance(self.spec, Job) else None
-
-    @property
-    @abstractmethod
-    def lane(self) -> str | None:
-        """The agent whose lane a run takes; None if it runs no agent."""
-
-    @abstractmethod
-    def is_open_at(self, now: datetime) -> bool:
-        """Whether it may run at `now` according to its calendars and active hours."""
-
-    @abstractmethod
-    def opens_at(self, now: datetime) -> datetime | None:
-        """From when on it may run according to its calendars and active hours, `now` or later; None: not within two years."""
-
-    @abstractmethod
-    def closes_at(self, now: datetime) -> datetime | None:
-        """When its present window or day ends; None if neither ends within two years."""
-
-    @abstractmethod
-    def message_digest(self, message: str) -> str:
-        """The hash by which equal messages are recognized as duplicates."""
+    def is_day_off(self, now: datetime) -> bool:
+        """Whether its calendars exclude the day of `now`."""
+        return not self.spec.calendars.open_at(now)
 
     def answer_text(self, result: AttemptResult) -> str:
         """The answer of a run as it is delivered: without reasoning, and with a note if it was cut."""
         text = without_reasoning(result.text or "", strip_reasoning=self.spec.strip_reasoning, truncated=result.truncated)
         return with_cut_note(text, truncated=result.truncated)
 
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatEntry(_AnyEntry):
+    """A heartbeat as an entry of the queue."""
+
+    spec: Heartbeat
+
+    kind = Kind.HEARTBEAT
+    catch_up = True
+    starts_at_boot = False
+    agents_to_wake = ()
+
     @property
-    @abstractmethod
+    def agent(self) -> Heartbeat:
+        return self.spec
+
+    @property
+    def schedule_text(self) -> str:
+        return entry_schedule.heartbeat_schedule_text(self.spec)
+
+    @property
+    def retries_after_crash(self) -> bool:
+        """Not if a tool of the interrupted run may have changed something: the run would change it again."""
+        models = (runner for runner, _ in self.spec.called if isinstance(runner, ModelRunner))
+        return not any(runner.tools and runner.tools.may_change_things for runner in models)
+
+    @property
+    def reporter(self) -> Agent:
+        return self.spec
+
+    @property
+    def session_keep(self) -> int:
+        return self.spec.session_keep
+
+    @property
+    def dedup_window(self) -> timedelta:
+        return self.spec.dedup_window
+
+    def checklist_remarks(self) -> tuple[str, ...]:
+        """Lines of its present checklist that look like an item annotation and are none."""
+        text = load_checklist(self.spec)
+        return () if isinstance(text, Skip) else parse_checklist(text).remarks
+
+    @property
+    def _open_times(self) -> HoursAndDays:
+        return HoursAndDays(self.spec.hours, self.spec.calendars)
+
+    def is_open_at(self, now: datetime) -> bool:
+        """Whether it may run at `now` according to its calendars and active hours."""
+        return self._open_times.open_at(now)
+
+    def opens_at(self, now: datetime) -> datetime | None:
+        """From when on it may run according to its calendars and active hours, `now` or later; None: not within two years."""
+        return first_open(self._open_times, now)
+
+    def closes_at(self, now: datetime) -> datetime | None:
+        """When its present window or day ends; None if neither ends within two years."""
+        return first_closed(self._open_times, now)
+
+    def message_digest(self, message: str) -> str:
+        """The hash by which equal messages are recognized as duplicates."""
+        return verdict.message_digest(message, self.spec.dedup_normalize)
+
+    def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
+        """A heartbeat wakes no other agent."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry(_AnyEntry):
+    """A cron job as an entry of the queue; `agent` is the agent that its prompt is for, if it has one."""
+
+    spec: Job
+    agent: Agent | None = None
+
+    kind = Kind.CRON
+    session_keep = 0
+    dedup_window = timedelta()  # every output is delivered
+
+    @property
+    def schedule_text(self) -> str:
+        """Its schedule in canonical form: equal texts mean equal slots."""
+        return entry_schedule.job_schedule_text(self.spec)
+
+    @property
+    def catch_up(self) -> bool:
+        """Whether a slot that passed while the daemon was down or the machine asleep still starts."""
+        return self.spec.misfire == "latest"
+
+    @property
+    def retries_after_crash(self) -> bool:
+        return self.spec.rerun_after_crash
+
+    @property
+    def reporter(self) -> Agent | None:
+        """The settings of an agent whose findings become problems; None for a job whose answers are texts."""
+        return self.agent if self.agent and self.agent.answer == "structured" else None
+
+    @property
+    def starts_at_boot(self) -> bool:
+        return self.spec.reboot
+
+    def checklist_remarks(self) -> tuple[str, ...]:
+        """A job has no checklist."""
+        return ()
+
+    def is_open_at(self, now: datetime) -> bool:
+        """A job has no active hours. A run that was due on a permitted day may start or continue later."""
+        return True
+
+    def opens_at(self, now: datetime) -> datetime | None:
+        """A job may run at any time."""
+        return now
+
+    def closes_at(self, now: datetime) -> datetime | None:
+        """A job has no active hours."""
+        return None
+
+    def message_digest(self, message: str) -> str:
+        return hashlib.sha256(message.encode(errors="replace")).hexdigest()
+
+    @property
     def agents_to_wake(self) -> tuple[str, ...]:
         """The agents whose heartbeat a run of it may wake at once."""
+        return self.spec.wake_heartbeat if self.spec.wake_mode == "now" else ()
 
-    @abstractmethod
     def wakes_caused_by(self, claim: Claim, result: AttemptResult) -> tuple[Wake, ...]:
-        """The wakes that this result of a run causes."""
+        """The wakes that this result causes, with their texts; none if a user has cancelled the run."""
+        if result.outcome in WAKES_NOBODY or result.reason is Reason.CANCELLED:
+            return ()
+        if not wakes_after(self.spec, result.outcome in ANSWERED):
+            return ()
+        output = self.answer_text(result) if self.agent else result.text
+        printed = output or result.error or ""
+        if output and result.reason is Reason.POSTCHECK:
+            printed = f"{output.rstrip()}\npostcheck: {result.error}"
+        text = format_wake_text(self.spec, result.outcome, result.exit_code, printed)
+        urgent = self.spec.wake_mode == "now"
+        return tuple(
+            Wake(name, source="cron", sender=self.spec.name, text=text, outcome=result.outcome, urgent=urgent)
+            for name in self.spec.wake_heartbeat
+        )
+
+
+Entry = HeartbeatEntry | JobEntry

@@ -232,7 +232,7 @@ class Settings:
     postgresql: str | None = None  # the address of a server with the database; None: it is a file
 
     @property
-    def enabled_agents(self) -> list[Heartbeat | Agent]:
+    def enabled_agents(self) -> list[Agent]:
         """The enabled heartbeats, and the agents that enabled jobs call."""
         of_jobs = [agent for name, agent in self.job_agents.items() if self.jobs[name].enabled]
         return [*(beat for beat in self.heartbeats.values() if beat.enabled), *of_jobs]

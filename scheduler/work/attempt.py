@@ -16,11 +16,10 @@ from heartbeat.prompt import PromptFacts, PromptWake
 from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
 from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
-from heartbeat.spec import Agent, Heartbeat, Postcheck, Runner
-from scheduler.model.entry import Claim, Entry, Facts
+from heartbeat.spec import Agent, Postcheck, Runner
+from scheduler.model.entry import Claim, Entry, Facts, HeartbeatEntry, JobEntry
 from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import interleave_senders
-from scheduler.work.plan import HeartbeatEntry, JobEntry
 
 OUTPUT_KEPT = 16 * 1024  # bytes of a job's output that are kept, from its end
 
@@ -74,7 +73,7 @@ def classify_answer(entry: Entry, answer: Answer, runner: Runner | None = None) 
     return replace(result, message=entry.answer_text(result).strip() or None)
 
 
-def _given(claim: Claim, agent: Heartbeat | Agent) -> Given:
+def _given(claim: Claim, agent: Agent) -> Given:
     """What the attempt knows of a claim."""
     run, memory, reserved = claim.run, claim.facts.memory, claim.facts.reserved
     limit = replace(agent.prompt_limit, reserved=reserved.input_tokens if reserved else None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from zoneinfo import ZoneInfo
 
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Agent
 from scheduler.config.keys import models
 from scheduler.config.settings.config_node import ConfigNode, build_spec
 from scheduler.config.settings.providers import Prices, price_line
@@ -35,7 +35,7 @@ class Budgets:
         self._prices = prices
 
     def add_entry(
-        self, kind: Kind, name: str, agent: Heartbeat | Agent, zone: ZoneInfo, part: models.Budget | None, node: ConfigNode
+        self, kind: Kind, name: str, agent: Agent, zone: ZoneInfo, part: models.Budget | None, node: ConfigNode
     ) -> None:
         """Add the budget of an enabled entry for days of `zone`; without `part` it is unlimited.
 

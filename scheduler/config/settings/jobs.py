@@ -195,7 +195,7 @@ class PromptAgents:
             zone=beat.zone,
             workspace=beat.workspace,
             context=beat.context,
-            prompt_limit=beat.prompt_limit,
+            max_input_tokens=beat.max_input_tokens,
             queue=beat.queue,
             runner=runner,
             model=model,

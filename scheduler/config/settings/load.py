@@ -167,7 +167,7 @@ def _used_channels(entries: Sequence[Heartbeat | Job], context: ConfigContext) -
 
 def _check_ask(settings: Settings, context: ConfigContext) -> None:
     """Check that somebody can answer the questions of each entry, and that tools that wait for a person have one to ask."""
-    asking: list[tuple[ConfigNode, Heartbeat | Job, Heartbeat | Agent | None]] = []
+    asking: list[tuple[ConfigNode, Heartbeat | Job, Agent | None]] = []
     asking += [(context.entry("agents", name).below("heartbeat"), each, each) for name, each in settings.heartbeats.items()]
     asking += [(context.entry("cron", name), each, settings.job_agents.get(name)) for name, each in settings.jobs.items()]
     for node, entry, agent in asking:

@@ -27,7 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from heartbeat.runners import Answer, Resources, Tokens
 from heartbeat.runners.redaction import Redactor, secret_parts
-from heartbeat.spec import Agent, Heartbeat, HttpRunner, ModelRunner
+from heartbeat.spec import Agent, HttpRunner, ModelRunner
 from scheduler import __version__
 from scheduler.model.budget import Price, call_cost
 from scheduler.model.entry import Claim
@@ -38,7 +38,6 @@ from scheduler.net.library_requests import limited_answers
 from scheduler.system.log import log_event
 from scheduler.system.process import add_variables
 from scheduler.work.executor import Done
-from scheduler.work.plan import JobEntry
 
 PROTOCOL = "http/protobuf"  # the only one that the extra has an exporter for
 FLUSH_TIMEOUT = 2.0  # seconds that sending the last spans may delay the end of the daemon
@@ -105,7 +104,7 @@ class Traces:
         return result
 
     def _start_attempt(self, claim: Claim) -> AttemptTrace:
-        agent = _agent_of(claim)
+        agent = claim.entry.agent
         is_remote = agent is not None and isinstance(agent.runner, HttpRunner)
         return AttemptTrace(
             self._tracer,
@@ -343,15 +342,7 @@ def _is_wanted(result: AttemptResult) -> bool:
     return result.outcome is not Outcome.SKIPPED or bool(result.calls) or result.precheck is not None
 
 
-def _agent_of(claim: Claim) -> Agent | Heartbeat | None:
-    """The agent that the attempt calls; None for a job with a command."""
-    entry = claim.entry
-    if isinstance(entry, JobEntry):
-        return entry.agent
-    return entry.spec if isinstance(entry.spec, Heartbeat) else None
-
-
-def _agent_attributes(agent: Agent | Heartbeat) -> dict[str, object]:
+def _agent_attributes(agent: Agent) -> dict[str, object]:
     return {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": agent.name,
