@@ -129,8 +129,9 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     6. If its provider fails, repeat steps 3 and 5 with each fallback, until one answers.
     7. Check whether the work was done, if the heartbeat or the task has a postcheck.
     """
-    kind, agent = (_TaskAttempt, work.agent) if isinstance(work, Task) else (_HeartbeatAttempt, work)
-    result = await kind(work, given, resources, elapsed).run()  # type: ignore[arg-type]  # each kind gets its own work
+    agent = work.agent if isinstance(work, Task) else work
+    kind = _TaskAttempt if isinstance(work, Task) else _HeartbeatAttempt
+    result = await kind(agent, work, given, resources, elapsed).run()
     place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, given.facts.now + elapsed())
     return await postcheck.verify(result, work.postcheck, place, resources)
 
@@ -158,6 +159,7 @@ class _Attempt:
         resources: Resources,
         elapsed: Elapsed,
     ) -> None:
+        self.work = work
         self.agent = agent  # the agent itself, or with a fallback in place of its runner
         self.fallback: str | None = None  # the name of this fallback
         self.has_further = False  # whether another fallback may be called after it
@@ -165,7 +167,7 @@ class _Attempt:
         self.ends_at = self.timeout  # when its call must end, since the beginning of the attempt
         self.given = given
         self.turns = given.turns[0] if given.turns else None  # what its calls may use
-        self.spent = Spent()  # what calls before a fallback have used of that
+        self.spent_usd, self.spent_tokens = 0.0, 0  # what calls before a fallback have used of that, at most
         self.resources = resources
         self.elapsed = elapsed
         self.limit = given.facts.limit or agent.prompt_limit
@@ -226,12 +228,13 @@ class _Attempt:
         for call in failed[-1].calls if failed else ():
             used = call.tokens or (None if call.is_free else call.most)
             if used is not None and self.turns is not None:
-                self.spent = Spent(self.spent.usd + self.turns.cost_of(used), self.spent.tokens + used.total)
+                self.spent_usd += self.turns.cost_of(used)
+                self.spent_tokens += used.total
         if number:
             self.fallback = own.fallbacks[number - 1].name
             self.agent = _with_fallback(own, own.fallbacks[number - 1])
         turns = self.given.turns[number] if self.given.turns else None
-        self.turns = turns.without(self.spent.usd, self.spent.tokens) if turns else None
+        self.turns = turns.without(self.spent_usd, self.spent_tokens) if turns else None
         begins = self.elapsed() if failed else timedelta()
         self.ends_at = self.timeout if is_last else begins + (self.timeout - begins) / 2
         self.has_further = not is_last
@@ -248,9 +251,52 @@ class _Attempt:
         """The time for the first call. Without anything before it, it is all that it may have."""
         return self.time_left() if checked or self.fallback else self.ends_at
 
+    async def run(self) -> AttemptResult:
+        """Check whether the agent is to be called, and call it."""
+        raise NotImplementedError
+
+    async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
+        """The prompt with the result of the precheck, and what it is made of."""
+        raise NotImplementedError
+
+    def meta(self, facts: PromptFacts) -> Mapping[str, object]:
+        """The facts as data for the runner."""
+        raise NotImplementedError
+
+    def classify(self, answer: Answer) -> AttemptResult:
+        """The result of a call with this answer."""
+        raise NotImplementedError
+
     async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
         """Compose the prompt, with the result of the precheck, and call the agent."""
-        raise NotImplementedError
+        facts, prompt = await self.compose(checked)
+        size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt)
+        if size is not None:
+            return _too_large(prompt, size)
+        return await self.decide_and_call(facts, prompt, self.call_time(checked))
+
+    async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
+        """Call the agent, if no model decides before that there is nothing to do."""
+        return await self.call_and_ask_again(facts, prompt, time_left)
+
+    def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
+        """The request for an answer of the agent. What is the same in each run, it says to a provider when it is sent."""
+        agent = self.agent
+        return AgentRequest(
+            agent.name,
+            prompt.text,
+            agent.model,
+            agent.workspace,
+            time_left,
+            lambda: {**self.meta(facts), **self.given.meta},
+            self.given.memory.messages,
+            form="findings" if agent.answer == "structured" else "text",
+            limits=self.turn_limits(),
+            effort=agent.effort,
+            fallback=self.fallback,
+            ends_itself=self.has_further,
+            clock=self.local_time,
+        )
 
     def local_time(self) -> datetime:
         """The present time in the zone of the agent."""
@@ -264,11 +310,11 @@ class _Attempt:
         """The prompt, and the messages before it."""
         return prompt.text, *(text for _, text in self.given.memory.messages)
 
-    async def why_too_large(self, request: AgentRequest, prompt: Prompt, *, may_count: bool = True) -> str | None:
-        """The size of a prompt that is too large for its limit; None if it is not. `may_count`: its provider may count it.
+    async def why_too_large(self, request: AgentRequest, prompt: Prompt) -> str | None:
+        """The size of a prompt that is too large for its limit; None if it is not. Its provider may count it.
 
-        A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length. 5 % are
-        added, because the provider calls it an estimate.
+        A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length, and not
+        before a decision. 5 % are added, because the provider calls it an estimate.
         """
         runner, tokens = self.agent.runner, self.limit.count(*self.texts(prompt))
         if self.fallback and self.given.has_budget and self.turns and isinstance(runner, ModelRunner):
@@ -278,7 +324,7 @@ class _Attempt:
         if tokens <= self.limit.tokens:
             return None
         quick = replace(request, timeout=min(request.timeout, COUNT_TIMEOUT))
-        counted = await runners.count_tokens(quick, self.agent.runner, self.resources) if may_count else None
+        counted = None if self.agent.decide else await runners.count_tokens(quick, self.agent.runner, self.resources)
         if counted is None:
             return self.limit.describe(tokens)
         counted = ceil(counted * 1.05)
@@ -311,7 +357,7 @@ class _Attempt:
         is_kept = len(static) >= LEAST_KEPT and fits and not (has_turns and plan.write_ratio > 1)
         return replace(request, static=static, cache=plan if is_kept else replace(plan, ttl=None))
 
-    async def call(self, request: AgentRequest, prompt: Prompt, classify: Callable[[Answer], AttemptResult]) -> AttemptResult:
+    async def call(self, request: AgentRequest, prompt: Prompt) -> AttemptResult:
         """Call the agent and wait for its answer. The result has the calls with their usage, whether they succeeded or failed."""
         began = self.elapsed()
         request = self.with_cache(request, prompt)
@@ -324,7 +370,7 @@ class _Attempt:
         elif answer.later:
             result = AttemptResult(Outcome.ASYNC)
         else:
-            result = classify(answer)
+            result = self.classify(answer)
         return replace(
             result,
             prompt=SentPrompt(sizes, prompt.left_out, static_digest=_static_digest(request), cache=request.cache.ttl),
@@ -336,11 +382,10 @@ class _Attempt:
             reminders=answer.reminders or (result.report.reminders if result.report else ()),
         )
 
-    async def call_and_ask_again(
-        self, facts: PromptFacts, prompt: Prompt, request: AgentRequest, classify: Callable[[Answer], AttemptResult]
-    ) -> AttemptResult:
+    async def call_and_ask_again(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
         """Call the agent. Ask it about what is missing in its answer, and put the answers together."""
-        result = first = await self.call(request, prompt, classify)
+        request = self.request(facts, prompt, time_left)
+        result = first = await self.call(request, prompt)
         if not self.agent.ask_again or first.outcome not in ANSWERED or first.truncated:
             return first
         answers = Answers(_look_of_run(facts, self.given.memory.left_out))
@@ -353,7 +398,7 @@ class _Attempt:
             question = compose_question(prompt, text, missing.question) if missing else prompt
             if not missing or not self.may_ask(question, result.calls):
                 break
-            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left()), question, classify)
+            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left()), question)
             result = replace(
                 result,
                 calls=(*result.calls, *further.calls),
@@ -398,9 +443,7 @@ class _Attempt:
 class _TaskAttempt(_Attempt):
     """One attempt of a task. Its checks are those of a heartbeat that concern the agent itself."""
 
-    def __init__(self, task: Task, given: Given, resources: Resources, elapsed: Elapsed) -> None:
-        super().__init__(task.agent, task, given, resources, elapsed)
-        self.task = task
+    work: Task
 
     async def run(self) -> AttemptResult:
         obstacle = next((reason for reason in AGENT_CHECKS if reason in self.given.blocked), None)
@@ -408,45 +451,24 @@ class _TaskAttempt(_Attempt):
             return AttemptResult(Outcome.SKIPPED, obstacle, error=self.given.blocked[obstacle])
         return await self.check_and_call()
 
-    async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
-        agent, facts, name = self.agent, self.given.facts, self.task.name
-        assert isinstance(agent, Agent)
-        files = (
-            await runners.offload(self.resources, partial(_read_files, agent.workspace, agent.context)) if agent.context else ()
-        )
-        facts = replace(facts, precheck=checked, context=files)
-        prompt = compose_task(self.task.text, agent, facts)
+    async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
+        agent = self.agent
+        read = partial(_read_files, agent.workspace, agent.context)
+        files = await runners.offload(self.resources, read) if agent.context else ()
+        facts = replace(self.given.facts, precheck=checked, context=files)
+        return facts, compose_task(self.work.text, agent, facts)
 
-        def meta() -> dict[str, object]:
-            return {**task_meta(name, agent, facts), **self.given.meta}
+    def meta(self, facts: PromptFacts) -> Mapping[str, object]:
+        return task_meta(self.work.name, self.agent, facts)
 
-        request = AgentRequest(
-            agent.name,
-            prompt.text,
-            agent.model,
-            agent.workspace,
-            self.call_time(checked),
-            meta,
-            form="findings" if agent.answer == "structured" else "text",
-            limits=self.turn_limits(),
-            effort=agent.effort,
-            fallback=self.fallback,
-            ends_itself=self.has_further,
-            clock=self.local_time,
-        )
-        size = await self.why_too_large(request, prompt)
-        if size is not None:
-            return _too_large(prompt, size)
-        return await self.call_and_ask_again(facts, prompt, request, lambda answer: self.task.classify(answer, agent.runner))
+    def classify(self, answer: Answer) -> AttemptResult:
+        return self.work.classify(answer, self.agent.runner)
 
 
 class _HeartbeatAttempt(_Attempt):
     """One attempt of a heartbeat."""
 
     situation: Situation  # is read first
-
-    def __init__(self, spec: Heartbeat, given: Given, resources: Resources, elapsed: Elapsed) -> None:
-        super().__init__(spec, spec, given, resources, elapsed)
 
     @property
     def spec(self) -> Heartbeat:
@@ -473,24 +495,29 @@ class _HeartbeatAttempt(_Attempt):
             return await runners.offload(self.resources, partial(create_missing_checklist, self.spec, obstacle))
         return self.given.blocked.get(obstacle)
 
-    async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
+    async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
         spec, situation = self.spec, self.situation
-        reads_files = situation.runs_without_checklist or spec.context_files
         collect = partial(_with_texts, self.given.facts, checked, spec, situation)
+        reads_files = situation.runs_without_checklist or spec.context_files
         facts = await runners.offload(self.resources, collect) if reads_files else collect()
-        prompt = compose_prompt(facts, spec)
-        size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt, may_count=spec.decide is None)
-        if size is not None:
-            return _too_large(prompt, size)
-        time_left = self.call_time(checked)
-        if spec.decide is None:
-            result = await self.call_heartbeat(facts, prompt, time_left)
-        else:
-            result = await self.decide_and_call(spec.decide, facts, time_left)
-        return replace(result, prompt=replace(result.prompt, selection=situation.selection))
+        return facts, compose_prompt(facts, spec)
 
-    async def decide_and_call(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
-        """Let a model decide whether there is anything to do, and call the agent with its decision."""
+    def meta(self, facts: PromptFacts) -> Mapping[str, object]:
+        return prompt_meta(facts, self.spec)
+
+    def classify(self, answer: Answer) -> AttemptResult:
+        return classify_answer(self.spec, answer)
+
+    async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
+        """Let a model decide whether there is anything to do, if that is set, and call the agent with its decision."""
+        if self.spec.decide is None:
+            result = await self.call_and_ask_again(facts, prompt, time_left)
+        else:
+            result = await self.call_if_decided(self.spec.decide, facts, time_left)
+        return replace(result, prompt=replace(result.prompt, selection=self.situation.selection))
+
+    async def call_if_decided(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
+        """Let a model decide, and call the agent with its decision."""
         decided = await self.request_decision(decide, facts, time_left)
         if isinstance(decided, AttemptResult):
             return decided
@@ -501,7 +528,7 @@ class _HeartbeatAttempt(_Attempt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
             sent = SentPrompt(prompt.part_sizes)
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt=sent, calls=(call,))
-        result = await self.call_heartbeat(facts, prompt, self.time_left())
+        result = await self.call_and_ask_again(facts, prompt, self.time_left())
         return replace(result, calls=(call, *result.calls))
 
     async def request_decision(
@@ -528,33 +555,6 @@ class _HeartbeatAttempt(_Attempt):
             request_id=answer.request_id,
             prompt=sent,
             calls=(call,),
-        )
-
-    async def call_heartbeat(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
-        """Call the agent, and ask it again if its answer is incomplete."""
-        request = self.request(facts, prompt, time_left)
-        return await self.call_and_ask_again(facts, prompt, request, partial(classify_answer, self.spec))
-
-    def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
-        spec = self.spec
-
-        def meta() -> dict[str, object]:
-            return {**prompt_meta(facts, spec), **self.given.meta}
-
-        return AgentRequest(
-            spec.name,
-            prompt.text,
-            spec.model,
-            spec.workspace,
-            time_left,
-            meta,
-            self.given.memory.messages,
-            form="findings" if spec.answer == "structured" else "text",
-            limits=self.turn_limits(),
-            effort=spec.effort,
-            fallback=self.fallback,
-            ends_itself=self.has_further,
-            clock=self.local_time,
         )
 
 
@@ -624,14 +624,6 @@ def result_without_text(runner: Runner, answer: Answer, content: str) -> Attempt
     if isinstance(runner, ModelRunner):
         return AttemptResult(Outcome.FAILED, Failure.BAD_ANSWER, text=answer.text, error=NO_ANSWER_TEXT, transient=True)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What calls have used at most."""
-
-    usd: float = 0.0
-    tokens: int = 0
 
 
 def is_being_cancelled() -> bool:
