@@ -134,7 +134,7 @@ def beat(spec: Spec, *, now: datetime, last: Beat | None = None, woken_by: str |
         woken=woken_by is not None,
         memory=Memory(last_checked=dict(before.checked)),
     )
-    resources = Resources(_NO_RESOURCE, _NO_RESOURCE, own_agent=_CallersAgent(spec), may_block=True)
+    resources = Resources(_NO_RESOURCE, _NO_RESOURCE, own_agent=_CallersAgent(spec).call_agent, may_block=True)
     run = _settle(settings, before, now, finish_at_once(attempt(settings, given, resources, lambda: _NO_TIME)))
     if run.text and spec.on_notify is not None:
         spec.on_notify(run.text)

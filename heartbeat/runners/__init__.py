@@ -464,14 +464,6 @@ class LookAtSource(Protocol):
         ...
 
 
-class OwnAgent(Protocol):
-    """An agent within the program that uses this package. It is called in place of every runner."""
-
-    def call_agent(self, request: AgentRequest) -> Answer:
-        """Its answer, or its failure."""
-        ...
-
-
 class _NoTrace:
     """Stands for every span while there are no traces."""
 
@@ -510,5 +502,5 @@ class Resources:
     open_tools: OpenTools | None = None
     approve: AskApproval | None = None
     look: LookAtSource | None = None
-    own_agent: OwnAgent | None = None
+    own_agent: Callable[[AgentRequest], Answer] | None = None  # an agent within this program, called in place of every runner
     may_block: bool = False

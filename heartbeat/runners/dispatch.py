@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
     """Call the agent and wait for its answer. With a trace in `resources`, the agent gets the ID of its span."""
     if resources.own_agent is not None:
-        return resources.own_agent.call_agent(run)
+        return resources.own_agent(run)
     run = replace(run, traceparent=resources.trace.traceparent)
     match runner:
         case CommandRunner():

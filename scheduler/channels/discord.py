@@ -12,7 +12,6 @@ from scheduler.channels.http_post import (
     channel_url,
     clean_reason,
     post_json,
-    post_options,
     result_of_status,
     wait_from_seconds,
 )
@@ -66,7 +65,8 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     except ValueError as error:
         return DeliveryResult("dead", str(error))
     server = (channel.base_url.reveal() if channel.base_url else None) or webhook.server or SERVER
-    answer = await post_json(_execute_url(webhook, server), _body(channel, message), post_options(channel, context))
+    url, body = _execute_url(webhook, server), _body(channel, message)
+    answer = await post_json(url, body, context.http, allow_private=channel.allow_private, seconds=context.seconds)
     if isinstance(answer, DeliveryResult):
         return answer
     return _read_answer(answer, [webhook.token, *secret_parts(server, whole_url=True)])

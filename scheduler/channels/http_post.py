@@ -12,35 +12,20 @@ from typing import TYPE_CHECKING, Any
 from heartbeat.runners.errors import MAX_RETRY_AFTER, CallError, parse_retry_after, status_phrase
 from heartbeat.runners.redaction import Redactor
 from heartbeat.words import squeeze
-from scheduler.channels.channel_kind import SEND_TIMEOUT, SendContext
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.address_guard import AddressRefused
 
 if TYPE_CHECKING:
-    from scheduler.net.http_client import HttpClient, Method
+    from scheduler.net.http_client import HttpClient
 
 MAX_REASON = 200  # characters of the receiver's reason that an error shows
-
-
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """How a message is posted: by `http`, within `seconds`. Private addresses need `allow_private`."""
-
-    http: HttpClient
-    allow_private: bool
-    seconds: float = SEND_TIMEOUT
 
 
 def channel_url(channel: Channel) -> str:
     """The URL of a channel that has one."""
     assert channel.url is not None
     return channel.url.reveal()
-
-
-def post_options(channel: Channel, context: SendContext) -> HttpOptions:
-    """How messages to this channel are posted."""
-    return HttpOptions(context.http, channel.allow_private, context.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +49,17 @@ class PostAnswer:
 async def post_json(
     url: str,
     content: Mapping[str, object],
-    options: HttpOptions,
+    http: HttpClient,
+    *,
+    allow_private: bool,
+    seconds: float,
     headers: Mapping[str, str] | None = None,
-    method: Method = "POST",
     sign: Callable[[bytes], Mapping[str, str]] | None = None,
 ) -> PostAnswer | DeliveryResult:
-    """Send `content` as JSON to `url` once, without following redirects.
+    """Send `content` as JSON to `url` once, without following redirects. A private address needs `allow_private`.
 
     Returns the answer, or the result of the delivery if there is no answer. `sign` returns headers for the body that is sent.
-
-    Only http and https. Takes at most `options.seconds` and raises no network error.
+    Only http and https. Takes at most `seconds` and raises no network error.
     """
     from scheduler.net.http_client import parse_url  # takes a third of a second, which the reading of a config need not wait for
 
@@ -86,9 +72,7 @@ async def post_json(
     if sign is not None:
         sent |= sign(body)
     try:
-        reply = await options.http.send_message(
-            url, sent, body, options.seconds, allow_private=options.allow_private, method=method
-        )
+        reply = await http.send_message(url, sent, body, seconds, allow_private=allow_private)
     except AddressRefused as refused:
         return DeliveryResult("dead", str(refused))
     except CallError as error:  # before the headers are sent it has certainly not arrived; afterwards that is unknown

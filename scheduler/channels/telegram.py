@@ -14,7 +14,6 @@ from scheduler.channels.http_post import (
     channel_url,
     clean_reason,
     post_json,
-    post_options,
     result_of_status,
     wait_from_seconds,
 )
@@ -68,7 +67,8 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
         return DeliveryResult("dead", str(error))
     server = channel.base_url.reveal() if channel.base_url else SERVER
     url = f"{server.rstrip('/')}/bot{chat.token}/sendMessage"
-    answer = await post_json(url, _body(chat, prefixed_text(channel, message), context.buttons), post_options(channel, context))
+    body = _body(chat, prefixed_text(channel, message), context.buttons)
+    answer = await post_json(url, body, context.http, allow_private=channel.allow_private, seconds=context.seconds)
     if isinstance(answer, DeliveryResult):
         return answer
     return _read_answer(answer, [chat.token, *secret_parts(server if channel.base_url else "", whole_url=True)])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from scheduler.channels.channel_kind import ChannelKind, SendContext, prefixed_text
-from scheduler.channels.http_post import channel_url, post_json, post_options, result_of_status
+from scheduler.channels.http_post import channel_url, post_json, result_of_status
 from scheduler.channels.url_template import PLACEHOLDER, is_web_address
 from scheduler.model.message import DeliveryResult, Message
 from scheduler.model.settings import Channel
@@ -21,10 +21,15 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     If the channel has a secret, the request is signed. The receiver can recognise a repeat by the Idempotency-Key header, which
     is the message's key.
     """
-    headers = {"Idempotency-Key": message.key}
-    sign = partial(_signature, channel, context.now) if channel.signing_secret else None
-    body, options = _body(channel, message), post_options(channel, context)
-    answer = await post_json(channel_url(channel), body, options, headers, sign=sign)
+    answer = await post_json(
+        channel_url(channel),
+        _body(channel, message),
+        context.http,
+        allow_private=channel.allow_private,
+        seconds=context.seconds,
+        headers={"Idempotency-Key": message.key},
+        sign=partial(_signature, channel, context.now) if channel.signing_secret else None,
+    )
     return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)
 
 

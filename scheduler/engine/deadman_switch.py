@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from scheduler.channels.http_post import HttpOptions, post_json, result_of_status
+from scheduler.channels.http_post import post_json, result_of_status
 from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Deadman
@@ -103,5 +103,5 @@ async def send_ping(ping: Ping, http: HttpClient) -> DeliveryResult:
         parts = urlsplit(url)
         url = urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
     content = {"beat": ping.beat} | ({"problem": ping.problem} if ping.problem else {})
-    answer = await post_json(url, content, HttpOptions(http, ping.switch.allow_private, PING_TIMEOUT))
+    answer = await post_json(url, content, http, allow_private=ping.switch.allow_private, seconds=PING_TIMEOUT)
     return answer if isinstance(answer, DeliveryResult) else result_of_status(answer)

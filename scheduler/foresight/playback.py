@@ -212,7 +212,7 @@ class Playback:
         if lane is not None and any(other.entry.lane == lane for other in self._runs.inflight().values()):
             claim = claim.blocked_by(Skip.BUSY, LANE_TAKEN)
         agent = _AgentOfClaim(claim, self._outside)
-        resources = Resources(agent.start, NO_HTTP, look=agent.look, own_agent=agent, may_block=True)
+        resources = Resources(agent.start, NO_HTTP, look=agent.look, own_agent=agent.call_agent, may_block=True)
         return self._outside.attempt(claim, lambda claim: finish_at_once(attempt(claim, resources, lambda: NO_TIME)))
 
 

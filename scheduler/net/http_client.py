@@ -44,7 +44,7 @@ MALFORMED = "its address is not valid; write http(s)://host[:port]/path"
 # Set by the client only.
 CLIENT_HEADERS = frozenset({"content-length", "transfer-encoding", "host", "connection", "accept-encoding"})
 
-Method = Literal["GET", "POST", "PUT", "DELETE"]
+Method = Literal["GET", "POST", "DELETE"]
 ResolveName = Callable[..., Iterable[tuple[Any, ...]]]
 Wait = Callable[[], Awaitable[None]]
 
@@ -63,12 +63,15 @@ class RequestUrl:
     login: str | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One request, and how it is sent.
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """One request, how it is sent, and what is known of it while it is in progress.
 
     The request of an agent or a provider uses a kept connection and reads the whole body of a success; that of a message uses a
-    connection of its own and reads the first 64 KiB of any answer. `public_only`: private addresses are refused.
+    connection of its own and reads the first 64 KiB of any answer. `public_only`: private addresses are refused. `wait` is
+    awaited until the request may be sent. `sent`: the headers may have left, so it is no longer certain that the
+    request did not arrive. `reused`: it went over a kept connection. `head` is the status and the headers of an answer whose
+    body only adds to them, and `body_start` is what has been read of that body.
     """
 
     method: Method
@@ -76,22 +79,10 @@ class _Request:
     headers: Mapping[str, str]
     body: bytes
     seconds: float
+    wait: Wait
+    proxy: URL | None
     is_message: bool = False
     public_only: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Exchange:
-    """What is known of one request while it is in progress.
-
-    `wait` is awaited until the request may be sent. `sent`: the headers may have left, so it is no longer certain that the
-    request did not arrive. `reused`: it went over a kept connection. `head` is the status and the headers of an answer whose
-    body only adds to them, and `body_start` is what has been read of that body.
-    """
-
-    request: _Request
-    wait: Wait
-    proxy: URL | None = None
     resolving: bool = False
     reused: bool = False
     sent: bool = False
@@ -109,9 +100,9 @@ class _Exchange:
         """The error of a request whose time is over, by what it was waiting for."""
         if self.resolving:
             return self.make_error(Failure.DNS, "its name was not resolved in time")
-        if not self.sent and self.request.seconds > CONNECT_TIMEOUT:
+        if not self.sent and self.seconds > CONNECT_TIMEOUT:
             return self.make_error(Failure.CONNECT, f"no connection{self.via_proxy()} within {CONNECT_TIMEOUT:g} s")
-        return self.make_error(Failure.TIMEOUT, f"no answer within {self.request.seconds:g} s")
+        return self.make_error(Failure.TIMEOUT, f"no answer within {self.seconds:g} s")
 
     def via_proxy(self) -> str:
         """Names the proxy in an error, without its login."""
@@ -164,52 +155,50 @@ class HttpClient:
         of the client. Raises CallError, which says whether the request can have arrived, in words that contain neither the
         address nor the value of a header.
         """
-        target = parse_url(url)
-        return await self._exchange(_Request("POST", target, request_headers(target, headers), body, seconds), wait)
+        return await self._exchange("POST", url, headers, body, seconds, wait=wait)
 
     async def get(
         self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool, wait: Wait | None = None
     ) -> HttpReply:
         """Fetch a page of at most 4 MiB; otherwise as `post`. With `public_only`, AddressRefused for a private address."""
-        target = parse_url(url)
-        sent = request_headers(target, headers)
-        return await self._exchange(_Request("GET", target, sent, b"", seconds, public_only=public_only), wait)
+        return await self._exchange("GET", url, headers, b"", seconds, wait=wait, public_only=public_only)
 
     async def delete(self, url: str, headers: Mapping[str, str], seconds: float, *, wait: Wait | None = None) -> HttpReply:
         """Send a DELETE request without a body; otherwise as `post`."""
-        target = parse_url(url)
-        return await self._exchange(_Request("DELETE", target, request_headers(target, headers), b"", seconds), wait)
+        return await self._exchange("DELETE", url, headers, b"", seconds, wait=wait)
 
     async def send_message(
+        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
+    ) -> HttpReply:
+        """Post a message to its channel, over a new connection. The first 64 KiB of the answer are read.
+
+        Unless `allow_private`, AddressRefused for a private address. A name that a proxy resolves cannot be checked. Raises
+        CallError as `post` does.
+        """
+        return await self._exchange("POST", url, headers, body, seconds, is_message=True, public_only=not allow_private)
+
+    async def _exchange(
         self,
+        method: Method,
         url: str,
         headers: Mapping[str, str],
         body: bytes,
         seconds: float,
         *,
-        allow_private: bool,
-        method: Method = "POST",
+        wait: Wait | None = None,
+        is_message: bool = False,
+        public_only: bool = False,
     ) -> HttpReply:
-        """Send a message to its channel, over a new connection. The first 64 KiB of the answer are read.
-
-        Unless `allow_private`, AddressRefused for a private address. A name that a proxy resolves cannot be checked. aiohttp
-        repeats a PUT by itself if its connection breaks. Raises CallError as `post` does.
-        """
-        target = parse_url(url)
-        sent = request_headers(target, headers)
-        return await self._exchange(_Request(method, target, sent, body, seconds, is_message=True, public_only=not allow_private))
-
-    async def _exchange(self, request: _Request, wait: Wait | None = None) -> HttpReply:
-        pool = self._current_pool()
-        exchange = _Exchange(request, wait or self._wait, pool.proxy_for(request.target))
-        if request.public_only:
-            host = request.target.host
-            address_guard.check_literal(host) if exchange.proxy else address_guard.check_host(host)
-        pool.load_certificates(request.target)  # this takes a while, and must not count as the request's time
+        target, pool = parse_url(url), self._current_pool()
+        sent, proxy = request_headers(target, headers), pool.proxy_for(target)
+        exchange = _Exchange(method, target, sent, body, seconds, wait or self._wait, proxy, is_message, public_only)
+        if public_only:
+            address_guard.check_literal(target.host) if proxy else address_guard.check_host(target.host)
+        pool.load_certificates(target)  # this takes a while, and must not count as the request's time
         await exchange.wait()
         with pool.in_use():
             try:
-                async with asyncio.timeout(request.seconds):
+                async with asyncio.timeout(seconds):
                     return await self._send_with_repeat(pool, exchange)
             except TimeoutError:
                 if exchange.head is None:
@@ -222,7 +211,7 @@ class HttpClient:
     async def _send_with_repeat(self, pool: _ConnectionPool, exchange: _Exchange) -> HttpReply:
         """Send a request; once more, over a new connection, if the server had closed the kept one."""
         try:
-            return await self._send_request(pool, exchange, keep=not exchange.request.is_message)
+            return await self._send_request(pool, exchange, keep=not exchange.is_message)
         except aiohttp.ServerDisconnectedError as error:
             if not exchange.reused or error.message != "Server disconnected":  # otherwise a part of an answer has arrived
                 raise _translate_error(exchange, error) from None
@@ -238,14 +227,13 @@ class HttpClient:
             raise _translate_error(exchange, error) from None
 
     async def _send_request(self, pool: _ConnectionPool, exchange: _Exchange, *, keep: bool) -> HttpReply:
-        request = exchange.request
         token = _current_exchange.set(exchange)
         try:
-            async with pool.get_session(keep, request.public_only and exchange.proxy is None).request(
-                request.method,
-                request.target.url,
-                data=BytesIO(request.body) if len(request.body) > MAX_BYTES_BODY else request.body,
-                headers=request.headers,
+            async with pool.get_session(keep, exchange.public_only and exchange.proxy is None).request(
+                exchange.method,
+                exchange.target.url,
+                data=BytesIO(exchange.body) if len(exchange.body) > MAX_BYTES_BODY else exchange.body,
+                headers=exchange.headers,
                 allow_redirects=False,
                 proxy=exchange.proxy,
                 ssl=pool.trust or True,
@@ -255,8 +243,8 @@ class HttpClient:
                 if response.status == 101 or codings not in ([], ["chunked"]):  # otherwise the end of the body is unknown
                     raise CallError(Failure.BAD_ANSWER, NO_ANSWER)
                 reply_headers = {name.lower(): value for name, value in response.headers.items()}
-                if 200 <= response.status < 300 and not request.is_message:
-                    most = MAX_PAGE if request.method == "GET" else MAX_BODY
+                if 200 <= response.status < 300 and not exchange.is_message:
+                    most = MAX_PAGE if exchange.method == "GET" else MAX_BODY
                     return HttpReply(response.status, reply_headers, await _read_whole_body(response, most))
                 exchange.head = response.status, reply_headers
                 return HttpReply(response.status, reply_headers, await _read_body_start(response, exchange.body_start))
@@ -429,7 +417,7 @@ class _Resolver(AbstractResolver):
 def _guarded_socket(info: Any) -> socket:
     """A socket for an address that aiohttp connects to; AddressRefused if messages must not go there."""
     exchange = _current_exchange.get()
-    host = exchange.request.target.host if exchange else ""
+    host = exchange.target.host if exchange else ""
     try:
         address_guard.check_address(host, info[4][0])
     except AddressRefused as refused:

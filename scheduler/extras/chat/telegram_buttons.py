@@ -10,7 +10,7 @@ from typing import Any
 
 from heartbeatd.secret import Secret
 from scheduler.channels import telegram
-from scheduler.channels.http_post import HttpOptions, clean_reason, post_json
+from scheduler.channels.http_post import clean_reason, post_json
 from scheduler.model.message import DeliveryResult
 from scheduler.model.settings import Channel
 from scheduler.net.http_client import HttpClient
@@ -98,8 +98,8 @@ async def get_presses(bot: Bot, offset: int, http: HttpClient, *, with_replies: 
     """
     kinds = ["callback_query", *(["message"] if with_replies else [])]
     content = {"offset": offset, "limit": MAX_UPDATES, "timeout": POLL_SECONDS, "allowed_updates": kinds}
-    options = HttpOptions(http, bot.allow_private, POLL_SECONDS + ANSWER_SECONDS)
-    answer = await post_json(bot.url("getUpdates"), content, options)
+    seconds = POLL_SECONDS + ANSWER_SECONDS
+    answer = await post_json(bot.url("getUpdates"), content, http, allow_private=bot.allow_private, seconds=seconds)
     if isinstance(answer, DeliveryResult):
         return Presses(offset=offset, error=answer.error)
     data = answer.parse_json() or _parse_beginning(answer.body)
@@ -134,14 +134,14 @@ def _parse_beginning(body: bytes) -> Mapping[str, Any]:
 async def answer_press(bot: Bot, press: Press, text: str, http: HttpClient) -> Presses:
     """Show a text to the person who has pressed a button. Nothing depends on whether it arrives."""
     content = {"callback_query_id": press.id, "text": text[:LONGEST_ANSWER]}
-    await post_json(bot.url("answerCallbackQuery"), content, HttpOptions(http, bot.allow_private, ANSWER_SECONDS))
+    await post_json(bot.url("answerCallbackQuery"), content, http, allow_private=bot.allow_private, seconds=ANSWER_SECONDS)
     return Presses()
 
 
 async def answer_reply(bot: Bot, reply: Reply, text: str, http: HttpClient) -> Presses:
     """Answer the person who has replied. Nothing depends on whether it arrives."""
     content = {"chat_id": reply.chat, "text": text[:LONGEST_ANSWER], "reply_parameters": {"message_id": reply.number}}
-    await post_json(bot.url("sendMessage"), content, HttpOptions(http, bot.allow_private, ANSWER_SECONDS))
+    await post_json(bot.url("sendMessage"), content, http, allow_private=bot.allow_private, seconds=ANSWER_SECONDS)
     return Presses()
 
 
