@@ -69,12 +69,8 @@ class Lanes:
         return fd
 
     def is_locked(self, name: str) -> bool:
-        """Whether the lane is locked. This reads the kernel's list of locks, because a test by locking would make a run skip."""
-        try:
-            mark = f":{self.lock_file(name).stat().st_ino} "
-            return any(" FLOCK " in line and mark in line for line in KERNEL_LOCKS.read_text("ascii").splitlines())
-        except OSError:
-            return False
+        """Whether the lane is locked. A test by locking it would make a run skip."""
+        return bool(self._locking_pids(name))
 
     def is_locked_by(self, name: str, pid: int) -> bool:
         """Whether this process has locked the lane, and it or a program that it has started still holds the lock.
@@ -83,12 +79,7 @@ class Lanes:
         """
         if not KERNEL_LOCKS.exists():
             return is_process_running(pid)
-        try:
-            mark = f":{self.lock_file(name).stat().st_ino} "
-            lines = KERNEL_LOCKS.read_text("ascii").splitlines()
-            return any(" FLOCK " in line and mark in line and "->" not in line and int(line.split()[4]) == pid for line in lines)
-        except (OSError, ValueError, IndexError):
-            return False
+        return pid in self._locking_pids(name)
 
     def is_inherited(self, name: str) -> bool:
         """Whether this process has inherited the lock of the lane, as the programs of a run do."""
@@ -104,15 +95,17 @@ class Lanes:
 
         Programs that a locking process has started share its lock. The kernel names the process that locked the file.
         """
+        pid = next(iter(self._locking_pids(name)), None)
+        return None if pid is None else f"process {pid}{_name_in_brackets(pid)} has locked it"
+
+    def _locking_pids(self, name: str) -> list[int]:
+        """The processes that have locked a lane, by the kernel's list of locks; none if that cannot be read."""
         try:
             mark = f":{self.lock_file(name).stat().st_ino} "
             lines = [line for line in KERNEL_LOCKS.read_text("ascii").splitlines() if " FLOCK " in line and mark in line]
-            pid = next((int(line.split()[4]) for line in lines if "->" not in line), None)
+            return [int(line.split()[4]) for line in lines if "->" not in line]  # an arrow marks a process that waits
         except (OSError, ValueError, IndexError):
-            return None
-        if pid is None:
-            return None
-        return f"process {pid}{_name_in_brackets(pid)} has locked it"
+            return []
 
     def make_lock_files(self, names: Iterable[str] = ()) -> None:
         """Create the folder and the files of these lanes, so that a user can lock one before the first run.
