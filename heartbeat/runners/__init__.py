@@ -351,7 +351,6 @@ class HttpClient(Protocol):
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
         """Return the response, whatever its status. Raises `errors.CallError` if there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,15 +384,12 @@ class Toolbox(Protocol):
     @property
     def offered(self) -> Sequence[OfferedTool]:
         """All tools, in the order of the config."""
-        ...
 
     async def call_tool(self, name: str, arguments: Mapping[str, object], seconds: float) -> ToolResult:
         """Call a tool that is offered. Takes `seconds` at most. Whatever goes wrong is an error in the result."""
-        ...
 
     def redact(self, text: str) -> str:
         """The text without the secrets of the servers."""
-        ...
 
 
 class OpenTools(Protocol):
@@ -401,7 +397,6 @@ class OpenTools(Protocol):
 
     def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AbstractAsyncContextManager[Toolbox]:
         """Takes `seconds` at most until the context begins. Raises `errors.CallError` if one of the tools cannot be offered."""
-        ...
 
 
 class ToolCallTrace(Protocol):
@@ -409,7 +404,6 @@ class ToolCallTrace(Protocol):
 
     def set_error(self, kind: str) -> None:
         """Mark the call as failed."""
-        ...
 
 
 class ModelCallTrace(Protocol):
@@ -418,15 +412,12 @@ class ModelCallTrace(Protocol):
     @property
     def traceparent(self) -> str | None:
         """Names this span to the provider, in the notation of W3C Trace Context."""
-        ...
 
     def set_result(self, answer: Answer) -> None:
         """Record how the call ended."""
-        ...
 
     def tool_call(self, name: str, call_id: str, /) -> AbstractContextManager[ToolCallTrace]:
         """The span of a tool that the model called in its response, for the duration of the context."""
-        ...
 
 
 class Trace(Protocol):
@@ -435,11 +426,9 @@ class Trace(Protocol):
     @property
     def traceparent(self) -> str | None:
         """Names this span to the agent, in the notation of W3C Trace Context."""
-        ...
 
     def model_call(self, runner: ModelRunner, model: str | None, /) -> AbstractContextManager[ModelCallTrace]:
         """The span of one call of this model, for the duration of the context."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +450,6 @@ class LookAtSource(Protocol):
 
         Raises `errors.CallError`, in words without secrets, if the source cannot be read within the timeout.
         """
-        ...
 
 
 class _NoTrace:

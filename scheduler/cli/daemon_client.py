@@ -51,11 +51,9 @@ class DaemonClient(Protocol):
 
     def list_entries(self) -> Collection[Key]:
         """All agents and jobs."""
-        ...
 
     def perform(self, verb: Verb[Answer], subject: Key | int | None = None) -> Answer:
         """Carry out a verb for an entry, for the run or message with a number, or for all. Raises Refused."""
-        ...
 
 
 def open_client(path: Path) -> DaemonClient:

@@ -60,27 +60,21 @@ class Executor(Protocol[T, R]):
 
     def submit(self, number: int, task: T) -> None:
         """Take a task under its number; returns at once."""
-        ...
 
     def results(self) -> list[tuple[int, Done[T, R]]]:
         """What has ended and is not acknowledged yet."""
-        ...
 
     def ack(self, numbers: list[int]) -> None:
         """These results are written down."""
-        ...
 
     def inflight(self) -> dict[int, T]:
         """What has been taken and not ended."""
-        ...
 
     def cancel(self, number: int, why: EndReason) -> None:
         """Ask a task to end; it still gives its result. One that has not begun does not begin any more."""
-        ...
 
     def give_up(self, number: int, done: Done[T, R]) -> None:
         """Take `done` for the result of a task that does not end; its own late one is dropped."""
-        ...
 
 
 class WorkerLoop:

@@ -63,7 +63,6 @@ class Pages(Protocol):
 
     async def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> HttpReply:
         """The response, whatever its status. Raises CallError if there is none, AddressRefused for a private address."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
