@@ -132,7 +132,7 @@ def load_checklist(heartbeat: Heartbeat) -> str | Skip:
     if "\n" in heartbeat.checklist:
         return heartbeat.checklist
     found = read_file(heartbeat.workspace, heartbeat.checklist)
-    return _SKIP_BY_PROBLEM[found] if isinstance(found, FileProblem) else found
+    return Skip(f"checklist_{found.value}") if isinstance(found, FileProblem) else found
 
 
 def create_missing_checklist(heartbeat: Heartbeat, obstacle: Skip) -> str | None:
@@ -159,9 +159,3 @@ def precheck_obstacle(precheck: Precheck, checked: PrecheckResult, *, woken: boo
 
 
 PRECHECK_SKIPS = (Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.PRECHECK_FAILED)
-
-_SKIP_BY_PROBLEM = {
-    FileProblem.MISSING: Skip.CHECKLIST_MISSING,
-    FileProblem.UNREADABLE: Skip.CHECKLIST_UNREADABLE,
-    FileProblem.TOO_LARGE: Skip.CHECKLIST_TOO_LARGE,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -62,6 +62,10 @@ class Spec:
     show_alerts: bool = True
     dedup_window: timedelta = timedelta(hours=24)
     dedup_normalize: DedupNormalize = "text"
+
+
+# The fields of a heartbeat that have the values of those of a spec.
+_CARRIED = {each.name for each in fields(Spec)} & {each.name for each in fields(Heartbeat)} - {"decide", "fallbacks", "checklist"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +298,7 @@ def _heartbeat_of(spec: Spec) -> Heartbeat:
     zone = ZoneInfo(spec.timezone) if isinstance(spec.timezone, str) else spec.timezone
     checklist = spec.checklist
     return Heartbeat(
-        name=spec.name,
+        **{name: getattr(spec, name) for name in _CARRIED},
         enabled=True,
         interval=None,
         stagger=_NO_TIME,
@@ -306,17 +310,7 @@ def _heartbeat_of(spec: Spec) -> Heartbeat:
         model=None,
         decide=_THE_CALLER_DECIDES if spec.decide else None,
         fallbacks=tuple(Fallback(str(number + 1), _THE_CALLER, None) for number in range(len(spec.fallbacks))),
-        prompt=spec.prompt,
         checklist=checklist.name if isinstance(checklist, Path) else f"{checklist}\n",
-        on_missing=spec.on_missing,
-        on_empty=spec.on_empty,
-        ok_match=spec.ok_match,
-        ack_max_chars=spec.ack_max_chars,
-        strip_reasoning=spec.strip_reasoning,
-        show_ok=spec.show_ok,
-        show_alerts=spec.show_alerts,
-        dedup_window=spec.dedup_window,
-        dedup_normalize=spec.dedup_normalize,
         retries=0,
         timeout=_NO_LIMIT,
     )

@@ -54,14 +54,15 @@ class ToolUse:
 @dataclass(frozen=True, slots=True)
 class Response:
     """A response of a model. `stopped` is the API's word for why the model stopped, `message` the response as the next message of
-    the conversation, and `spent` an answer without a text, with the model, the usage and the provider's ID of the request.
+    the conversation, and `answer` has the model, the usage and the provider's ID of the request. In a conversation with tools,
+    `request_turn` completes it.
     """
 
     text: str
     uses: tuple[ToolUse, ...]
     stopped: str
     message: Message
-    spent: Answer
+    answer: Answer
 
     @property
     def is_cut(self) -> bool:
@@ -72,29 +73,14 @@ class Response:
         return [use.arguments for use in self.uses if use.name == tool.name]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTurn:
-    """One response of a model to which tools are offered.
-
-    `answer` is the response taken as the end of the conversation, `uses` are the tools that it asks for if it is not the end,
-    and `message` is the response as the next message of the conversation.
-    """
-
-    answer: Answer
-    uses: tuple[ToolUse, ...]
-    message: Message
-
-
 class ModelApi(Protocol):
     """The module of one kind of API."""
 
     async def send(self, request: ModelRequest, http: HttpClient) -> Response:
         """Send exactly one request. Takes its `run.timeout` at most. Raises CallError."""
-        ...
 
     def tool_results(self, results: Sequence[tuple[ToolUse, str, bool]]) -> list[Message]:
         """The messages with the results of tools. Each result is a text, and whether it is an error."""
-        ...
 
 
 DECIDE = OfferedTool(decision.TOOL_NAME, decision.TOOL_DESCRIPTION, decision.TOOL_SCHEMA)
@@ -113,11 +99,14 @@ async def call_model(api: ModelApi, run: AgentRequest, runner: ModelRunner, reso
         return answer
 
 
-async def request_turn(api: ModelApi, request: ModelRequest, http: HttpClient) -> ModelTurn:
-    """Send one request of a conversation with tools. Raises CallError."""
+async def request_turn(api: ModelApi, request: ModelRequest, http: HttpClient) -> Response:
+    """Send one request of a conversation with tools. Raises CallError.
+
+    `answer` is the response taken as the end of the conversation, and `uses` are the tools that it asks for if it is not the end.
+    """
     response = await api.send(request, http)
-    answer = _answer_from_response(response, request.run)
-    return ModelTurn(answer, _uses_of_turn(response), agent_json.clean_data(response.message))
+    answer, uses = _answer_from_response(response, request.run), _uses_of_turn(response)
+    return replace(response, answer=answer, uses=uses, message=agent_json.clean_data(response.message))
 
 
 def request_for_answer(run: AgentRequest, runner: ModelRunner) -> ModelRequest:
@@ -163,7 +152,7 @@ def _answer_from_response(response: Response, run: AgentRequest) -> Answer:
         return _answer_with_decision(response)
     given = response.arguments_of(REPORT_FINDINGS) if run.form == "findings" else []
     others = len(response.uses) - len(given)
-    answer = agent_json.with_text(replace(response.spent, truncated=response.is_cut), response.text)
+    answer = agent_json.with_text(replace(response.answer, truncated=response.is_cut), response.text)
     if answer.failure is not None:
         return answer
     spent, text = replace(answer, text=""), answer.text
@@ -245,8 +234,8 @@ def _answer_with_decision(response: Response) -> Answer:
             raise InvalidDecision("the model decided more than once")
         made = decision.parse_decision(_parse_arguments(given[0]))
     except InvalidDecision as why:
-        return _failed_answer(response.spent, Failure.BAD_ANSWER, str(why))
-    return replace(response.spent, decision=replace(made, tasks=agent_json.clean_text(made.tasks)))
+        return _failed_answer(response.answer, Failure.BAD_ANSWER, str(why))
+    return replace(response.answer, decision=replace(made, tasks=agent_json.clean_text(made.tasks)))
 
 
 def _failed_answer(spent: Answer, failure: Failure, error: str) -> Answer:

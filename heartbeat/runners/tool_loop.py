@@ -30,7 +30,7 @@ from heartbeat.runners import (
     model_call,
 )
 from heartbeat.runners.errors import CallError
-from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, ModelTurn, ToolUse
+from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, Response, ToolUse
 from heartbeat.spec import ModelRunner, Tools
 from heartbeat.words import format_count, shorten
 
@@ -139,11 +139,11 @@ class _Conversation:
     def _offered_tool(self, name: object) -> OfferedTool | None:
         return next((tool for tool in self.toolbox.offered if tool.name == name), None)
 
-    async def _request_turn(self, *, is_last: bool) -> tuple[ModelTurn, ModelCallTrace]:
+    async def _request_turn(self, *, is_last: bool) -> tuple[Response, ModelCallTrace]:
         with self.resources.trace.model_call(self.runner, self.run.model) as span:
             return await self._send_turn(span, is_last=is_last), span
 
-    async def _send_turn(self, span: ModelCallTrace, *, is_last: bool) -> ModelTurn:
+    async def _send_turn(self, span: ModelCallTrace, *, is_last: bool) -> Response:
         """Send the conversation, and record the request as a turn, whether it succeeds or not."""
         last, other = (model_call.REPORT_FINDINGS.name, "any") if self.run.form == "findings" else ("none", "auto")
         run = replace(self.run, timeout=timedelta(seconds=self._seconds_left()), traceparent=span.traceparent)
@@ -180,13 +180,13 @@ class _Conversation:
             self.kept = len(self.messages) - 1
         return frozenset(number for number in (before, self.kept) if number is not None)
 
-    def _final_answer(self, turn: ModelTurn) -> Answer:
+    def _final_answer(self, turn: Response) -> Answer:
         if turn.answer.failure is not Failure.TOOL_USE:
             return turn.answer
         limit = f"max_turns: {self.tools.max_turns}" if len(self.turns) >= self.tools.max_turns else self.usage.describe_limit()
         return replace(turn.answer, error=f"the model asked for tools in its last turn, and wrote no text ({limit})")
 
-    async def _call_tools(self, turn: ModelTurn, span: ModelCallTrace) -> None:
+    async def _call_tools(self, turn: Response, span: ModelCallTrace) -> None:
         """Call the tools one after the other, because one may need what another has changed, and add their results."""
         if not all(isinstance(use.id, str) and isinstance(use.name, str) for use in turn.uses):
             raise CallError(Failure.BAD_ANSWER, "answered with malformed tool calls")

@@ -565,8 +565,6 @@ def _proxy_error(exchange: _Exchange, status: int) -> CallError:
 def _body_error(error: aiohttp.ClientPayloadError) -> CallError:
     """An incomplete body is a broken connection; a malformed body is a bad answer."""
     cause = error.__cause__
-    if isinstance(cause, aiohttp.http_exceptions.TransferEncodingError) and "Not enough data" not in str(cause):
-        return CallError(Failure.BAD_ANSWER, NO_ANSWER)
     if isinstance(cause, aiohttp.http_exceptions.BadHttpMessage) and "Not enough data" not in str(cause):
         return CallError(Failure.BAD_ANSWER, NO_ANSWER)
     return CallError(Failure.CONNECT, "it closed the connection before its answer was complete", transient=True)
