@@ -42,6 +42,7 @@ from heartbeat.result import ANSWERED, FAILURES, UNSENT_CALL, AttemptResult, Out
 from heartbeat.runners import (
     FALLBACK_FAILURES,
     LONGEST_RETRY_AFTER,
+    NO_BUDGET,
     NO_CACHE,
     Action,
     AgentRequest,
@@ -52,7 +53,7 @@ from heartbeat.runners import (
     Failure,
     Resources,
     Tokens,
-    TurnLimits,
+    TurnBudget,
 )
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.tool_loop import TurnUsage
@@ -100,7 +101,7 @@ class Given:
     slot: datetime | None = None
     memory: Memory = NO_MEMORY
     meta: Mapping[str, object] = field(default_factory=dict)
-    turns: tuple[TurnLimits | None, ...] = ()
+    turns: tuple[TurnBudget | None, ...] = ()
     has_budget: bool = False
     unavailable: tuple[str | None, ...] = ()
     cache: CachePlan = NO_CACHE
@@ -291,7 +292,8 @@ class _Attempt:
             lambda: {**self.meta(facts), **self.given.meta},
             self.given.memory.messages,
             form="findings" if agent.answer == "structured" else "text",
-            limits=self.turn_limits(),
+            conversation=self.conversation_limit(),
+            budget=self.turns or NO_BUDGET,
             effort=agent.effort,
             fallback=self.fallback,
             ends_itself=self.has_further,
@@ -318,7 +320,7 @@ class _Attempt:
         """
         runner, tokens = self.agent.runner, self.limit.count(*self.texts(prompt))
         if self.fallback and self.given.has_budget and self.turns and isinstance(runner, ModelRunner):
-            usage = TurnUsage(self.turns, runner.max_output_tokens)
+            usage = TurnUsage(self.limit, self.turns, runner.max_output_tokens)
             if not usage.fits(max_tokens(*self.texts(prompt))):
                 return f"not called, because the failed calls have left too little of its budget ({usage.describe_limit()})"
         if tokens <= self.limit.tokens:
@@ -334,13 +336,12 @@ class _Attempt:
         """Whether this prompt may need more tokens than a budget has reserved for it."""
         return self.limit.reserved is not None and max_tokens(*self.texts(prompt)) > self.limit.reserved
 
-    def turn_limits(self) -> TurnLimits | None:
-        """The limits for a model with tools. None for other runners."""
+    def conversation_limit(self) -> PromptLimit | None:
+        """The limit for the conversation of a model with tools. None for other runners."""
         if not isinstance(self.agent.runner, ModelRunner) or self.agent.runner.tools is None:
             return None
         # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
-        conversation = PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
-        return replace(self.turns, conversation=conversation) if self.turns else TurnLimits(conversation)
+        return PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
 
     def with_cache(self, request: AgentRequest, prompt: Prompt) -> AgentRequest:
         """The request with the part of its prompt that is the same in each run, and whether a provider keeps it.
@@ -421,7 +422,7 @@ class _Attempt:
         limits, runner = self.turns, self.agent.runner
         if limits is None or limits.tokens is None or not isinstance(runner, ModelRunner):
             return False
-        usage, plan = TurnUsage(limits, runner.max_output_tokens), self.given.cache
+        usage, plan = TurnUsage(self.limit, limits, runner.max_output_tokens), self.given.cache
         more = max(plan.write_ratio - 1, 0.0) if plan.ttl else 0.0  # what writing to the cache costs beyond the reserved price
         for call in calls:
             if call.tokens is None:
@@ -539,7 +540,7 @@ class _HeartbeatAttempt(_Attempt):
         if self.exceeds_reservation(prompt):
             return _too_large(prompt, None)
         request = self.request(facts, prompt, time_left)
-        request = replace(request, model=decide.model, messages=(), form="decision", limits=None, effort=None)
+        request = replace(request, model=decide.model, messages=(), form="decision", conversation=None, effort=None)
         began = self.elapsed()
         answer = await runners.call_agent(request, decide.runner, self.resources)
         call = answer.as_call(decide.runner.provider.name, decide.model, self.elapsed() - began)

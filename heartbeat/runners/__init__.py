@@ -55,14 +55,11 @@ UNCHARGED_FAILURES = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """What the requests to a model in one attempt with tools may use.
-
-    `conversation` is the limit of its length. `usd` and `tokens` are the most that all requests
-    may use together, None without a budget. The prices are the highest that may apply, in USD per million tokens.
+class TurnBudget:
+    """What all requests to a model in one attempt may use together, None without a limit. The prices are the highest that may
+    apply, in USD per million tokens.
     """
 
-    conversation: PromptLimit
     usd: float | None = None
     tokens: int | None = None
     input_price: float = 0.0
@@ -72,10 +69,13 @@ class TurnLimits:
         """The most that these tokens cost, in USD."""
         return ((used.total - used.output) * self.input_price + used.output * self.output_price) / 1_000_000
 
-    def without(self, usd: float, tokens: int) -> TurnLimits:
+    def without(self, usd: float, tokens: int) -> TurnBudget:
         """The limits that are left after so much usage."""
         left_usd = None if self.usd is None else self.usd - usd
         return replace(self, usd=left_usd, tokens=None if self.tokens is None else self.tokens - tokens)
+
+
+NO_BUDGET = TurnBudget()
 
 
 CacheTtl = Literal["5m", "1h"]
@@ -108,7 +108,8 @@ class AgentRequest:
     `form` is how a model must answer: with a text, or with the tool of `findings` or of `decision`. Other agents choose the form
     of their answer themselves.
     `traceparent` names the span of this call in the notation of W3C Trace Context, so that the agent can continue the trace. None
-    without traces. `limits` are those of a model with tools, None for other runners. `effort` is None if the config sets none.
+    without traces. `conversation` is the limit of a conversation with tools, None without tools, and `budget` is that of its
+    requests. `effort` is None if the config sets none.
     `static` is the beginning of the prompt that is the same in each run, and `cache` says whether a provider keeps it.
     `fallback` is the name of the fallback that is called, None for the agent itself. `ends_itself`: a program must be ended after
     `timeout`, because another call may follow. Otherwise the attempt ends then. `clock` tells the time in the zone of the agent.
@@ -123,7 +124,8 @@ class AgentRequest:
     messages: tuple[tuple[str, str], ...] = ()
     form: Literal["text", "findings", "decision"] = "text"
     traceparent: str | None = None
-    limits: TurnLimits | None = None
+    conversation: PromptLimit | None = None
+    budget: TurnBudget = NO_BUDGET
     effort: Effort | None = None
     static: str = ""
     cache: CachePlan = NO_CACHE

@@ -25,13 +25,13 @@ from heartbeat.runners import (
     Toolbox,
     ToolCall,
     ToolResult,
-    TurnLimits,
+    TurnBudget,
     agent_json,
     model_call,
 )
 from heartbeat.runners.errors import CallError
 from heartbeat.runners.model_call import Message, ModelApi, ModelRequest, Response, ToolUse
-from heartbeat.spec import ModelRunner, Tools
+from heartbeat.spec import ModelRunner, PromptLimit, Tools
 from heartbeat.words import format_count, shorten
 
 MIN_RESULT = 200  # bytes of a result for which there must be room, otherwise the tool is not called
@@ -91,8 +91,8 @@ class _Conversation:
     usage: TurnUsage = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.run.limits is not None
-        self.usage = TurnUsage(self.run.limits, self.runner.max_output_tokens)
+        assert self.run.conversation is not None
+        self.usage = TurnUsage(self.run.conversation, self.run.budget, self.runner.max_output_tokens)
         self.messages += agent_json.conversation(replace(self.run, prompt=f"{self.run.prompt}\n\n{ABOUT_RESULTS}"))
 
     async def run_turns(self) -> Answer:
@@ -285,19 +285,20 @@ class _Conversation:
 class TurnUsage:
     """What the requests of an attempt have used, and what the limits leave. Every figure is an upper bound."""
 
-    def __init__(self, limits: TurnLimits, max_output: int) -> None:
-        self._limits = limits
+    def __init__(self, conversation: PromptLimit, budget: TurnBudget, max_output: int) -> None:
+        self._conversation = conversation
+        self._budget = budget
         self._max_output = max_output
         self._tokens = 0
         self._usd = 0.0
 
     def count_tokens(self, text: str) -> int:
-        return self._limits.conversation.count(text)
+        return self._conversation.count(text)
 
     def add(self, used: Tokens) -> None:
         """Count a request that has used these tokens."""
         self._tokens += used.total
-        self._usd += self._limits.cost_of(used)
+        self._usd += self._budget.cost_of(used)
 
     def maximum(self, size: int) -> Tokens:
         """The most that a request of this size can use."""
@@ -305,28 +306,26 @@ class TurnUsage:
 
     def fits(self, size: int) -> bool:
         """Whether the budget has room for another request of this size."""
-        limits = self._limits
+        limits = self._budget
         if limits.tokens is not None and self._tokens + size + self._max_output > limits.tokens:
             return False
         return limits.usd is None or self._usd + self._cost(size, self._max_output) <= limits.usd
 
     def check_room(self, size: int, what: str) -> None:
         """Raises _Stopped if a turn of this size is too large."""
-        conversation = self._limits.conversation
-        if size > conversation.tokens:
-            raise _Stopped(Failure.TOO_LARGE, f"{what} has {conversation.describe(size)}")
+        if size > self._conversation.tokens:
+            raise _Stopped(Failure.TOO_LARGE, f"{what} has {self._conversation.describe(size)}")
         if not self.fits(size):
             raise _Stopped(Failure.TOO_LARGE, f"{what} does not fit into the budget of the run: {self.describe_limit()}")
 
     def leaves_turn_after(self, size: int) -> bool:
         """Whether another turn may be possible after one of this size, if the model writes little and the results are short."""
         longer = size + MIN_RESULT + RESULT_OVERHEAD
-        return longer <= self._limits.conversation.tokens and self.fits(size + longer)
+        return longer <= self._conversation.tokens and self.fits(size + longer)
 
     def room_for_results(self, size: int) -> int:
         """How many bytes of results can be added to a conversation of this size, so that another turn is possible."""
-        limits = self._limits
-        room = limits.conversation.tokens - size
+        limits, room = self._budget, self._conversation.tokens - size
         if limits.tokens is not None:
             room = min(room, limits.tokens - self._tokens - self._max_output - size)
         if limits.usd is not None and limits.input_price:
@@ -336,7 +335,7 @@ class TurnUsage:
 
     def describe_limit(self) -> str:
         """What has been used of the limits of the run."""
-        limits, parts = self._limits, [str(self._limits.conversation)]
+        limits, parts = self._budget, [str(self._conversation)]
         if limits.tokens is not None:
             parts.append(f"{self._tokens:,} of {limits.tokens:,} tokens are used")
         if limits.usd is not None:
@@ -344,7 +343,7 @@ class TurnUsage:
         return ", ".join(parts)
 
     def _cost(self, input_tokens: int, output_tokens: int) -> float:
-        return (input_tokens * self._limits.input_price + output_tokens * self._limits.output_price) / MILLION
+        return (input_tokens * self._budget.input_price + output_tokens * self._budget.output_price) / MILLION
 
 
 def _failed(why: str) -> ToolResult:

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from math import ceil
 from zoneinfo import ZoneInfo
 
-from heartbeat.runners import agent_json
+from heartbeat.runners import TurnBudget, agent_json
 from heartbeat.spec import Agent, Called, ModelRunner
 from scheduler.model import local_days
 from scheduler.model.local_days import LocalDay
@@ -138,16 +138,6 @@ class BudgetDay:
     @property
     def key(self) -> tuple[str, str, str]:
         return (self.day.isoformat(), *self.scope)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnBudget:
-    """What all requests of a model with tools may use together in one attempt. The prices are the highest, per million tokens."""
-
-    usd: float | None
-    tokens: int
-    input_price: float
-    output_price: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from heartbeat.attempt import AGENT_CHECKS, Elapsed, Given, Task, read_situation
 from heartbeat.checks import check_results, late_checks
 from heartbeat.postcheck import WorkPlace
 from heartbeat.prompt import PromptFacts, PromptWake
-from heartbeat.runners import Answer, ProcessResult, Resources, TurnLimits
+from heartbeat.runners import Answer, ProcessResult, Resources
 from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
 from heartbeat.spec import Agent, Postcheck, Runner
@@ -91,7 +91,6 @@ def _given(claim: Claim, agent: Agent) -> Given:
         input=claim.facts.input,
         previous=claim.facts.previous,
     )
-    turns = reserved.turns if reserved else ()
     return Given(
         facts,
         # Somebody asked for the run, or a wake waits for it: its text must reach the agent. A job after another one was not
@@ -106,9 +105,7 @@ def _given(claim: Claim, agent: Agent) -> Given:
             "attempt": run.attempt,
             "scheduled_at": run.slot.strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
-        turns=tuple(
-            TurnLimits(limit, most.usd, most.tokens, most.input_price, most.output_price) if most else None for most in turns
-        ),
+        turns=reserved.turns if reserved else (),
         unavailable=claim.facts.unavailable,
         has_budget=reserved is not None and bool(reserved.amount.nanos or reserved.amount.tokens),
         cache=claim.facts.cache,

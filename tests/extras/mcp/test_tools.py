@@ -20,7 +20,7 @@ from servers.scripted import Act, Server, drip, half, page, raw, reply, silence
 from servers.tools import ToolServer
 from test_endless_answers import check_reader
 
-from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnLimits
+from heartbeat.runners import AgentRequest, Answer, Failure, Resources, Tokens, TurnBudget
 from heartbeat.runners import dispatch as runners
 from heartbeat.runners.errors import CallError
 from heartbeat.spec import McpServer, ModelRunner, PromptLimit, Provider, ProviderKind, Tools
@@ -38,7 +38,7 @@ RUN = AgentRequest(
     Path(),
     timedelta(seconds=20),
     lambda: {"run": 7},
-    limits=TurnLimits(PromptLimit(50_000)),
+    conversation=PromptLimit(50_000),
 )
 HOSTILE = str(SERVERS / "hostile_tools.py")
 PROGRAM = str(SERVERS / "tools.py")
@@ -230,9 +230,9 @@ def test_a_text_beside_the_tools_of_the_last_turn_is_the_answer(disk: ToolServer
     assert (answer.text, answer.failure) == ("The disk is full", None)
 
 
-def limits(**more: Any) -> AgentRequest:
-    usual = TurnLimits(PromptLimit(50_000, 50_000), usd=1.0, tokens=1_000_000, input_price=1.0, output_price=5.0)
-    return replace(RUN, limits=replace(usual, **more))
+def limits(conversation: PromptLimit = PromptLimit(50_000, 50_000), **more: Any) -> AgentRequest:  # noqa: B008 (it has no state)
+    usual = TurnBudget(usd=1.0, tokens=1_000_000, input_price=1.0, output_price=5.0)
+    return replace(RUN, conversation=conversation, budget=replace(usual, **more))
 
 
 def test_a_model_is_asked_to_answer_before_its_budget_is_used_up(disk: ToolServer, api: Api) -> None:
