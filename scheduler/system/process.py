@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
@@ -235,9 +234,7 @@ class LineOutput(BoundedOutput):
 
     def __init__(self) -> None:
         super().__init__(0, tail=False)
-        self._lines: deque[bytes] = deque()
-        self._rest = bytearray()
-        self._changed = asyncio.Event()
+        self._reader = asyncio.StreamReader(limit=MAX_LINE)
         self._is_closed = False
         self.problem: str | None = None
 
@@ -245,33 +242,27 @@ class LineOutput(BoundedOutput):
         self.total += len(chunk)
         if self._is_closed:
             return
-        *whole, rest = (bytes(self._rest) + chunk).split(b"\n") if b"\n" in chunk else (self._rest + chunk,)
-        self._lines.extend(bytes(line) for line in whole)
-        self._rest = bytearray(rest)
-        if len(self._rest) > MAX_LINE or any(len(line) > MAX_LINE for line in whole):
-            self._give_up(f"wrote a line of more than {MAX_LINE // 1024} KiB")
-        elif self.total > MAX_LINES_TOTAL:
+        if self.total > MAX_LINES_TOTAL:
             self._give_up(f"wrote more than {MAX_LINES_TOTAL // 1024 // 1024} MiB")
-        self._changed.set()
+        else:
+            self._reader.feed_data(chunk)
 
     def _give_up(self, problem: str) -> None:
         self.problem = problem
-        self._lines.clear()
-        self._rest.clear()
         self.close()
 
     def close(self) -> None:
         self._is_closed = True
-        self._changed.set()
+        self._reader.feed_eof()
 
     async def next_line(self) -> bytes | None:
         """The next line without its line break. None if there will be no more."""
-        while not self._lines:
-            if self._is_closed:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        return self._lines.popleft()
+        try:
+            line = await self._reader.readline()
+        except ValueError:
+            self._give_up(f"wrote a line of more than {MAX_LINE // 1024} KiB")
+            return None
+        return line[:-1] if line.endswith(b"\n") else None
 
 
 class NotStarted(Exception):
