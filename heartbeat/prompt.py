@@ -11,7 +11,7 @@ from hashlib import sha256
 from itertools import takewhile
 from zoneinfo import ZoneInfo
 
-from heartbeat.checklist import Progress, parse_checklist
+from heartbeat.checklist import Progress
 from heartbeat.checklist_file import FileProblem
 from heartbeat.evidence import OpenProblem
 from heartbeat.findings import TOOL_NAME
@@ -134,7 +134,7 @@ class EarlierOutput:
 class PromptFacts:
     """Everything that a prompt is made of, except the heartbeat's own words.
 
-    `checklist` is the text as it was read, `context` and `memory` are (file name, text). `tasks` are those that a decision has
+    `checklist` is what of it is to be done, `context` and `memory` are (file name, text). `tasks` are those that a decision has
     chosen, in place of the checklist. `precheck` is its result. `progress` counts the boxes of the checklist and the memory.
     `wakes` are in the order in which their texts are shown, as long as there is room: `limit` is that of the whole prompt, None
     for the heartbeat's own. `messages` are sent together with the prompt. `run` is the ID of the run. `problems` are the open
@@ -498,8 +498,7 @@ def _cut_precheck_output(checked: PrecheckResult) -> tuple[str, ...]:
 
 
 def _checklist_text(facts: PromptFacts) -> str:
-    tasks = parse_checklist(facts.checklist).open_text.strip()
-    if tasks:
+    if tasks := facts.checklist.strip():
         return f"Checklist:\n{tasks}"
     return f"The checklist is empty. {_FROM_MEMORY}" if facts.memory else "The checklist is empty."
 

@@ -32,7 +32,7 @@ FULL = PromptFacts(
     NOW,
     Past(last_beat=NOW - timedelta(days=1, hours=2, minutes=5), failures=3),
     wakes=(WAKE,),
-    checklist="# List\n- look\n## Completed\n- old",
+    checklist="# List\n- look",
     context=(("SOUL.md", "be kind"),),
 )
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cron.job import Job
+from heartbeat.checklist import parse_checklist
 from heartbeat.checklist_file import MAX_BYTES, FileProblem, read_file
 from heartbeat.prompt import Prompt, PromptFacts, compose_prompt, compose_task
 from heartbeat.runners.redaction import reveal_secret
@@ -175,7 +176,10 @@ def _problem(settings: Settings, kind: Kind, name: str, prompt: Prompt, limit: P
 
 def _prompt_of_beat(beat: Heartbeat) -> Prompt:
     checklist = beat.checklist if "\n" in beat.checklist else _text(beat.workspace, beat.checklist)
-    return compose_prompt(PromptFacts(EPOCH, checklist=checklist, context=_context(beat.workspace, beat.context_files)), beat)
+    facts = PromptFacts(
+        EPOCH, checklist=parse_checklist(checklist).open_text, context=_context(beat.workspace, beat.context_files)
+    )
+    return compose_prompt(facts, beat)
 
 
 def _prompt_of_job(job: Job, agent: Agent) -> Prompt:
