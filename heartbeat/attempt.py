@@ -271,7 +271,7 @@ class _Attempt:
     async def compose_and_call(self, checked: PrecheckResult | None) -> AttemptResult:
         """Compose the prompt, with the result of the precheck, and call the agent."""
         facts, prompt = await self.compose(checked)
-        size = await self.why_too_large(self.request(facts, prompt, self.time_left()), prompt)
+        size = await self.why_too_large(facts, prompt)
         if size is not None:
             return _too_large(prompt, size)
         return await self.decide_and_call(facts, prompt, self.call_time(checked))
@@ -312,7 +312,7 @@ class _Attempt:
         """The prompt, and the messages before it."""
         return prompt.text, *(text for _, text in self.given.memory.messages)
 
-    async def why_too_large(self, request: AgentRequest, prompt: Prompt) -> str | None:
+    async def why_too_large(self, facts: PromptFacts, prompt: Prompt) -> str | None:
         """The size of a prompt that is too large for its limit; None if it is not. Its provider may count it.
 
         A count takes a request of its own, so it is only worth it before a prompt is rejected because of its length, and not
@@ -325,8 +325,8 @@ class _Attempt:
                 return f"not called, because the failed calls have left too little of its budget ({usage.describe_limit()})"
         if tokens <= self.limit.tokens:
             return None
-        quick = replace(request, timeout=min(request.timeout, COUNT_TIMEOUT))
-        counted = None if self.agent.decide else await runners.count_tokens(quick, self.agent.runner, self.resources)
+        request = self.request(facts, prompt, min(self.time_left(), COUNT_TIMEOUT))
+        counted = None if self.agent.decide else await runners.count_tokens(request, runner, self.resources)
         if counted is None:
             return self.limit.describe(tokens)
         counted = ceil(counted * 1.05)
@@ -469,16 +469,11 @@ class _TaskAttempt(_Attempt):
 class _HeartbeatAttempt(_Attempt):
     """One attempt of a heartbeat."""
 
+    agent: Heartbeat
     situation: Situation  # is read first
 
-    @property
-    def spec(self) -> Heartbeat:
-        """Its settings, with a fallback in place of the runner while that is called."""
-        assert isinstance(self.agent, Heartbeat)
-        return self.agent
-
     async def run(self) -> AttemptResult:
-        spec = self.spec
+        spec = self.agent
         # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
         read = partial(read_situation, spec, self.given)
         self.situation = await runners.offload(self.resources, read) if spec.reads_checklist else read()
@@ -491,30 +486,30 @@ class _HeartbeatAttempt(_Attempt):
     async def explain(self, obstacle: Skip) -> str | None:
         """Details of an obstacle: why the checklist cannot be read or created, or what is known beforehand."""
         if obstacle is Skip.CHECKLIST_UNREADABLE:
-            return await runners.offload(self.resources, partial(why_unreadable, self.spec.workspace, self.spec.checklist))
+            return await runners.offload(self.resources, partial(why_unreadable, self.agent.workspace, self.agent.checklist))
         if obstacle is Skip.CHECKLIST_MISSING:
-            return await runners.offload(self.resources, partial(create_missing_checklist, self.spec, obstacle))
+            return await runners.offload(self.resources, partial(create_missing_checklist, self.agent, obstacle))
         return self.given.blocked.get(obstacle)
 
     async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
-        spec, situation = self.spec, self.situation
+        spec, situation = self.agent, self.situation
         collect = partial(_with_texts, self.given.facts, checked, spec, situation)
         reads_files = situation.runs_without_checklist or spec.context_files
         facts = await runners.offload(self.resources, collect) if reads_files else collect()
         return facts, compose_prompt(facts, spec)
 
     def meta(self, facts: PromptFacts) -> Mapping[str, object]:
-        return prompt_meta(facts, self.spec)
+        return prompt_meta(facts, self.agent)
 
     def classify(self, answer: Answer) -> AttemptResult:
-        return classify_answer(self.spec, answer)
+        return classify_answer(self.agent, answer)
 
     async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
         """Let a model decide whether there is anything to do, if that is set, and call the agent with its decision."""
-        if self.spec.decide is None:
+        if self.agent.decide is None:
             result = await self.call_and_ask_again(facts, prompt, time_left)
         else:
-            result = await self.call_if_decided(self.spec.decide, facts, time_left)
+            result = await self.call_if_decided(self.agent.decide, facts, time_left)
         return replace(result, prompt=replace(result.prompt, selection=self.situation.selection))
 
     async def call_if_decided(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
@@ -524,7 +519,7 @@ class _HeartbeatAttempt(_Attempt):
             return decided
         decision, call = decided
         facts = replace(facts, tasks=decision.tasks)
-        prompt = compose_prompt(facts, self.spec)
+        prompt = compose_prompt(facts, self.agent)
         if self.exceeds_reservation(prompt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
             sent = SentPrompt(prompt.part_sizes)
@@ -536,7 +531,7 @@ class _HeartbeatAttempt(_Attempt):
         self, decide: Decide, facts: PromptFacts, time_left: timedelta
     ) -> AttemptResult | tuple[Decision, Call]:
         """What a model decides, and its call; the result of the attempt if it decides to skip, or does not decide."""
-        prompt = decision_prompt(facts, self.spec)
+        prompt = decision_prompt(facts, self.agent)
         if self.exceeds_reservation(prompt):
             return _too_large(prompt, None)
         request = self.request(facts, prompt, time_left)
