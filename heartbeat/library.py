@@ -153,17 +153,14 @@ class _CallersAgent:
         self._tasks: str | None = None  # that were decided on
 
     def call_agent(self, request: AgentRequest) -> Answer:
-        try:
-            if request.fallback is not None:
-                return _to_answer(_call_function(self._spec.fallbacks[int(request.fallback) - 1], request.prompt))
-            if request.form == "decision":
-                return self._request_decision(request.prompt)
-            if self._tasks is not None and self._spec.on_execute is not None:
-                return _to_answer(_call_function(self._spec.on_execute, self._tasks))
-            assert self._spec.ask is not None
-            return _to_answer(_call_function(self._spec.ask, request.prompt))
-        except CallError as error:
-            return error.answer
+        if request.fallback is not None:
+            return _to_answer(_call_function(self._spec.fallbacks[int(request.fallback) - 1], request.prompt))
+        if request.form == "decision":
+            return self._request_decision(request.prompt)
+        if self._tasks is not None and self._spec.on_execute is not None:
+            return _to_answer(_call_function(self._spec.on_execute, self._tasks))
+        assert self._spec.ask is not None
+        return _to_answer(_call_function(self._spec.ask, request.prompt))
 
     def _request_decision(self, prompt: str) -> Answer:
         assert self._spec.decide is not None

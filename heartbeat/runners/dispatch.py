@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from heartbeat.runners import AgentRequest, Answer, Resources, anthropic, command, http, model_call, openai, python, tool_loop
+from heartbeat.runners.errors import CallError
 from heartbeat.runners.model_call import ModelApi
 from heartbeat.spec import CommandRunner, HttpRunner, ModelRunner, PythonRunner, Runner, Tools
 from heartbeat.threads import in_daemon_thread
@@ -15,10 +16,16 @@ T = TypeVar("T")
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
-    """Call the agent and wait for its answer. With a trace in `resources`, the agent gets the ID of its span."""
-    if resources.own_agent is not None:
-        return resources.own_agent(run)
-    run = replace(run, traceparent=resources.trace.traceparent)
+    """Call the agent and wait for its answer, or its failure. With a trace in `resources`, the agent gets the ID of its span."""
+    try:
+        if resources.own_agent is not None:
+            return resources.own_agent(run)
+        return await _call_by_kind(replace(run, traceparent=resources.trace.traceparent), runner, resources)
+    except CallError as error:
+        return error.answer
+
+
+async def _call_by_kind(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
     match runner:
         case CommandRunner():
             return await command.call_agent(run, runner, resources.start)

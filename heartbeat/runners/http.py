@@ -15,15 +15,8 @@ async def call_agent(run: AgentRequest, runner: HttpRunner, http: HttpClient) ->
 
     Status 200 with JSON (`text` or `error`, and optionally `model`, `tokens`, `cost_usd`) or with plain text is the answer.
     Status 202 means that the agent sends the answer later and names the run by the `run` of the request. Every other response
-    is a failure.
+    is a failure. Raises CallError.
     """
-    try:
-        return await _post_request(run, runner, http)
-    except CallError as error:
-        return error.answer
-
-
-async def _post_request(run: AgentRequest, runner: HttpRunner, http: HttpClient) -> Answer:
     url = reveal_secret(runner.url)
     headers = {"accept": "application/json, text/plain"} | {name: reveal_secret(value) for name, value in runner.headers.items()}
     if run.traceparent and not any(name.lower() == "traceparent" for name in headers):

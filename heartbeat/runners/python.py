@@ -35,14 +35,11 @@ async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProces
     In a child process the callable can be stopped, and modules in the agent's workspace are imported first. With `in_process`
     it runs in a daemon thread of the daemon and imports what the daemon can import. It starts at once, but it cannot be
     stopped: after its timeout it goes on and keeps its agent's lane. It shares memory and standard output with the daemon, and
-    a crash ends the daemon too.
+    a crash ends the daemon too. Raises CallError.
     """
-    try:
-        if not runner.in_process:
-            return _parse_child_output(run, await _run_child(run, runner, start))
-        return await finish_despite_cancellation(asyncio.ensure_future(in_daemon_thread(_call_in_process, run, runner)))
-    except CallError as error:
-        return error.answer
+    if not runner.in_process:
+        return _parse_child_output(run, await _run_child(run, runner, start))
+    return await finish_despite_cancellation(asyncio.ensure_future(in_daemon_thread(_call_in_process, run, runner)))
 
 
 async def _run_child(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> ProcessResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import textwrap
 import threading
@@ -11,10 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from run_async import call_agent
 
 from heartbeat.findings import Finding, Report, Severity
 from heartbeat.runners import MAX_ANSWER, AgentRequest, Answer, Failure, Tokens
-from heartbeat.runners.python import call_agent
 from heartbeat.spec import PythonRunner
 from scheduler.system.process import Children
 
@@ -73,7 +72,7 @@ def in_process(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 def call(run: AgentRequest, name: str, *, in_process: bool = False, children: Children | None = None) -> Answer:
     start = (children or Children("test")).start
-    return asyncio.run(call_agent(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start))
+    return call_agent(run, PythonRunner(name if ":" in name else f"house_agent:{name}", in_process), start)
 
 
 def test_the_callable_gets_the_request_as_a_dict(run: AgentRequest, in_process: bool) -> None:
