@@ -117,13 +117,6 @@ def test_with_an_answer_that_never_ends_the_delivery_is_uncertain(act: Act) -> N
     assert delivery_result(act, total=0.3).state == "uncertain"
 
 
-def test_without_a_listening_server_it_is_retried() -> None:
-    with Telegram() as telegram:
-        gone = telegram.url
-    sent = send_message(send, URL, MESSAGE, base=gone)
-    assert sent == DeliveryResult("retry", "127.0.0.1: no connection: Connection refused")
-
-
 def test_a_private_address_is_refused_unless_it_is_allowed() -> None:
     with Telegram() as telegram:
         sent = send_message(send, URL, MESSAGE, allow_private=False, base=telegram.url)

@@ -16,13 +16,12 @@ import pytest
 from checkout import HOME
 from loops import loop_over
 from run_async import NOW, send_message
-from servers.scripted import CERTIFICATE, Act, Server, hang_up, raw, reset, silence
+from servers.scripted import Act, Server, hang_up, raw, silence
 
 from heartbeat.runners.errors import parse_retry_after
 from heartbeatd.secret import Secret
 from scheduler.channels.webhook import send
 from scheduler.model.message import DeliveryOutcome, DeliveryResult, Message
-from scheduler.model.settings import Network
 from scheduler.net.address_guard import is_public
 from scheduler.store.outbox import OutboxMessage, split_text
 
@@ -38,7 +37,6 @@ MESSAGE = Message(
     title="ops: alert",
 )
 QUEUED = OutboxMessage(**asdict(MESSAGE), id=1, channel="hook", recipient="", run_id=7, attempts=1, created_at=NOW, doubted=False)
-TRUSTING = Network(proxy="none", ca_file=CERTIFICATE)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 Start = Callable[[Act | bytes], Server]
@@ -127,12 +125,6 @@ def test_the_example_of_a_receiver_accepts_a_signed_request_and_refuses_a_change
     assert not is_authentic(SECRET, header.replace("t=", "t=9"), body, time + 1)
 
 
-def test_a_login_in_the_url_becomes_a_header(start: Start) -> None:
-    server = start(OK)
-    post(f"http://me:p%40ss@127.0.0.1:{server.port}/")
-    assert server.requests[0].headers["authorization"] == "Basic bWU6cEBzcw=="
-
-
 def test_a_path_with_non_ascii_letters_is_encoded(start: Start) -> None:
     server = start(OK)
     post(at(server, "/für alle?q=é%20"))
@@ -209,25 +201,11 @@ def test_without_an_answer_the_delivery_is_uncertain(start: Start) -> None:
     assert post(at(start(silence()), "/canary"), total=0.3) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.3 s")
 
 
-def test_a_slow_answer_does_not_extend_the_time_limit(start: Start) -> None:
-    def drip(connection: socket.socket, over: threading.Event) -> None:
-        for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 200:
-            if over.wait(0.02):
-                return
-            connection.send(bytes([byte]))
-
-    assert post(at(start(drip)), total=0.4) == DeliveryResult("uncertain", "127.0.0.1: no answer within 0.4 s")
-
-
 def test_after_a_hang_up_the_delivery_is_uncertain(start: Start) -> None:
     server = start(hang_up())
     assert post(at(server, "/canary")) == DeliveryResult(
         "uncertain", "127.0.0.1: it closed the connection before its answer was complete"
     )
-
-
-def test_after_a_broken_connection_the_delivery_is_uncertain(start: Start) -> None:
-    assert post(at(start(reset()))) == DeliveryResult("uncertain", "127.0.0.1: it broke the connection")
 
 
 def test_after_an_answer_that_is_not_http_the_delivery_is_uncertain_and_the_answer_is_not_shown(start: Start) -> None:
@@ -256,41 +234,10 @@ def test_a_body_that_never_ends_does_not_change_the_result(start: Start) -> None
     assert post(at(start(hang)), total=0.3).state == "delivered"
 
 
-def test_endless_headers_are_an_error(start: Start) -> None:
-    def flood(connection: socket.socket, over: threading.Event) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\n")
-        for number in range(1_000_000):
-            connection.sendall(b"X-%d: %s\r\n" % (number, b"x" * 1000))
-
-    assert post(at(start(flood))).state == "uncertain"
-
-
 def test_without_a_listening_server_it_is_retried() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
     assert post(f"http://127.0.0.1:{port}/canary") == DeliveryResult("retry", "127.0.0.1: no connection: Connection refused")
-
-
-def test_with_an_unknown_name_it_is_retried() -> None:
-    sent = post("http://hook.example/canary", resolve=Resolver([]))
-    assert sent == DeliveryResult("retry", "hook.example: its name cannot be resolved")
-
-
-def test_a_name_server_that_never_answers_does_not_block_the_request() -> None:
-    over = threading.Event()
-
-    def hang(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        over.wait(10)
-        return []
-
-    sent = post("http://hook.example/canary", resolve=hang, total=0.1)
-    over.set()
-    assert sent == DeliveryResult("retry", "hook.example: its name was not resolved in time")
-
-
-def test_the_next_address_is_tried_if_one_does_not_answer(start: Start) -> None:
-    server = start(OK)
-    assert post(at(server, host="hook.example"), resolve=Resolver(["127.0.0.99", "127.0.0.1"])).state == "delivered"
 
 
 def test_the_address_that_was_checked_is_the_address_that_is_used(start: Start) -> None:
@@ -401,29 +348,6 @@ def test_nothing_is_sent_to_a_server_with_an_untrusted_certificate() -> None:
         sent.error
         == "localhost: its certificate is not trusted (self-signed certificate); if your own authority signed it, write network: {ca_file: PATH}"
     )
-
-
-def test_a_trusted_certificate_for_another_name_is_rejected() -> None:
-    with Server([raw(OK)], tls=True) as server:
-        sent = post(
-            f"https://other.example:{server.port}/canary",
-            resolve=Resolver(["127.0.0.1"]),
-            network=TRUSTING,
-        )
-    assert (sent.state, server.requests) == ("retry", [])
-    assert "its certificate is not trusted (Hostname mismatch" in sent.error
-
-
-def test_a_trusted_certificate_is_accepted() -> None:
-    with Server([raw(OK)], tls=True) as server:
-        sent = post(f"https://localhost:{server.port}/hook", network=TRUSTING)
-    assert (sent.state, server.requests[0].path) == ("delivered", "/hook")
-
-
-def test_a_receiver_without_tls_is_retried(start: Start) -> None:
-    server = start(OK)
-    sent = post(f"https://127.0.0.1:{server.port}/canary", total=0.5)
-    assert (sent.state, sent.error.startswith("127.0.0.1: ")) == ("retry", True)
 
 
 @loop_over(
