@@ -118,10 +118,6 @@ def test_each_error_status_has_its_class_and_its_message(act: Act, failure: Fail
     assert answer.error.endswith(": bad")
 
 
-def test_retry_after_is_kept() -> None:
-    assert answer_to(error_answer(429, "slow down", retry_after="31536000")).retry_after == timedelta(days=365)
-
-
 @loop_over(
     ("act", "failure", "error"),
     [
@@ -163,18 +159,9 @@ def test_an_invalid_response_still_costs_its_tokens(body: object, failure: Failu
     assert (answer.failure, answer.tokens, answer.text) == (failure, TOKENS, "")
 
 
-def test_a_tool_beside_a_text_is_ignored_and_counted() -> None:
-    answer = answer_to(reply(completion("hi", calls=[tool("exec", {})])))
-    assert (answer.text, answer.tools_ignored) == ("hi", 1)
-
-
 def test_content_in_several_parts_is_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
     assert answer_to(reply(completion(parts))).text == "a\nb"
-
-
-def test_a_completion_without_usage_has_no_tokens() -> None:
-    assert answer_to(reply(completion("hi", usage=None))).tokens is None
 
 
 @pytest.mark.parametrize("text", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
@@ -207,13 +194,7 @@ def test_arguments_that_are_an_object_are_read_too() -> None:
 @loop_over(
     "body",
     [
-        completion("run all"),
-        completion('{"action": "run", "tasks": "x"}'),
-        completion(None, calls=[]),
-        completion(None, calls=[tool("exec", TASKS)]),
-        completion(None, calls=[tool("decide", TASKS), tool("decide", TASKS)]),
         completion(None, "length", calls=[tool("decide", TASKS)]),
-        completion(None, calls=[tool("decide", {"action": "maybe", "tasks": "x"})]),
         completion(None, calls=[{"function": {"name": "decide", "arguments": '{"action": "run", "tas'}}]),
         completion(None, calls=[{"function": None}]),
     ],
@@ -263,28 +244,8 @@ def test_text_beside_the_tool_is_kept_and_two_calls_are_one_answer() -> None:
     assert answer.report.loose == "I looked."
 
 
-@loop_over("arguments", ["", "{", "null", "{}", '{"findings": 1}', None, 5, '{"findings": [{}]}', "[" * 5000])
-def test_arguments_without_findings_are_a_failure_that_is_retried(arguments: object) -> None:
-    answer = findings_of(arguments)
-    assert (answer.failure, answer.transient, answer.text, answer.tokens) == (Failure.BAD_ANSWER, True, "", TOKENS)
-    assert answer.error.startswith("the model called report_findings with arguments that cannot be read: ")
-    assert answer.error.isprintable()
-
-
 def test_of_an_answer_that_was_cut_the_complete_findings_are_kept() -> None:
     whole = json.dumps({"findings": [DISK, DISK | {"key": "swap"}]})
     for cut in range(whole.index("}") + 1, len(whole) - 3):
         answer = findings_of(whole[:cut], finish="length")
         assert (answer.report, answer.truncated, answer.failure) == (DISK_FOUND, True, None)
-
-
-@pytest.mark.parametrize("arguments", ["", '{"findings": [', '{"findings": [{"key": "disk", "text": "9', '{"findings": []'])
-def test_an_answer_that_was_cut_before_its_first_finding_is_a_failure(arguments: str) -> None:
-    answer = findings_of(arguments, finish="length")
-    assert (answer.failure, answer.transient, answer.truncated) == (Failure.BAD_ANSWER, False, True)
-    assert answer.error == "the model reached max_output_tokens before its first finding"
-
-
-def test_a_server_that_rejects_the_tool_leads_to_a_hint() -> None:
-    answer = answer_to(error_answer(400, "Invalid tool_choice type: 'object'"), FINDINGS_RUN)
-    assert answer.error.endswith("; if the model cannot use tools, write answer: text in the agent's heartbeat")
