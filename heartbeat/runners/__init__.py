@@ -302,13 +302,17 @@ class ProcessResult:
     """
 
     exit_code: int | None
-    output: bytes
-    errors: bytes
-    truncated: bool
-    timed_out: bool
-    problem: str | None
-    ended_by: Literal["timeout", "cancelled", "shutdown"] | None
+    output: bytes = b""
+    errors: bytes = b""
+    truncated: bool = False
+    problem: str | None = None
+    ended_by: Literal["timeout", "cancelled", "shutdown"] | None = None
     size: int = 0
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its own time limit ended it."""
+        return self.ended_by == "timeout"
 
     @property
     def output_text(self) -> str:

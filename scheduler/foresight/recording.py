@@ -152,6 +152,4 @@ def recorded_command(run: RecordedRun) -> ProcessResult:
 def ended(output: str, *, exit_code: int = 0, errors: str = "") -> ProcessResult:
     """A program that has ended with this output."""
     data = output.encode()
-    return ProcessResult(
-        exit_code, data, errors.encode(), truncated=False, timed_out=False, problem=None, ended_by=None, size=len(data)
-    )
+    return ProcessResult(exit_code, data, errors.encode(), size=len(data))

@@ -81,7 +81,7 @@ class Children:
         try:
             process = await self._spawn(argv, env, cwd, inherited, confirm)
         except _Unstarted as error:
-            return _not_started(error)
+            return ProcessResult(None, problem=None if error.ended_by else str(error), ended_by=error.ended_by)
         child = self._watch(_ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail)))
         alarm = asyncio.create_task(self._stop_after(timeout.total_seconds(), child)) if timeout else None
         try:
@@ -362,7 +362,6 @@ class _ChildProcess:
             output=bytes(self._output),
             errors=bytes(self._errors),
             truncated=self._output.truncated or self._flooded,
-            timed_out=self._end_reason == "timeout",
             problem=f"wrote more than {MAX_OUTPUT // 1024 // 1024} MiB and was ended" if self._flooded else None,
             ended_by=self._end_reason,
             size=self._output.total,
@@ -506,12 +505,6 @@ def _signal_group(group: int, number: int) -> bool:
     except PermissionError:  # it has a member, which has changed its user
         return True
     return True
-
-
-def _not_started(why: _Unstarted) -> ProcessResult:
-    problem = None if why.ended_by else str(why)
-    timed_out = why.ended_by == "timeout"
-    return ProcessResult(None, b"", b"", truncated=False, timed_out=timed_out, problem=problem, ended_by=why.ended_by)
 
 
 def _start_error(error: OSError | ValueError | RuntimeError, program: str, cwd: Path, env: Mapping[str, object]) -> str:

@@ -101,7 +101,7 @@ def wait_for_end(pid: int) -> None:
 
 def test_a_program_has_its_output_and_its_errors_kept_apart() -> None:
     ended = start("sh", "-c", "cat; echo oops >&2; exit 3", stdin=b"hello")
-    assert ended == ProcessResult(3, b"hello", b"oops\n", truncated=False, timed_out=False, problem=None, ended_by=None, size=5)
+    assert ended == ProcessResult(3, b"hello", b"oops\n", size=5)
 
 
 def test_a_program_gets_only_path_home_lang_its_own_variables_and_its_mark() -> None:

@@ -57,7 +57,7 @@ def test_only_a_look_with_new_mail_calls_the_model_and_what_it_reports_is_sent(m
 def test_claude_code_is_started_for_new_mail_alone_and_spends_what_it_reports(make_world: MakeWorld) -> None:
     findings = {"findings": [{"key": "mail:anna", "text": "Anna asks whether you come today", "severity": "info"}]}
     report = {"type": "result", "is_error": False, "result": json.dumps(findings), "total_cost_usd": 0.0312}
-    printed = ProcessResult(0, json.dumps(report).encode(), b"", False, False, None, None)
+    printed = ProcessResult(0, json.dumps(report).encode(), b"")
     with running_dovecot() as box:
         config = CLAUDE_CODE.replace("imap: imap.example.org", f'imap: "{box.plain_host}", encryption: none')
         config = config.replace("user: anna@example.org", "user: anna")

@@ -30,7 +30,7 @@ agents:
 cron:
   job: {every: 1h, command: measure, deliver: away}
 """
-FAILURE = ProcessResult(1, b"", HOSTILE.encode(), truncated=False, timed_out=False, problem=None, ended_by=None)
+FAILURE = ProcessResult(1, b"", HOSTILE.encode())
 ALLOWED_TAGS = frozenset(
     [
         "html",

@@ -22,7 +22,7 @@ from scheduler.system.process import Children
 run_precheck = run_synchronously(prechecks.run_command)
 
 MAIL = Precheck("./new-mail.sh | head", "skip", "run", timedelta(seconds=30))
-FINE = ProcessResult(0, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+FINE = ProcessResult(0)
 
 
 def result_of(last: str | None = None, precheck: Precheck = MAIL, **process: Any) -> PrecheckResult:
@@ -79,7 +79,7 @@ def test_the_output_of_a_precheck_decides_whether_there_is_work(output: bytes, f
         ({"exit_code": 3, "output": b"NO_WORK"}, "exit code 3"),
         ({"exit_code": 127}, "exit code 127 (the shell found no such program, in agents/ops)"),
         ({"exit_code": 126}, "exit code 126 (the shell could not run a program, in agents/ops)"),
-        ({"exit_code": -15, "timed_out": True, "ended_by": "timeout"}, "did not end within 0:00:30"),
+        ({"exit_code": -15, "ended_by": "timeout"}, "did not end within 0:00:30"),
         ({"exit_code": None, "problem": "no such program"}, "no such program"),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_program_that_fails_keeps_its_report_beside_its_exit_code() -> None:
     assert (result.failure, result.error) == (Failure.EXIT, "exit code 1: the agent failed: API Error: 529")
     assert (result.cost_usd, result.tokens, result.transient) == (0.0123, Tokens(3, 6, 500, 40), True)
     assert answer(Ended(1, b"partial", b"boom")).error == "exit code 1: boom\nstandard output: partial"
-    assert answer(Ended(timed_out=True, output=output)).failure is Failure.TIMEOUT
+    assert answer(Ended(ended_by="timeout", output=output)).failure is Failure.TIMEOUT
 
 
 def test_a_report_in_a_program_s_output_is_its_answer() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from run_async import run_synchronously
@@ -29,12 +28,6 @@ class Ended(ProcessResult):
     """The result of a program that succeeded without output, with the given changes."""
 
     exit_code: int | None = 0
-    output: bytes = b""
-    errors: bytes = b""
-    truncated: bool = False
-    timed_out: bool = False
-    problem: str | None = None
-    ended_by: Literal["timeout", "cancelled", "shutdown"] | None = None
 
 
 @dataclass
@@ -133,7 +126,7 @@ def test_the_error_of_a_program_has_the_last_lines_of_both_streams() -> None:
         (Ended(exit_code=1, output=b"session limit, resets 3pm\n"), "exit code 1\nstandard output: session limit, resets 3pm"),
         (Ended(exit_code=1, output=output, errors=b"no more\n"), f"exit code 1: no more\n{last}"),
         (Ended(exit_code=None, output=b"working\n"), "ended by a signal\nstandard output: working"),
-        (Ended(exit_code=-9, timed_out=True, output=b"step 3\n"), f"no answer within {RUN.timeout}\nstandard output: step 3"),
+        (Ended(exit_code=-9, ended_by="timeout", output=b"step 3\n"), f"no answer within {RUN.timeout}\nstandard output: step 3"),
         (Ended(exit_code=1, output=b'{"result": "limit", "is_error": true}'), "exit code 1: the agent failed: limit"),
     ):
         assert answer(ended).error == error
@@ -157,7 +150,7 @@ def test_a_program_that_cannot_be_started_is_not_retried() -> None:
 
 
 def test_a_program_that_hangs_is_a_timeout_whatever_else_it_did() -> None:
-    failed = answer(Ended(exit_code=None, output=b"HEARTBEAT_OK", timed_out=True, truncated=True))
+    failed = answer(Ended(exit_code=None, output=b"HEARTBEAT_OK", ended_by="timeout", truncated=True))
     assert failed == Answer(
         failure=Failure.TIMEOUT, error="no answer within 0:05:00\nstandard output: HEARTBEAT_OK", transient=True
     )
@@ -195,7 +188,7 @@ def test_a_secret_in_its_environment_is_redacted_in_errors_answers_and_reports()
         return ask(RUN, CommandRunner(("agent",), env), Program(replace(Ended(), **ended)))  # type: ignore[arg-type]
 
     assert result(exit_code=1, errors=b"no such key: canary-0123 in north").error == "exit code 1: no such key: *** in north"
-    assert result(timed_out=True, errors=b"canary-0123").error.endswith(": ***")
+    assert result(ended_by="timeout", errors=b"canary-0123").error.endswith(": ***")
     assert result(exit_code=1, output=b"no such key: canary-0123").error == "exit code 1\nstandard output: no such key: ***"
     assert result(exit_code=1, output=b"0123 is cut", truncated=True).error == "exit code 1\nstandard output: *** is cut"
     assert result(output=b"I know canary-0123").text == "I know ***"

@@ -174,7 +174,7 @@ def test_the_cost_reported_by_a_program_is_added_to_the_cost_of_the_decision(mak
 
 
 def test_a_program_that_cannot_be_started_costs_nothing(make_world: MakeWorld) -> None:
-    missing = ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem="no such file: agent", ended_by=None)
+    missing = ProcessResult(None, problem="no such file: agent")
     world = make_world(
         program_agent("{usd_per_day: 0.10, usd_per_run: 0.05}", retries="0"), scripts={"ops": lambda call: missing}
     )

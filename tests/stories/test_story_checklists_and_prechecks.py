@@ -309,7 +309,7 @@ def test_no_precheck_runs_if_a_cheaper_check_skips_the_run(make_world: MakeWorld
 
 
 def test_a_run_that_is_ended_during_its_precheck_makes_no_agent_call(make_world: MakeWorld) -> None:
-    cut = ProcessResult(-15, b"", b"", truncated=False, timed_out=False, problem=None, ended_by="shutdown")
+    cut = ProcessResult(-15, ended_by="shutdown")
     with Server([]) as server:
         config = agent(precheck="./new-mail.sh", retries="0").replace("kind: command, argv: [agent]", "kind: anthropic")
         config += f"providers: {{anthropic: {{api_key: '${{KEY}}', base_url: '{server.url}'}}}}\n"

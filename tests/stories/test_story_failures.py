@@ -562,8 +562,6 @@ def test_the_quiet_counter_counts_successes_without_a_message(make_world: MakeWo
 
 def test_too_much_output_is_a_failure_with_its_reason(make_world: MakeWorld) -> None:
     world = make_world(agent(retries="0"))
-    world.scripts["ops"] = lambda call: ProcessResult(
-        0, b"x" * 65536, b"", truncated=True, timed_out=False, problem=None, ended_by=None
-    )
+    world.scripts["ops"] = lambda call: ProcessResult(0, b"x" * 65536, b"", truncated=True)
     world.run(minutes=1)
     assert world.history() == ["03-02 08:00 interval failed bad_answer"]

@@ -111,7 +111,7 @@ def test_a_run_by_hand_gets_the_last_output_of_the_first_job(make_world: MakeWor
 
 def test_a_run_by_hand_of_a_job_after_any_result_gets_the_output_of_a_failure_too(make_world: MakeWorld) -> None:
     world = make_world(pair(second="after: {job: backup, on: any}").replace("after: backup, ", ""))
-    world.scripts["backup"] = lambda call: ProcessResult(1, b"no space", b"", False, False, None, None)
+    world.scripts["backup"] = lambda call: ProcessResult(1, b"no space")
     world.run(minutes=61)
     world.run_job("verify")
     world.run(minutes=1)
@@ -121,7 +121,7 @@ def test_a_run_by_hand_of_a_job_after_any_result_gets_the_output_of_a_failure_to
 def test_a_run_by_hand_of_a_job_after_a_failure_gets_the_output_of_the_last_failure(make_world: MakeWorld) -> None:
     """A later success does not start it. The output of a command is passed on as it is."""
     world = make_world(pair(second="after: {job: backup, on: failure}").replace("after: backup, ", ""))
-    outputs = iter([ProcessResult(1, b"<think>no</think> space", b"", False, False, None, None), "all is well"])
+    outputs = iter([ProcessResult(1, b"<think>no</think> space"), "all is well"])
     world.scripts["backup"] = lambda call: next(outputs)
     world.run(hours=2, minutes=1)
     world.run_job("verify")

@@ -346,7 +346,7 @@ def test_two_agents_that_do_not_report_release_the_notification_after_the_second
 
 
 def test_an_agent_reports_a_failure_although_the_job_wakes_another_agent_since(make_world: MakeWorld) -> None:
-    other = ProcessResult(2, b"", b"no route to host", truncated=False, timed_out=False, problem=None, ended_by=None)
+    other = ProcessResult(2, b"", b"no route to host")
     scripts = {"nightly-backup": in_turn(FAILED, other), "ops": by_wake(REPORT, REPORT)}
     world = make_world(config(agent=OTHER_AGENT), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 04:00")
@@ -630,7 +630,7 @@ def test_a_user_who_keeps_the_agent_busy_beyond_the_time_limit_releases_the_noti
 
 
 def test_a_second_failure_while_the_agent_is_busy_does_not_postpone_the_notification(make_world: MakeWorld) -> None:
-    other = ProcessResult(2, b"", b"no route to host", truncated=False, timed_out=False, problem=None, ended_by=None)
+    other = ProcessResult(2, b"", b"no route to host")
     scripts = {"nightly-backup": in_turn(FAILED, other)}
     world = make_world(config("timeout: 1m, retries: 0"), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-02 07:00")

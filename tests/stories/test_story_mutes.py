@@ -299,7 +299,7 @@ def test_a_mute_until_something_changes_ends_at_the_first_change(
     assert (len(sent(world)), shown(world)) == (before + 1, None)
 
 
-OK, NO_WORK, TIMED_OUT = "HEARTBEAT_OK", "NO_WORK", replace(process_result(1), timed_out=True)
+OK, NO_WORK, TIMED_OUT = "HEARTBEAT_OK", "NO_WORK", replace(process_result(1), ended_by="timeout")
 FAILING_SKIPS = [  # more keys, the results of the precheck and of the agent, and at each hour whether the mute lasts
     ("precheck: {command: look, on_error: skip}", ["mail", "mail", 3], [OK], [True, False]),
     ("precheck: {command: look, on_error: run}", ["mail", "mail", 3], [OK], [True, False]),

@@ -44,7 +44,7 @@ LOST = (
 
 def process_result(code: int, errors: str = "", output: str = "") -> ProcessResult:
     return ProcessResult(
-        code, output.encode(), errors.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
+        code, output.encode(), errors.encode()
     )  # fmt: skip
 
 

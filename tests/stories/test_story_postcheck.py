@@ -71,7 +71,7 @@ def test_a_command_that_fails_shows_its_output_and_reads_the_answer(make_world: 
 
     def check(call: AgentCall) -> ProcessResult:
         seen.append(call)
-        return ProcessResult(3, b"no report in /srv\n", b"curl: 404\n", False, False, None, None)
+        return ProcessResult(3, b"no report in /srv\n", b"curl: 404\n")
 
     world.scripts["measure"], world.postchecks["measure"] = lambda call: "written to /srv", check
     world.run(minutes=61)

@@ -80,9 +80,7 @@ def test_an_answer_is_only_delivered_if_the_job_has_a_channel(make_world: MakeWo
 
 
 def test_a_failing_prompt_is_retried_as_configured_and_then_reported(make_world: MakeWorld) -> None:
-    world = world_before_ten(
-        make_world, "retries: 1, deliver: hook", digest=lambda call: ProcessResult(3, b"", b"no luck", False, False, None, None)
-    )
+    world = world_before_ten(make_world, "retries: 1, deliver: hook", digest=lambda call: ProcessResult(3, b"", b"no luck"))
     world.run(minutes=2)
     (row,) = world.records("digest")
     assert (row["outcome"], row["reason"], row["attempt"]) == ("failed", "exit", 2)

@@ -191,9 +191,7 @@ def test_a_checklist_with_nothing_due(plant: Plant, say: Say) -> None:
 
 
 def prints(text: str, code: int = 0, error: str = "") -> Callable[[AgentCall], ProcessResult]:
-    return lambda call: ProcessResult(
-        code, text.encode(), error.encode(), truncated=False, timed_out=False, problem=None, ended_by=None
-    )
+    return lambda call: ProcessResult(code, text.encode(), error.encode())
 
 
 PRECHECK = "{precheck: {command: look, unchanged: skip}}"
@@ -616,7 +614,7 @@ def test_a_prompt_that_is_too_large(plant: Plant, say: Say) -> None:
 
 def test_an_agent_that_always_times_out(plant: Plant, say: Say) -> None:
     def hangs(call: AgentCall) -> ProcessResult:
-        return ProcessResult(-9, b"", b"", truncated=False, timed_out=True, problem=None, ended_by="timeout")
+        return ProcessResult(-9, ended_by="timeout")
 
     world = plant(fleet("{timeout: 5m, retries: 0}"), scripts={"ops": hangs})
     run_until_now(world)

@@ -29,7 +29,7 @@ agents:
 
 
 def failed(printed: str, errors: str = "", code: int = 1) -> ProcessResult:
-    return ProcessResult(code, printed.encode(), errors.encode(), False, False, None, None)
+    return ProcessResult(code, printed.encode(), errors.encode())
 
 
 def claude_report(text: str) -> str:

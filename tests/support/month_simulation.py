@@ -321,7 +321,7 @@ class Month:
         if not failed:
             return ""
         output = f"tar: write error, backup incomplete {failed[0].tag}".encode()
-        return ProcessResult(1, output, b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+        return ProcessResult(1, output)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
         """The agent as a model behind the Messages API."""

@@ -53,7 +53,7 @@ def report(text: str, usd: float = 0.008) -> str:
 def failure() -> ProcessResult:
     """A program that ends with an error."""
     error = b"error: the cluster does not answer (connection refused)"
-    return ProcessResult(1, b"", error, truncated=False, timed_out=False, problem=None, ended_by=None)
+    return ProcessResult(1, b"", error)
 
 
 def open_fleet(folder: Path, more: int = 0) -> WebDaemon:

@@ -463,7 +463,7 @@ class Player:
             self.call.known = 0.0
             since = self.world.clock.now + timedelta(seconds=mood.seconds)
             self.reference.program_limited(since, since + timedelta(hours=2))
-            return ProcessResult(1, b"You've hit your usage limit, try again in 2 hours", b"", False, False, None, None)
+            return ProcessResult(1, b"You've hit your usage limit, try again in 2 hours")
         self.call.known = mood.cost
         answer: dict[str, Any] = {} if mood.cost is None else {"total_cost_usd": mood.cost}
         if mood.word == "findings":

@@ -381,7 +381,7 @@ class World:
             answer = script(call) if script else (QUIET if claim.entry.kind == "heartbeat" else "")
             if isinstance(answer, Delayed) and timeout is not None and answer.delay >= timeout:
                 elapsed, duration = elapsed + timeout, duration + timeout
-                return ProcessResult(None, b"", b"", truncated=False, timed_out=True, problem=None, ended_by="timeout")
+                return ProcessResult(None, ended_by="timeout")
             if isinstance(answer, Delayed):
                 duration, answer = duration + answer.delay, answer.answer
             return _process_result(answer)
@@ -482,7 +482,7 @@ def _process_result(answer: Any) -> ProcessResult:
     if isinstance(answer, ProcessResult):
         return answer
     code, text = (answer, "") if isinstance(answer, int) else (0, answer)
-    return ProcessResult(code, text.encode(), b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+    return ProcessResult(code, text.encode())
 
 
 def _history_line(row: dict[str, Any]) -> str:

@@ -563,6 +563,6 @@ def guard_start(start: Callable[..., Awaitable[ProcessResult]], check_time: Call
             check_time()
             return await start(argv, confirm=check_time, **options)
         except CallError as error:
-            return ProcessResult(None, b"", b"", truncated=False, timed_out=False, problem=str(error), ended_by=None)
+            return ProcessResult(None, problem=str(error))
 
     return start_in_time

@@ -89,7 +89,7 @@ def test_a_wake_that_a_failover_brings_back_starts_a_run_that_says_so(make_world
 
 def test_an_attempt_after_a_wait_that_a_failover_may_repeat_counts_as_interrupted(make_world: MakeWorld, tmp_path: Path) -> None:
     """The retries of both come at about 1, 3 and 7 seconds. The last one has worked, and its record is lost."""
-    fails = ProcessResult(3, b"", b"", truncated=False, timed_out=False, problem=None, ended_by=None)
+    fails = ProcessResult(3)
     for name, config, calls, expected in (
         ("agent", agent(retries="3"), 5, "03-02 08:00 interval ok heartbeat_ok"),
         ("job", job(every="1h", retries="3", deliver="log"), 4, "03-02 09:00 every abandoned child_may_still_run"),
