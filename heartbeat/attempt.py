@@ -152,14 +152,7 @@ def finish_at_once(waiting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult
 class _Attempt:
     """What the attempts of heartbeats and tasks have in common."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        work: Heartbeat | Task,
-        given: Given,
-        resources: Resources,
-        elapsed: Elapsed,
-    ) -> None:
+    def __init__(self, agent: Agent, work: Heartbeat | Task, given: Given, resources: Resources, elapsed: Elapsed) -> None:
         self.work = work
         self.agent = agent  # the agent itself, or with a fallback in place of its runner
         self.fallback: str | None = None  # the name of this fallback
@@ -257,7 +250,7 @@ class _Attempt:
         raise NotImplementedError
 
     async def compose(self, checked: PrecheckResult | None) -> tuple[PromptFacts, Prompt]:
-        """The prompt with the result of the precheck, and what it is made of."""
+        """What the prompt is made of, with the result of the precheck, and the prompt."""
         raise NotImplementedError
 
     def meta(self, facts: PromptFacts) -> Mapping[str, object]:
@@ -281,7 +274,7 @@ class _Attempt:
         return await self.call_and_ask_again(facts, prompt, time_left)
 
     def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
-        """The request for an answer of the agent. What is the same in each run, it says to a provider when it is sent."""
+        """The request for an answer of the agent. `with_cache` adds which part of it a provider keeps."""
         agent = self.agent
         return AgentRequest(
             agent.name,
