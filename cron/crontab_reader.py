@@ -251,7 +251,7 @@ def _refuse_unreadable(text: str) -> None:
 
 
 def _refuse_variable(name: str, value: str) -> None:
-    if not is_variable_name(name):
+    if not _VARIABLE_NAME.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is not the name of a variable")
     if name in ("SHELL", "HOME") and not value:
         raise ValueError(f"{name} is empty, so cron could not start any command; write a path, or remove the line")
@@ -330,11 +330,6 @@ def parse_assignment(text: str) -> tuple[str, str] | None:
     return name, value
 
 
-def is_variable_name(text: str) -> bool:
-    """Whether a shell could use a variable with this name."""
-    return _VARIABLE_NAME.fullmatch(text) is not None
-
-
 def format_assignment(name: str, value: str) -> str | None:
     """The line that sets the variable. None if no line can set this value."""
     for line in (f"{name}={value}", f'{name}="{value}"', f"{name}='{value}'"):
@@ -349,7 +344,9 @@ def split_command(text: str) -> tuple[str, str]:
     The first unescaped `%` ends the command. In the command `\%` is a percent sign and two backslashes are one. In the input
     `\%` is a percent sign, every other `%` is a line break, and the last line always ends with one.
     """
-    end = _command_end(text)
+    found = _END.match(text)
+    assert found is not None  # it matches anywhere
+    end = found.end()
     command = _ESCAPE.sub(r"\1", text[:end])
     given = text[end + 1 :].replace("\\%", "\0").replace("%", "\n").replace("\0", "%")
     return command, f"{given}\n" if given and not given.endswith("\n") else given
@@ -363,8 +360,3 @@ def join_command(command: str, stdin: str) -> str:
     if stdin.endswith("\n") and stdin.strip("\n") and not stdin.endswith("\n\n"):
         stdin = stdin[:-1]
     return f"{text}%{stdin.replace('%', chr(92) + '%').replace(chr(10), '%')}"
-
-
-def _command_end(text: str) -> int:
-    found = _END.match(text)
-    return found.end() if found else 0

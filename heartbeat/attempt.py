@@ -241,10 +241,6 @@ class _Attempt:
         has_time = self.timeout - self.elapsed() >= MIN_TIME_LEFT
         return has_time and result.outcome in FAILURES and result.reason in FALLBACK_FAILURES and not is_being_cancelled()
 
-    def call_time(self, checked: PrecheckResult | None) -> timedelta:
-        """The time for the first call. Without anything before it, it is all that it may have."""
-        return self.time_left() if checked or self.fallback else self.ends_at
-
     async def run(self) -> AttemptResult:
         """Check whether the agent is to be called, and call it."""
         raise NotImplementedError
@@ -267,7 +263,8 @@ class _Attempt:
         size = await self.why_too_large(facts, prompt)
         if size is not None:
             return _too_large(prompt, size)
-        return await self.decide_and_call(facts, prompt, self.call_time(checked))
+        # Without anything before it, the first call may take all of the time.
+        return await self.decide_and_call(facts, prompt, self.time_left() if checked or self.fallback else self.ends_at)
 
     async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
         """Call the agent, if no model decides before that there is nothing to do."""

@@ -474,10 +474,6 @@ def _wake_line(wake: PromptWake, most: int) -> str:
 
 
 def _precheck_part(checked: PrecheckResult) -> PromptPart:
-    return PromptPart("precheck", _precheck_text(checked), _cut_precheck_output(checked))
-
-
-def _precheck_text(checked: PrecheckResult) -> str:
     """The result of the precheck as delimited data."""
     same = ", the same as last time" if checked.status is PrecheckStatus.UNCHANGED else ""
     result = (
@@ -485,16 +481,13 @@ def _precheck_text(checked: PrecheckResult) -> str:
         if checked.error
         else f"The check before this run found this{same}."
     )
-    text = checked.output[:MAX_PROMPT_OUTPUT]
+    text, size = checked.output[:MAX_PROMPT_OUTPUT], len(checked.output)
+    lost = (f"the last {size - len(text)} of {size} characters of the precheck's output",) if len(text) < size else ()
     if not text.strip():
-        return result if checked.error else "The check before this run passed and printed nothing."
-    cut = f" (The first {len(text)} of {len(checked.output)} characters.)" if len(text) < len(checked.output) else ""
-    return f"{result} {_DATA}{cut}\n{_delimit_data(text)}"
-
-
-def _cut_precheck_output(checked: PrecheckResult) -> tuple[str, ...]:
-    cut = len(checked.output) - MAX_PROMPT_OUTPUT
-    return (f"the last {cut} of {len(checked.output)} characters of the precheck's output",) if cut > 0 else ()
+        nothing = result if checked.error else "The check before this run passed and printed nothing."
+        return PromptPart("precheck", nothing, lost)
+    cut = f" (The first {len(text)} of {size} characters.)" if lost else ""
+    return PromptPart("precheck", f"{result} {_DATA}{cut}\n{_delimit_data(text)}", lost)
 
 
 def _checklist_text(facts: PromptFacts) -> str:

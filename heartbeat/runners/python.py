@@ -38,15 +38,12 @@ async def call_agent(run: AgentRequest, runner: PythonRunner, start: StartProces
     a crash ends the daemon too. Raises CallError.
     """
     if not runner.in_process:
-        return _parse_child_output(run, await _run_child(run, runner, start))
+        # -P keeps the script's folder off the path, because it has an http.py that would hide the standard library's.
+        argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
+        stdin, own_end = json.dumps(_request_data(run)).encode(), run.timeout if run.ends_itself else None
+        ended = await start(argv, stdin=stdin, env={"PYTHONUTF8": "1"}, cwd=run.workspace, timeout=own_end)
+        return _parse_child_output(run, ended)
     return await finish_despite_cancellation(asyncio.ensure_future(in_daemon_thread(_call_in_process, run, runner)))
-
-
-async def _run_child(run: AgentRequest, runner: PythonRunner, start: StartProcess) -> ProcessResult:
-    # -P keeps the script's folder off the path, because it has an http.py that would hide the standard library's.
-    argv = (sys.executable, "-P", str(Path(python_child.__file__).resolve()), runner.call)
-    stdin, own_end = json.dumps(_request_data(run)).encode(), run.timeout if run.ends_itself else None
-    return await start(argv, stdin=stdin, env={"PYTHONUTF8": "1"}, cwd=run.workspace, timeout=own_end)
 
 
 def _request_data(run: AgentRequest) -> dict[str, object]:

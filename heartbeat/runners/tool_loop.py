@@ -117,13 +117,11 @@ class _Conversation:
     def _is_last_turn(self) -> bool:
         """Whether no turn can follow this one. Raises _Stopped if there is not even room for this one."""
         size = self._input_tokens()
-        self.usage.check_room(size, self._describe_offer())
-        return len(self.turns) + 1 >= self.tools.max_turns or not self.usage.leaves_turn_after(size)
-
-    def _describe_offer(self) -> str:
-        return (
+        sent = (
             f"the prompt with {len(self.toolbox.offered)} tools" if not self.turns else f"the conversation after {self._so_far()}"
         )
+        self.usage.check_room(size, sent)
+        return len(self.turns) + 1 >= self.tools.max_turns or not self.usage.leaves_turn_after(size)
 
     def _so_far(self) -> str:
         return format_count(len(self.turns), "turn")

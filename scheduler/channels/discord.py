@@ -65,16 +65,14 @@ async def send(channel: Channel, message: Message, context: SendContext) -> Deli
     except ValueError as error:
         return DeliveryResult("dead", str(error))
     server = (channel.base_url.reveal() if channel.base_url else None) or webhook.server or SERVER
-    url, body = _execute_url(webhook, server), _body(channel, message)
-    answer = await post_json(url, body, context.http, allow_private=channel.allow_private, seconds=context.seconds)
+    thread = f"&thread_id={webhook.thread}" if webhook.thread else ""
+    url = f"{server.rstrip('/')}/api/v10/webhooks/{webhook.id}/{webhook.token}?wait=true{thread}"
+    answer = await post_json(
+        url, _body(channel, message), context.http, allow_private=channel.allow_private, seconds=context.seconds
+    )
     if isinstance(answer, DeliveryResult):
         return answer
     return _read_answer(answer, [webhook.token, *secret_parts(server, whole_url=True)])
-
-
-def _execute_url(webhook: DiscordWebhook, server: str) -> str:
-    thread = f"&thread_id={webhook.thread}" if webhook.thread else ""
-    return f"{server.rstrip('/')}/api/v10/webhooks/{webhook.id}/{webhook.token}?wait=true{thread}"
 
 
 def _body(channel: Channel, message: Message) -> dict[str, object]:

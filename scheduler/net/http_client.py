@@ -526,7 +526,8 @@ def _translate_error(exchange: _Exchange, error: Exception) -> Exception:
         case aiohttp.ClientConnectorDNSError():
             return exchange.make_error(Failure.DNS, "its name cannot be resolved")
         case aiohttp.ClientSSLError():
-            return exchange.tls_error(_ssl_reason(error))
+            cause = getattr(error, "os_error", None)
+            return exchange.tls_error(getattr(cause, "reason", None) or "handshake failed")
         case aiohttp.ClientConnectorError():
             reason = _connect_reason(error)
             return exchange.make_error(
@@ -575,11 +576,6 @@ def _connect_reason(error: aiohttp.ClientConnectorError) -> str:
     hung_up = isinstance(error.os_error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
     number = error.os_error.errno
     return os.strerror(number) if number and not hung_up else ""
-
-
-def _ssl_reason(error: aiohttp.ClientSSLError) -> str:
-    cause = getattr(error, "os_error", None)
-    return getattr(cause, "reason", None) or "handshake failed"
 
 
 def _untrusted_certificate(error: BaseException) -> str:

@@ -96,7 +96,10 @@ class Lanes:
         Programs that a locking process has started share its lock. The kernel names the process that locked the file.
         """
         pid = next(iter(self._locking_pids(name)), None)
-        return None if pid is None else f"process {pid}{_name_in_brackets(pid)} has locked it"
+        if pid is None:
+            return None
+        name = one_line(program_name(pid))
+        return f"process {pid} ({name}) has locked it" if name else f"process {pid} has locked it"
 
     def _locking_pids(self, name: str) -> list[int]:
         """The processes that have locked a lane, by the kernel's list of locks; none if that cannot be read."""
@@ -135,11 +138,6 @@ def _is_open_as(number: int, file: os.stat_result) -> bool:
         return os.path.samestat(os.fstat(number), file)
     except OSError:
         return False
-
-
-def _name_in_brackets(pid: int) -> str:
-    name = one_line(program_name(pid))
-    return f" ({name})" if name else ""
 
 
 def lanes_beside(state: Path) -> Lanes:

@@ -47,7 +47,8 @@ class AlreadyRunning(ExpectedError):
         self.pid = holder.pid if holder else None
         self.started_at = holder.started_at if holder else None
         self.is_command = holder is not None and holder.is_command
-        super().__init__(f"another heartbeatd holds {path}" + (_describe_holder(holder) if holder else ""))
+        since = f": pid {holder.pid}, running since {holder.started_at:%Y-%m-%d %H:%M:%S} UTC" if holder else ""
+        super().__init__(f"another heartbeatd holds {path}{since}")
 
 
 class StateFolderError(ExpectedError):
@@ -186,10 +187,6 @@ def _write_holder(fd: int, who: LockHolder) -> None:
     text = json.dumps(asdict(who) | {"started_at": who.started_at.isoformat()}) + "\n"
     os.ftruncate(fd, 0)
     os.pwrite(fd, text.encode(), 0)
-
-
-def _describe_holder(who: LockHolder) -> str:
-    return f": pid {who.pid}, running since {who.started_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def raise_state_folder_error(path: Path, error: OSError) -> NoReturn:
