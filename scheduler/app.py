@@ -113,7 +113,9 @@ class Daemon:
     ) -> None:
         self._clock = clock
         self._watch = FileWatch(
-            path, self._on_config_change, is_wanted=lambda: self.engine.plan.settings.reload == "watch"
+            path,
+            partial(self._reload_config, "file watch", doubt=True),
+            is_wanted=lambda: self.engine.plan.settings.reload == "watch",
         )  # made first: it counts changes from here on
         self._systemd = ServiceManager(environ)
         rejected: ConfigError | Refused | None = None
@@ -499,9 +501,6 @@ class Daemon:
         if self._signals.wants_reload:
             self._signals.wants_reload = False
             threading.Thread(target=self._reload_config, args=("SIGHUP",), name="reload", daemon=True).start()
-
-    def _on_config_change(self) -> None:
-        self._reload_config("file watch", doubt=True)
 
     def _reload_config(self, by: str, *, doubt: bool = False) -> None:
         with self._systemd.report_reload(time.monotonic()):
