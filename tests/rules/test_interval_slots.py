@@ -292,6 +292,10 @@ def test_a_stagger_is_whole_seconds_and_at_most_its_share(share: timedelta) -> N
         assert stagger.microseconds == 0
 
 
+def test_agents_have_different_staggers() -> None:
+    assert len({stagger_for(f"agent-{number}", timedelta(minutes=3)) for number in range(100)}) > 50
+
+
 def test_an_anchor_is_rounded_up_to_a_whole_second() -> None:
     assert first_anchor(at("2026-11-20T10:00:00.000001"), timedelta(seconds=5)) == at("2026-11-20T10:00:06")
     assert first_anchor(at("2026-11-20T10:00"), timedelta(seconds=5)) == at("2026-11-20T10:00:05")
