@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import PurePath
+from typing import Any
 
 from heartbeat.words import one_line
 from scheduler.config.file import marked_yaml
-from scheduler.config.file.diagnostics import Diagnostics, ExternalPosition
+from scheduler.config.file.diagnostics import Diagnostics
 from scheduler.config.file.marked_yaml import MarkedList, MarkedMap, UnreadableYaml
 from scheduler.extras.importers import json5_reader
 
@@ -28,6 +29,8 @@ LARGEST_REPEATED = 200_000  # characters; a longer broken file is not parsed aga
 
 PathStep = str | int
 Scalar = str | int | float | bool | None
+Lines = dict[tuple[PathStep, ...], int]  # of values, from 1, by their steps
+NO_LINES: Lines = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -186,28 +189,33 @@ class _Builder:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def build(self, data: object, line: int, steps: tuple[PathStep, ...] = ()) -> Node:
-        """The node of a value. Values beyond the limits are left out and reported."""
-        if isinstance(data, MarkedMap | MarkedList):
-            node = Node(self.file, steps, line, is_container=True)
-            if len(steps) >= MAX_DEPTH:
-                self.add_problem(line, f"is nested more than {MAX_DEPTH} deep; the rest of this value was left out")
-                return node
-            for key, value, at in _marked_items(data):
-                if self._left <= 0:
-                    self.add_problem(at, f"the file has more than {MAX_VALUES:,} values; the rest was left out")
-                    break
-                self._left -= 1
-                step = _clean(key) if isinstance(key, str) else key
-                node.children[step] = self.build(value, at, (*steps, step))
+    def build(self, data: object, lines: Lines = NO_LINES, line: int = 1, steps: tuple[PathStep, ...] = ()) -> Node:
+        """The node of a value on this line. Values beyond the limits are left out and reported.
+
+        `lines` has the lines of the values below it by their steps. Without one there, a value has the line of what it is in.
+        """
+        if not isinstance(data, dict | list):
+            return Node(self.file, steps, line, _to_scalar(data))
+        node = Node(self.file, steps, line, is_container=True)
+        if len(steps) >= MAX_DEPTH:
+            self.add_problem(line, f"is nested more than {MAX_DEPTH} deep; the rest of this value was left out")
             return node
-        return Node(self.file, steps, line, _to_scalar(data))
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            at = _marked_line(data, key) or lines.get((*steps, key), line)
+            if self._left <= 0:
+                self.add_problem(at, f"the file has more than {MAX_VALUES:,} values; the rest was left out")
+                break
+            self._left -= 1
+            step = _clean(key) if isinstance(key, str) else key
+            node.children[step] = self.build(value, lines, at, (*steps, step))
+        return node
 
 
-def _marked_items(data: MarkedMap | MarkedList) -> Iterator[tuple[PathStep, object, int]]:
+def _marked_line(data: object, key: Any) -> int | None:
+    """The line of a value of a YAML file."""
     if isinstance(data, MarkedMap):
-        return ((key, value, data.marks[key][0].line + 1) for key, value in data.items())
-    return ((index, value, data.marks[index].line + 1) for index, value in enumerate(data))
+        return int(data.marks[key][0].line) + 1
+    return int(data.marks[key].line) + 1 if isinstance(data, MarkedList) else None
 
 
 def _to_scalar(data: object) -> Scalar:
@@ -237,10 +245,10 @@ def _guess_form(name: str, text: str) -> str:
 
 
 def _read_json(text: str, builder: _Builder) -> Node:
-    data, errors = json5_reader.read_json5(text, MAX_DEPTH)
+    data, lines, errors = json5_reader.read_json5(text, MAX_DEPTH)
     for line, message in errors:
         builder.add_problem(line, message)
-    return builder.build(data, 1)
+    return builder.build(data, lines)
 
 
 def _read_yaml(text: str, builder: _Builder) -> Node:
@@ -258,11 +266,11 @@ def _read_yaml(text: str, builder: _Builder) -> Node:
         if node is not None or not diagnostics.errors:
             if len(lines) < total:
                 builder.add_problem(len(lines) + 1, "the file was read up to here")
-            return builder.build(node, 1)
+            return builder.build(node)
         cut = min((each.line for each in diagnostics.errors if each.line), default=1)
         lines = lines[: max(0, min(cut - 1, len(lines) - 1 - attempt * attempt))]
     builder.add_problem(0, "nothing of this file could be read")
-    return builder.build(MarkedMap(), 1)
+    return builder.build({})
 
 
 def _read_toml(text: str, builder: _Builder) -> Node:
@@ -271,7 +279,7 @@ def _read_toml(text: str, builder: _Builder) -> Node:
     for _ in range(MOST_BREAKS):
         try:
             data = tomllib.loads("\n".join(lines) + "\n")
-            return builder.build(_mark_toml(data, _find_toml_lines(lines)), 1)
+            return builder.build(data, _find_toml_lines(lines))
         except tomllib.TOMLDecodeError as error:
             place = re.search(r"line (\d+)", str(error))
             line = min(int(place[1]) if place else len(lines), len(lines))
@@ -284,35 +292,15 @@ def _read_toml(text: str, builder: _Builder) -> Node:
             break
     else:
         builder.add_problem(0, "is not TOML")
-    return builder.build(MarkedMap(), 1)
+    return builder.build({})
 
 
-def _at(line: int) -> ExternalPosition:
-    return ExternalPosition(line=line, column=0)
-
-
-def _mark_toml(data: object, lines: dict[tuple[PathStep, ...], int], steps: tuple[PathStep, ...] = (), above: int = 0) -> object:
-    """The data with the line of each key. A key inside an inline table has the line of the table."""
-    line = lines.get(steps, above)
-    if isinstance(data, dict):
-        children = {key: _mark_toml(value, lines, (*steps, key), line) for key, value in data.items()}
-        places = {key: _at(lines.get((*steps, key), line)) for key in data}
-        return MarkedMap(children, {key: (place, place) for key, place in places.items()})
-    if isinstance(data, list):
-        made = MarkedList()
-        for index, value in enumerate(data):
-            made.marks.append(_at(lines.get((*steps, index), line)))
-            made.append(_mark_toml(value, lines, (*steps, index), line))
-        return made
-    return data
-
-
-def _find_toml_lines(lines: list[str]) -> dict[tuple[PathStep, ...], int]:
-    """The line of each table and key, from 0. tomllib does not report positions."""
-    found: dict[tuple[PathStep, ...], int] = {}
+def _find_toml_lines(lines: list[str]) -> Lines:
+    """The line of each table and key. tomllib does not report positions."""
+    found: Lines = {}
     table: tuple[PathStep, ...] = ()
     counts: dict[tuple[PathStep, ...], int] = {}
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
             continue
         header = re.match(r"\s*(\[\[?)\s*(.+?)\s*\]\]?\s*(?:#.*)?$", line)
@@ -347,21 +335,23 @@ def _split_toml_key(text: str) -> tuple[str, ...]:
 
 def _read_env(text: str, builder: _Builder) -> Node:
     """NAME=value lines, as in a .env file; quotes around a value are removed."""
-    made = MarkedMap()
-    for number, line in enumerate(text.splitlines()):
+    made: dict[str, str] = {}
+    lines: Lines = {}
+    for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
         name, equals, value = stripped.removeprefix("export ").partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name.strip()):
-            builder.add_problem(number + 1, "is not NAME=value; the line was left out")
+        name = name.strip()
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            builder.add_problem(number, "is not NAME=value; the line was left out")
             continue
-        value = value.strip()
-        if value[:1] in ("'", '"') and value[:1] == value[-1:] and len(value) > 1:
-            value = value[1:-1]
-        made[name.strip()] = value
-        made.marks[name.strip()] = (_at(number), _at(number))
-    return builder.build(made, 1)
+        made[name], lines[name,] = _without_quotes(value.strip()), number
+    return builder.build(made, lines)
+
+
+def _without_quotes(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 _TASK_KEY = re.compile(r"(?P<start>\s*-\s+|\s+)(?P<key>name|interval|prompt)\s*:\s*(?P<value>.*)")
@@ -369,33 +359,27 @@ _TASK_KEY = re.compile(r"(?P<start>\s*-\s+|\s+)(?P<key>name|interval|prompt)\s*:
 
 def _read_markdown(text: str, builder: _Builder) -> Node:
     """The tasks of a `tasks:` block in OpenClaw's format under `tasks`, and all other lines with text under `lines`."""
-    tasks, rest = MarkedList(), MarkedMap()
+    tasks: list[dict[str, str]] = []
+    rest: dict[str, str] = {}
+    lines: Lines = {}
     inside = False
-    for number, line in enumerate(text.splitlines()):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        place = _at(number)
         if re.fullmatch(r"tasks:\s*", line):
             inside = True
             continue
         found = _TASK_KEY.fullmatch(line) if inside and len(line) <= LONGEST_LINE else None
         if found and (tasks or "-" in found["start"]):
             if "-" in found["start"]:
-                tasks.append(MarkedMap())
-                tasks.marks.append(place)
-            value = found["value"].strip()
-            tasks[-1][found["key"]] = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
-            tasks[-1].marks[found["key"]] = (place, place)
+                tasks.append({})
+                lines["tasks", len(tasks) - 1] = number
+            tasks[-1][found["key"]] = _without_quotes(found["value"].strip())
+            lines["tasks", len(tasks) - 1, found["key"]] = number
             continue
         inside = False
-        rest[f"line {number + 1}"] = line.rstrip()
-        rest.marks[f"line {number + 1}"] = (place, place)
-    made = MarkedMap()
-    for key, part in (("tasks", tasks), ("lines", rest)):
-        if part:
-            made[key] = part
-            made.marks[key] = (_at(0), _at(0))
-    return builder.build(made, 1)
+        rest[f"line {number}"], lines["lines", f"line {number}"] = line.rstrip(), number
+    return builder.build({key: part for key, part in (("tasks", tasks), ("lines", rest)) if part}, lines)
 
 
 _READERS = {"json": _read_json, "yaml": _read_yaml, "toml": _read_toml, "env": _read_env, "markdown": _read_markdown}
