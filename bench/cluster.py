@@ -22,7 +22,7 @@ from contextlib import suppress
 import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.schema import SchemaManager
-from remote_bench import TextCodec
+from remote_bench import TextCodec, links_of_texts
 from servers.postgres import PostgresServer
 
 from bench import takeover
@@ -49,14 +49,14 @@ async def carry_in_time(task: str, children: Children, check_time: object) -> st
 
 def work(dsn: str, queue: str, cpu: Connection) -> None:
     """One worker, as a process. At its end it sends the CPU time that it has used, without its start."""
-    worker: RemoteWorker[str, str] = RemoteWorker(
+    worker = RemoteWorker(
         JobQueue(Secret(dsn), queue), TextCodec(queue), carry_in_time, str, WorkerLoop(BootClock()), name="bench",
         concurrency=PLACES, lease=60.0, clock=time.monotonic,
     )  # fmt: skip
     asyncio.run(_work_until_told(worker, cpu))
 
 
-async def _work_until_told(worker: RemoteWorker[str, str], cpu: Connection) -> None:
+async def _work_until_told(worker: RemoteWorker, cpu: Connection) -> None:
     begun = time.process_time()
     asyncio.get_running_loop().add_reader(cpu.fileno(), worker.stop)
     await worker.run(0.0)
@@ -170,12 +170,10 @@ if __name__ == "__main__":
             crew = [processes.Process(target=work, args=(dsn, queue, theirs), daemon=True) for _, theirs in pipes]
             for worker in crew:
                 worker.start()
-            executor: RemoteExecutor[str, str] = RemoteExecutor(
+            executor = RemoteExecutor(
                 JobQueue(Secret(dsn), queue),
                 TextCodec(queue),
-                finished.release,
-                WorkerLoop(BootClock()),
-                queue,
+                links_of_texts(queue, WorkerLoop(BootClock()), finished.release),
                 60.0,
             )
             begun = time.process_time()

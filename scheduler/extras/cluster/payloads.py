@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import date, timedelta
@@ -16,7 +15,7 @@ from enum import Enum
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,13 +23,11 @@ from pydantic import TypeAdapter, ValidationError
 from cron.job_schedules import CronSchedule
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
-from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
 from scheduler.model.outcome import SUCCESSES, UNSENT_CALL, AttemptResult, Failure, Kind, Outcome, Skip
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 SCHEMA = 5  # of payloads; the neighbouring schemas are accepted too
 FINGERPRINTS_KEPT = 10_000
@@ -76,96 +73,14 @@ class _ClaimValues:
     facts: Facts = field(default_factory=Facts)
 
 
-class Codec(ABC, Generic[T, R]):
-    """Reads and writes the tasks of one kind of executor, and their results. `schema` is that of its payloads."""
+class ClaimCodec:
+    """Reads and writes attempts and their results. `entries` returns the agents and jobs of this process's config.
+
+    `folder` is that of the config, and `schema` that of the payloads. `begin_trace` returns the `traceparent` for a claim that is
+    submitted, and `end_trace` gets its result. A claim may be written several times.
+    """
 
     schema = SCHEMA
-
-    @abstractmethod
-    def key(self, number: int, task: T) -> str:
-        """A text that is unique for this attempt, among all schedulers."""
-
-    @abstractmethod
-    def lock(self, task: T) -> str:
-        """Of all tasks with the same lock, only one is executed at a time."""
-
-    def queue(self, task: T) -> str:
-        """The queue whose workers execute the task."""
-        return DEFAULT_QUEUE
-
-    @abstractmethod
-    def seconds(self, task: T) -> float:
-        """How long the task may take, including the time in the queue."""
-
-    @abstractmethod
-    def task_to_json(self, task: T) -> Mapping[str, object]: ...
-
-    @abstractmethod
-    def task_from_json(self, data: Mapping[str, object]) -> T:
-        """The task. Raises AttemptRefused, or InvalidPayload."""
-
-    @abstractmethod
-    def result_to_json(self, result: R) -> object: ...
-
-    @abstractmethod
-    def result_from_json(self, data: object) -> R: ...
-
-    @abstractmethod
-    def is_success(self, result: R) -> bool:
-        """Whether a result is complete, so that it counts even if its task was interrupted in the meantime."""
-
-    @abstractmethod
-    def block_task(self, task: T, held_by: str) -> T:
-        """The task, which must not begin because its lane is locked. `held_by` says by which program."""
-
-    @abstractmethod
-    def refusal(self, problem: str) -> R:
-        """The result of a task that a worker has refused."""
-
-    def write_task(self, task: T) -> str:
-        """The payload of a task."""
-        return _dump({"schema": self.schema, "version": __version__, **self.task_to_json(task)})
-
-    def read_task(self, payload: str) -> T:
-        """The task in a payload. Raises AttemptRefused, or InvalidPayload if its schema differs by more than one."""
-        return self.task_from_json(_load(payload, "scheduler", self.schema))
-
-    def write_done(self, done: Done[T | None, R]) -> str:
-        """The payload of a task that has ended."""
-        error, number = done.exception, getattr(done.exception, "errno", None)
-        if error is None:
-            ended: Mapping[str, object] = {"result": None if done.result is None else self.result_to_json(done.result)}
-        elif isinstance(error, Interrupted):
-            ended = _write(_End(interrupted=str(error), in_order=error.was_stopped))
-        elif isinstance(error, NeverBegun):
-            ended = _write(_End(never_begun=True, not_taken=str(error) if isinstance(error, NotTaken) else None))
-        else:
-            text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
-            ended = _write(_End(error=text, errno=number if isinstance(number, int) else None))
-        return _dump({"schema": self.schema, "version": __version__, **ended})
-
-    def read_done(self, task: T, payload: str) -> Done[T, R]:
-        """How a task has ended. A payload that cannot be read is its error."""
-        try:
-            data = _load(payload, "worker", self.schema)
-            end = _read(_End, data)
-            if end.interrupted is not None:
-                return Done(task, None, Interrupted(end.interrupted, was_stopped=end.in_order))
-            if end.never_begun:
-                return Done(task, None, NotTaken(end.not_taken) if end.not_taken else NeverBegun())
-            if end.error is not None:
-                return Done(task, None, OSError(end.errno, end.error) if end.errno else RuntimeError(end.error))
-            return Done(task, None if data["result"] is None else self.result_from_json(data["result"]))
-        except UNREADABLE as error:
-            return Done(task, None, RuntimeError(f"the result of a worker cannot be read: {error}"))
-
-
-class ClaimCodec(Codec[Claim, AttemptResult]):
-    """Reads and writes claims. `entries` returns the agents and jobs of this process's config, `folder` is that of the config.
-
-    `begin_trace` returns the `traceparent` for a claim that is submitted, and `end_trace` gets its result. A claim may be written
-    several times.
-    """
 
     def __init__(
         self,
@@ -183,17 +98,29 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         self._fingerprints: dict[int, tuple[Entry, str]] = {}
 
     def key(self, number: int, task: Claim) -> str:
+        """A text that is unique for this attempt, among all schedulers."""
         return attempt_key(task.run.owner, task.run.id, task.run.fence)
 
     def lock(self, task: Claim) -> str:
+        """Of all tasks with the same lock, only one is executed at a time."""
         entry = task.entry
         return lock_of_lane(entry.lane) if entry.lane is not None else entry.kind.label_of(entry.name)
 
     def queue(self, task: Claim) -> str:
+        """The queue whose workers execute the task."""
         return task.entry.queue
 
     def seconds(self, task: Claim) -> float:
+        """How long the task may take, including the time in the queue."""
         return task.entry.spec.timeout.total_seconds()
+
+    def write_task(self, task: Claim) -> str:
+        """The payload of a task."""
+        return _dump({"schema": self.schema, "version": __version__, **self.task_to_json(task)})
+
+    def read_task(self, payload: str) -> Claim:
+        """The task in a payload. Raises AttemptRefused, or InvalidPayload if its schema differs by more than one."""
+        return self.task_from_json(_load(payload, "scheduler", self.schema))
 
     def task_to_json(self, task: Claim) -> Mapping[str, object]:
         entry = task.entry
@@ -215,19 +142,48 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
             raise AttemptRefused(f"{self._host} cannot run {label}: {problem}", may_change=False)
         return _claim_from_json(data, entry)
 
-    def read_done(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:
-        done = super().read_done(task, payload)
-        self._end_trace(done)
-        return done
-
-    def claim_of_leftover(self, payload: str) -> Claim | None:
-        """The claim that an earlier process submitted, with the entry as it is now. None if it cannot be made any more."""
+    def read_leftover(self, payload: str) -> Claim | None:
+        """The task that an earlier process submitted, with the entry as it is now. None if it cannot be made any more."""
         try:
             data = _load(payload, "scheduler", self.schema)
             entry = self._entries().get((Kind(str(data["kind"])), str(data["name"])))
             return None if entry is None else _claim_from_json(data, entry)
         except UNREADABLE:
             return None
+
+    def write_done(self, done: Done[Claim | None, AttemptResult]) -> str:
+        """The payload of a task that has ended."""
+        error, number = done.exception, getattr(done.exception, "errno", None)
+        if error is None:
+            ended: Mapping[str, object] = {"result": None if done.result is None else self.result_to_json(done.result)}
+        elif isinstance(error, Interrupted):
+            ended = _write(_End(interrupted=str(error), in_order=error.was_stopped))
+        elif isinstance(error, NeverBegun):
+            ended = _write(_End(never_begun=True, not_taken=str(error) if isinstance(error, NotTaken) else None))
+        else:
+            text = str(error) if isinstance(error, RuntimeError | OSError) else f"{type(error).__name__}: {error}"
+            ended = _write(_End(error=text, errno=number if isinstance(number, int) else None))
+        return _dump({"schema": self.schema, "version": __version__, **ended})
+
+    def read_done(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:
+        """How a task has ended. A payload that cannot be read is its error."""
+        done = self._read_end(task, payload)
+        self._end_trace(done)
+        return done
+
+    def _read_end(self, task: Claim, payload: str) -> Done[Claim, AttemptResult]:
+        try:
+            data = _load(payload, "worker", self.schema)
+            end = _read(_End, data)
+            if end.interrupted is not None:
+                return Done(task, None, Interrupted(end.interrupted, was_stopped=end.in_order))
+            if end.never_begun:
+                return Done(task, None, NotTaken(end.not_taken) if end.not_taken else NeverBegun())
+            if end.error is not None:
+                return Done(task, None, OSError(end.errno, end.error) if end.errno else RuntimeError(end.error))
+            return Done(task, None if data["result"] is None else self.result_from_json(data["result"]))
+        except UNREADABLE as error:
+            return Done(task, None, RuntimeError(f"the result of a worker cannot be read: {error}"))
 
     def result_to_json(self, result: AttemptResult) -> object:
         return _write(result)
@@ -241,12 +197,15 @@ class ClaimCodec(Codec[Claim, AttemptResult]):
         return replace(result, findings=())  # the scheduler decides what happens to each
 
     def is_success(self, result: AttemptResult) -> bool:
+        """Whether a result is complete, so that it counts even if its task was interrupted in the meantime."""
         return result.outcome in SUCCESSES
 
     def block_task(self, task: Claim, held_by: str) -> Claim:
+        """The task, which must not begin because its lane is locked. `held_by` says by which program."""
         return task if task.entry.lane is None or Skip.BUSY in task.facts.blocked else task.blocked_by(Skip.BUSY, held_by)
 
     def refusal(self, problem: str) -> AttemptResult:
+        """The result of a task that a worker has refused."""
         return AttemptResult(Outcome.FAILED, Failure.EXIT, error=problem, transient=True, calls=(UNSENT_CALL,))
 
     def _fingerprint(self, entry: Entry) -> str:

@@ -10,17 +10,17 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, JobQueue, NewAttempt, QueueUnavailable
-from scheduler.extras.cluster.payloads import Codec
+from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key
 from scheduler.model.daemon_health import QueueState
+from scheduler.model.entry import Claim, Entry
+from scheduler.model.outcome import AttemptResult
 from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
-from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken, WorkerLoop
-
-T = TypeVar("T")
-R = TypeVar("R")
+from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
+from scheduler.work.run_extras import DaemonLinks
 
 POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
 LOOK_SECONDS = 5.0  # between looks at the workers
@@ -33,7 +33,7 @@ NOT_TAKEN = "no worker took the run within its timeout; start `heartbeatd worker
 
 
 @dataclass(eq=False, slots=True)
-class _RemoteTask(Generic[T]):
+class _RemoteTask:
     """A submitted task. `is_sending`: its submission has begun, so it may be in the queue.
 
     `server`: as in `NewAttempt`, from before that. `is_sent`: PostgreSQL has confirmed the submission. `worker`: the name that
@@ -41,7 +41,7 @@ class _RemoteTask(Generic[T]):
     """
 
     number: int
-    task: T
+    task: Claim
     key: str
     is_sending: bool = False
     is_sent: bool = False
@@ -49,45 +49,25 @@ class _RemoteTask(Generic[T]):
     worker: str | None = None
 
 
-class RemoteExecutor(Generic[T, R]):
+class RemoteExecutor:
     """Implements `Executor` over a `JobQueue`. The queue is used in the thread of `loop` only.
 
-    While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. `owner` names this
-    process in the queue. A worker that has not renewed its lease for `lease` seconds has lost its tasks. No task is submitted
-    while `may_submit` returns false. `report_workers` gets long tasks in progress with the names of their workers, each task
-    once. It and `report_state` are called in the thread of `loop`. `needed_queues` are those that the config names now.
+    While PostgreSQL cannot be reached, submitted tasks, cancellations and acknowledgements wait in memory. A worker that has not
+    renewed its lease for `lease` seconds has lost its tasks.
     """
 
-    def __init__(
-        self,
-        queue: JobQueue,
-        codec: Codec[T, R],
-        notify: Callable[[], None],
-        loop: WorkerLoop,
-        owner: str,
-        lease: float,
-        may_submit: Callable[[], bool] = lambda: True,
-        report_state: Callable[[QueueState], None] = lambda _: None,
-        report_workers: Callable[[Sequence[tuple[T, str]]], None] = lambda _: None,
-        needed_queues: Callable[[], frozenset[str]] = frozenset,
-    ) -> None:
+    def __init__(self, queue: JobQueue, codec: ClaimCodec, links: DaemonLinks, lease: float) -> None:
         self._queue = queue
-        self._may_submit = may_submit
         self._codec = codec
-        self._notify = notify
-        self._loop = loop
-        self._owners = {owner}
-        self._owner = owner
+        self._links = links
         self._lease = lease
-        self._report_state = report_state
-        self._report_workers = report_workers
-        self._needed_queues = needed_queues
+        self._owners = {links.instance}  # in the queue: this process, and those whose attempts it has adopted
         self._lock = threading.Lock()
-        self._tasks: dict[int, _RemoteTask[T]] = {}
+        self._tasks: dict[int, _RemoteTask] = {}
         self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
-        self._results: dict[int, Done[T, R]] = {}
+        self._results: dict[int, Done[Claim, AttemptResult]] = {}
         self._keys_of_results: dict[int, str] = {}
-        self._new: list[_RemoteTask[T]] = []
+        self._new: list[_RemoteTask] = []
         self._cancellations: dict[str, EndReason] = {}
         self._to_delete: list[str] = []
         self._problems: dict[str, str | None] = {}  # of sending and of receiving
@@ -99,7 +79,7 @@ class RemoteExecutor(Generic[T, R]):
 
     # The protocol of an executor, for the thread of the engine.
 
-    def submit(self, number: int, task: T) -> None:
+    def submit(self, number: int, task: Claim) -> None:
         remote = _RemoteTask(number, task, self._codec.key(number, task))
         with self._lock:
             self._tasks[number] = remote
@@ -107,7 +87,7 @@ class RemoteExecutor(Generic[T, R]):
             self._new.append(remote)
         self._wake()
 
-    def results(self) -> list[tuple[int, Done[T, R]]]:
+    def results(self) -> list[tuple[int, Done[Claim, AttemptResult]]]:
         with self._lock:
             return list(self._results.items())
 
@@ -121,7 +101,7 @@ class RemoteExecutor(Generic[T, R]):
         if is_useful:
             self._wake()
 
-    def inflight(self) -> dict[int, T]:
+    def inflight(self) -> dict[int, Claim]:
         with self._lock:
             return {number: remote.task for number, remote in self._tasks.items()}
 
@@ -137,9 +117,9 @@ class RemoteExecutor(Generic[T, R]):
                 self._keep_result(remote, _never_fetched(remote.task, why, self._problem))
         self._wake()
         if not remote.is_sending:
-            self._notify()
+            self._links.notify()
 
-    def give_up(self, number: int, done: Done[T, R]) -> None:
+    def give_up(self, number: int, done: Done[Claim, AttemptResult]) -> None:
         with self._lock:
             remote = self._tasks.pop(number, None)
             if remote is None:
@@ -154,21 +134,14 @@ class RemoteExecutor(Generic[T, R]):
 
     # For the start and the end of the daemon.
 
-    def adopt(
-        self,
-        numbers: Mapping[str, int],
-        past_owners: Collection[str],
-        read_task: Callable[[str], T | None],
-        is_over: Callable[[], bool],
+    def adopt_runs(
+        self, running: Collection[tuple[str, int, int]], past_instances: Collection[str], is_over: Callable[[], bool]
     ) -> bool:
-        """Continue with the attempts of an earlier process, given by key; `inflight` has those that exist.
-
-        Blocks until PostgreSQL has answered; False if it `is_over` before. All other attempts of `past_owners` are withdrawn by
-        then, so that no worker begins one whose run gets another attempt.
-        """
-        found: Future[dict[str, T]] = Future()
-        finding = partial(self._find_leftovers, numbers, past_owners, read_task, found)
-        self._loop.call_soon(self._start_side_task, run_again_after_errors(finding))
+        """See `scheduler.work.run_extras.RemoteExecutor`. `inflight` has the attempts that exist."""
+        numbers = {attempt_key(instance, run_id, fence): run_id for instance, run_id, fence in running}
+        found: Future[dict[str, Claim]] = Future()
+        finding = partial(self._find_leftovers, list(numbers), past_instances, found)
+        self._links.loop.call_soon(self._start_side_task, run_again_after_errors(finding))
         while not found.done():
             if is_over():
                 found.cancel()
@@ -199,7 +172,7 @@ class RemoteExecutor(Generic[T, R]):
         """Send what is left, if PostgreSQL can be reached, and close the connections. The loop still runs. Takes some seconds."""
         closed: Future[None] = Future()
         with suppress(RuntimeError, TimeoutError):
-            self._loop.call_soon(self._start_side_task, self._close(closed))
+            self._links.loop.call_soon(self._start_side_task, self._close(closed))
             closed.result(2 * CLOSE_SECONDS)
 
     async def _close(self, closed: Future[None]) -> None:
@@ -215,7 +188,7 @@ class RemoteExecutor(Generic[T, R]):
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # the machine has no thread left for the loop: the next call tries again
-            self._loop.call_soon(self._wake_in_loop)
+            self._links.loop.call_soon(self._wake_in_loop)
 
     def _wake_in_loop(self) -> None:
         if not self._has_started:
@@ -273,9 +246,9 @@ class RemoteExecutor(Generic[T, R]):
                 self._report_problem("receive", None)
 
     async def _look_at_workers(self) -> None:
-        state = await ask_state(self._queue, self._lease, self._needed_queues())
+        state = await ask_state(self._queue, self._lease, self._links.entries().values())
         if self._problems.get("send") is None:
-            self._report_state(state)
+            self._links.report_state(state)
         with self._lock:
             is_idle = not self._tasks
         if not is_idle:
@@ -288,7 +261,7 @@ class RemoteExecutor(Generic[T, R]):
         for remote, worker in new:
             remote.worker = worker
         if new:
-            self._report_workers([(remote.task, worker) for remote, worker in new])
+            self._links.report_workers([(remote.task, worker) for remote, worker in new])
 
     def _on_announcement(self, owner: str) -> None:
         if owner in self._owners:
@@ -296,7 +269,7 @@ class RemoteExecutor(Generic[T, R]):
 
     async def _send(self) -> None:
         """Submit, cancel and forget what waits for it. What fails is sent again; none of it has an effect twice."""
-        while self._new and self._may_submit():
+        while self._new and self._links.may_start_runs():
             server = await self._queue.find_server()
             with self._lock:
                 self._new = [remote for remote in self._new if self._is_wanted(remote)]
@@ -307,7 +280,7 @@ class RemoteExecutor(Generic[T, R]):
             if not batch:
                 break
             attempts = [new for remote in batch if (new := self._new_attempt(remote)) is not None]
-            await self._queue.submit(attempts, self._may_submit)
+            await self._queue.submit(attempts, self._links.may_start_runs)
             with self._lock:
                 for remote in batch:
                     remote.is_sent = True
@@ -320,20 +293,20 @@ class RemoteExecutor(Generic[T, R]):
             with self._lock:
                 del self._to_delete[: len(keys)]
 
-    def _is_wanted(self, remote: _RemoteTask[T]) -> bool:
+    def _is_wanted(self, remote: _RemoteTask) -> bool:
         """False if a task was cancelled or has its result, after its submission has failed. The caller holds the lock."""
         return self._tasks.get(remote.number) is remote and remote.key not in self._cancellations
 
-    def _new_attempt(self, remote: _RemoteTask[T]) -> NewAttempt | None:
+    def _new_attempt(self, remote: _RemoteTask) -> NewAttempt | None:
         """The attempt of a task; None if it cannot be written, which is then its result."""
         task, codec = remote.task, self._codec
         try:
             lock, payload, seconds = codec.lock(task), codec.write_task(task), codec.seconds(task)
-            return NewAttempt(remote.key, self._owner, lock, payload, seconds, remote.server, codec.queue(task))
+            return NewAttempt(remote.key, self._links.instance, lock, payload, seconds, remote.server, codec.queue(task))
         except (LookupError, TypeError, ValueError) as error:
             with self._lock:
                 self._keep_result(remote, Done(task, None, error))
-            self._notify()
+            self._links.notify()
             return None
 
     async def _send_cancellations(self) -> None:
@@ -348,14 +321,14 @@ class RemoteExecutor(Generic[T, R]):
                 # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
                 withdrawn = [remote for remote in found if remote.key in withdrawal.removed or not remote.is_sent]
                 for remote in withdrawn:
-                    lost: Done[T, R] = Done(remote.task, None, Interrupted(MAY_HAVE_BEGUN, was_stopped=False))
+                    lost: Done[Claim, AttemptResult] = Done(remote.task, None, Interrupted(MAY_HAVE_BEGUN, was_stopped=False))
                     may_have_begun = remote.key in withdrawal.may_have_begun
                     self._keep_result(remote, lost if may_have_begun else _never_fetched(remote.task, why, None))
                 for key in keys:
                     if self._cancellations.get(key) == why and key not in withdrawal.locked:
                         del self._cancellations[key]
             if withdrawn:
-                self._notify()
+                self._links.notify()
 
     async def _receive(self) -> None:
         with self._lock:
@@ -371,7 +344,7 @@ class RemoteExecutor(Generic[T, R]):
                     self._keep_result(remote, replace(done, worker=end.worker))
                     self._keys_of_results[remote.number] = end.key
         if received:
-            self._notify()
+            self._links.notify()
             self._to_send.set()  # to forget those of unknown keys
             self._to_receive.set()  # there may be more
 
@@ -385,19 +358,17 @@ class RemoteExecutor(Generic[T, R]):
         return self._codec.write_done(Done(None, None, Interrupted(f"{name} was lost", was_stopped=False)))
 
     async def _find_leftovers(
-        self,
-        numbers: Mapping[str, int],
-        past_owners: Collection[str],
-        read_task: Callable[[str], T | None],
-        found: Future[dict[str, T]],
+        self, keys: Sequence[str], past_instances: Collection[str], found: Future[dict[str, Claim]]
     ) -> None:
         self._wake_in_loop()
         while not found.cancelled():
             try:
                 await self._queue.open()
-                payloads = await self._queue.find(list(numbers))
-                tasks = {key: task for key, payload in payloads.items() if (task := read_task(payload)) is not None}
-                await self._queue.forget_all(set(past_owners) - {self._owner}, list(tasks))
+                payloads = await self._queue.find(keys)
+                tasks = {
+                    key: task for key, payload in payloads.items() if (task := self._codec.read_leftover(payload)) is not None
+                }
+                await self._queue.forget_all(set(past_instances) - {self._links.instance}, list(tasks))
             except QueueUnavailable as error:
                 self._report_problem("start", str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -407,7 +378,7 @@ class RemoteExecutor(Generic[T, R]):
                     found.set_result(tasks)
                 return
 
-    def _keep_result(self, remote: _RemoteTask[T], done: Done[T, R]) -> None:
+    def _keep_result(self, remote: _RemoteTask, done: Done[Claim, AttemptResult]) -> None:
         """Move a task to the results. The caller holds the lock."""
         if self._tasks.get(remote.number) is remote:
             del self._tasks[remote.number]
@@ -420,12 +391,13 @@ class RemoteExecutor(Generic[T, R]):
         problem = next((each for each in self._problems.values() if each is not None), None)
         log_availability(problem, self._problem)
         if problem is not None and problem != self._problem:
-            self._report_state(QueueState(problem))
+            self._links.report_state(QueueState(problem))
         self._problem = problem
 
 
-async def ask_state(queue: JobQueue, lease: float, needed: frozenset[str]) -> QueueState:
-    """The state of the queues, of which these are needed. Raises QueueUnavailable."""
+async def ask_state(queue: JobQueue, lease: float, entries: Iterable[Entry]) -> QueueState:
+    """The state of the queues, of which the enabled ones of these agents and jobs are needed. Raises QueueUnavailable."""
+    needed = frozenset(entry.queue for entry in entries if entry.enabled)
     return QueueState(None, tuple(await queue.find_workers(lease)), await queue.find_waiting(), needed)
 
 
@@ -465,6 +437,6 @@ def log_availability(problem: str | None, before: str | None) -> None:
         log_event(logging.WARNING, "queue_available")
 
 
-def _never_fetched(task: T, why: EndReason, problem: str | None) -> Done[T, R]:
+def _never_fetched(task: Claim, why: EndReason, problem: str | None) -> Done[Claim, AttemptResult]:
     text = NOT_TAKEN if problem is None else f"the run could not be given to a worker within its timeout: {problem}"
     return Done(task, None, NotTaken(text) if why == "timeout" else NeverBegun())

@@ -19,20 +19,19 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
-from scheduler.extras.cluster.payloads import AttemptRefused, Codec, InvalidPayload
+from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec, InvalidPayload
 from scheduler.extras.cluster.remote_executor import cancel_until_ended, log_availability, run_again_after_errors, wait_for_event
+from scheduler.model.entry import Claim
+from scheduler.model.outcome import AttemptResult
 from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 RENEWALS_PER_LEASE = 10
 LEASE_MARGIN = 0.75  # of the lease; the rest is for ending tasks, and for the difference between two clocks' speeds
@@ -50,10 +49,10 @@ TIME_OVER = "the time of the run was over before the worker could call the agent
 
 
 @dataclass(frozen=True, slots=True)
-class _Job(Generic[T]):
+class _Job:
     """A task with the end of its time, by the worker's clock."""
 
-    task: T
+    task: Claim
     ends_at: float
 
 
@@ -91,7 +90,7 @@ class _Attempt:
         return self.interrupted is not None or self.end_reason is not None
 
 
-class RemoteWorker(Generic[T, R]):
+class RemoteWorker:
     """Fetches tasks, executes them with `carry` in the thread of `loop`, and writes their results to the queue.
 
     `clock` is a monotonic clock that also counts the time of a suspend, in seconds. `reload` reads the config again if it has
@@ -104,9 +103,9 @@ class RemoteWorker(Generic[T, R]):
     def __init__(
         self,
         queue: JobQueue,
-        codec: Codec[T, R],
-        carry: Callable[[T, Children, Callable[[], None]], Coroutine[Any, Any, R]],
-        mark: Callable[[T], str],
+        codec: ClaimCodec,
+        carry: Callable[[Claim, Children, Callable[[], None]], Coroutine[Any, Any, AttemptResult]],
+        mark: Callable[[Claim], str],
         loop: WorkerLoop,
         *,
         name: str,
@@ -145,7 +144,7 @@ class RemoteWorker(Generic[T, R]):
         self._results_ready = asyncio.Event()
         self._cancellation_announced = asyncio.Event()
         self._stop_wanted = asyncio.Event()
-        self._local: LocalExecutor[_Job[T], R] = LocalExecutor(
+        self._local: LocalExecutor[_Job, AttemptResult] = LocalExecutor(
             self._carry_job, lambda job: mark(job.task), partial(self._set_event, self._results_ready), loop, process_id
         )
 
@@ -365,7 +364,7 @@ class RemoteWorker(Generic[T, R]):
             return NotTaken(TOO_LATE)
         return None
 
-    def _read_task(self, fetched: FetchedJob) -> T:
+    def _read_task(self, fetched: FetchedJob) -> Claim:
         task = self._codec.read_task(fetched.payload)
         return task if fetched.held_by is None else self._codec.block_task(task, f"{fetched.held_by} has locked it")
 
@@ -394,7 +393,7 @@ class RemoteWorker(Generic[T, R]):
         self._set_result(attempt, Done(None, None, NeverBegun()))
         return True
 
-    def _begin(self, attempt: _Attempt, task: T) -> None:
+    def _begin(self, attempt: _Attempt, task: Claim) -> None:
         if attempt.interrupted is not None:
             self._set_result(attempt, Done(None, None, attempt.interrupted))
         else:
@@ -406,7 +405,7 @@ class RemoteWorker(Generic[T, R]):
         self.counts.ended["refused"] += 1
         self._set_result(attempt, Done(None, self._codec.refusal(text)), counted=True)
 
-    async def _carry_job(self, job: _Job[T], children: Children) -> R:
+    async def _carry_job(self, job: _Job, children: Children) -> AttemptResult:
         if self._clock() >= self._lease_ends:  # the process was frozen after it had fetched the job
             raise self._lost_contact()
         if self._clock() >= job.ends_at:
@@ -468,7 +467,7 @@ class RemoteWorker(Generic[T, R]):
 
     # Results.
 
-    def _set_result(self, attempt: _Attempt, done: Done[Any, R], *, counted: bool = False) -> None:
+    def _set_result(self, attempt: _Attempt, done: Done[Any, AttemptResult], *, counted: bool = False) -> None:
         """Keep the result of a task until it is written."""
         if attempt.timer is not None:
             attempt.timer.cancel()

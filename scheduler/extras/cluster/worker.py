@@ -25,7 +25,9 @@ from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import find_missing_files
-from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
+from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
+from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_secret
+from scheduler.extras.cluster.remote_worker import GuardedHttp, RemoteWorker, guard_start
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.expected_error import InputError
@@ -140,8 +142,6 @@ def drain_worker(name: str, path: Path) -> None:
 
 
 async def _drain(name: str, remote: RemoteQueue) -> int:
-    from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
-
     queue, lease = JobQueue(remote.dsn, remote.name), remote.lease.total_seconds()
     try:
         await queue.open(may_create=False)
@@ -165,11 +165,6 @@ def _run_worker(
     concurrency: int,
     listen: tuple[str, int] | None,
 ) -> None:
-    from scheduler.extras.cluster.job_queue import JobQueue
-    from scheduler.extras.cluster.payloads import ClaimCodec
-    from scheduler.extras.cluster.remote_worker import RemoteWorker
-    from scheduler.extras.cluster.worker_health import serve_health
-
     settings, clock = config.settings, BootClock()
     lanes_here = _LanesOfWorker(lanes.lanes_beside(settings.state), name)
     lanes_here.lanes.make_lock_files()
@@ -180,7 +175,7 @@ def _run_worker(
     guard = own_file.start_guard(clock.read)
     traces.prepare(settings)
     loop = WorkerLoop(clock)
-    running: RemoteWorker[Claim, AttemptResult] = RemoteWorker(
+    running = RemoteWorker(
         JobQueue(remote.dsn, remote.name, serves=queues),
         ClaimCodec(config.entries, config_folder(settings.path), name),
         partial(_carry_out_run, lanes_here, http, own_file, traces.run_attempt),
@@ -208,8 +203,11 @@ def _run_worker(
         main.add_signal_handler(signal.SIGTERM, on_stop)
         main.add_signal_handler(signal.SIGINT, on_stop)
         main.add_signal_handler(signal.SIGHUP, partial(config.reload, always=True))
-        health = serve_health(*listen, running.find_problem, running.metrics) if listen else None
-        url = health.url if health else None
+        health = None
+        if listen is not None:
+            from scheduler.extras.cluster.worker_health import serve_health  # takes half as long to import as all of the worker
+
+            health = serve_health(*listen, running.find_problem, running.metrics)
         log_event(
             logging.INFO,
             "started",
@@ -217,7 +215,7 @@ def _run_worker(
             worker=name,
             config=settings.path,
             concurrency=concurrency,
-            listen=url,
+            listen=health.url if health else None,
             queues=",".join(queues),
         )
         for entry, problem in find_unrunnable(config):
@@ -282,8 +280,6 @@ async def _carry_out_run(
     check_time: Callable[[], None],
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
-    from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
-
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
 

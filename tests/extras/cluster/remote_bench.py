@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from patience import PATIENCE
@@ -13,22 +14,25 @@ from servers.postgres import PostgresServer
 
 from heartbeatd.secret import Secret
 from scheduler.extras.cluster.job_queue import JobQueue
-from scheduler.extras.cluster.payloads import Codec
+from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.extras.cluster.remote_worker import RemoteWorker
-from scheduler.model.daemon_health import QueueState
+from scheduler.model.daemon_health import DEFAULT_QUEUE, QueueState
+from scheduler.model.settings import Settings
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import WorkerLoop
+from scheduler.work.run_extras import DaemonLinks, Tracing
 
 QUEUES = itertools.count(1)
 DATABASES: dict[str, str] = {}  # one for each server: creating the tables takes a while
 
 
-class TextCodec(Codec[str, str]):
-    """Tasks and results are texts. Each task has a lock of its own, and `seconds` until its deadline."""
+class TextCodec(ClaimCodec):
+    """Tasks and results are texts instead of claims. Each task has a lock of its own, and `seconds` until its deadline."""
 
     def __init__(self, prefix: str, seconds: float = 3600.0) -> None:
+        super().__init__(dict, Path(), "worker")
         self._prefix = prefix
         self._seconds = seconds
 
@@ -38,6 +42,9 @@ class TextCodec(Codec[str, str]):
     def lock(self, task: str) -> str:
         return f"{self._prefix}/{task}"
 
+    def queue(self, task: str) -> str:
+        return DEFAULT_QUEUE
+
     def seconds(self, task: str) -> float:
         return self._seconds
 
@@ -46,6 +53,9 @@ class TextCodec(Codec[str, str]):
 
     def task_from_json(self, data: Mapping[str, Any]) -> str:
         return str(data["task"])
+
+    def read_leftover(self, payload: str) -> str:
+        return self.read_task(payload)
 
     def result_to_json(self, result: str) -> Any:
         return result
@@ -61,6 +71,21 @@ class TextCodec(Codec[str, str]):
 
     def refusal(self, problem: str) -> str:
         return f"refused: {problem}"
+
+
+def no_settings() -> Settings:
+    raise AssertionError("a test of texts has no settings")
+
+
+def links_of_texts(
+    owner: str,
+    loop: WorkerLoop,
+    notify: Callable[[], object],
+    may_submit: Callable[[], bool] = lambda: True,
+    report_state: Callable[[QueueState], None] = lambda _: None,
+) -> DaemonLinks:
+    """The daemon of an executor whose tasks are texts: it has no agents and no jobs."""
+    return DaemonLinks(dict, owner, loop, notify, may_submit, report_state, lambda _: None, Tracing(no_settings))
 
 
 class RemoteBench:
@@ -86,7 +111,7 @@ class RemoteBench:
 
     def make(
         self, carry: Callable[[str, Children], Coroutine[Any, Any, str]], notify: Callable[[], None], places: int = 8
-    ) -> RemoteExecutor[str, str]:
+    ) -> RemoteExecutor:
         """A remote executor with a worker that carries tasks out with `carry`, at most `places` at a time."""
         queue = f"queue{next(QUEUES)}"
         self.start_worker(queue, carry, places)
@@ -103,13 +128,12 @@ class RemoteBench:
         may_submit: Callable[[], bool] = lambda: True,
         report_state: Callable[[QueueState], None] = lambda _: None,
         kind: type[JobQueue] = JobQueue,
-    ) -> RemoteExecutor[str, str]:
+    ) -> RemoteExecutor:
         """A remote executor without a worker."""
         loop = WorkerLoop(self._clock, "scheduler")
         name = owner or queue
-        executor: RemoteExecutor[str, str] = RemoteExecutor(
-            kind(self.dsn, queue), TextCodec(name, seconds), notify, loop, name, lease, may_submit, report_state
-        )
+        links = links_of_texts(name, loop, notify, may_submit, report_state)
+        executor = RemoteExecutor(kind(self.dsn, queue), TextCodec(name, seconds), links, lease)
         self._closers += [loop.close, executor.close]  # called in reverse
         return executor
 
@@ -128,14 +152,14 @@ class RemoteBench:
         note_lease: Callable[[float], None] = lambda _: None,
         grace: float = 0.0,
         hurry: asyncio.Event | None = None,
-    ) -> RemoteWorker[str, str]:
+    ) -> RemoteWorker:
         """A worker in a thread of this process. Its clock is ahead by `offset`."""
         loop = WorkerLoop(self._clock, "worker")
 
         async def carry_checked(task: str, children: Children, check_time: Callable[[], None]) -> str:
             return await carry(task, children)
 
-        worker: RemoteWorker[str, str] = RemoteWorker(
+        worker = RemoteWorker(
             kind(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
             clock=lambda: self._clock.read() + offset(), locked_lanes=locked_lanes, note_lease=note_lease,
         )  # fmt: skip

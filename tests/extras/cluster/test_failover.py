@@ -253,7 +253,7 @@ def replaced() -> Iterator[ReplacedServer]:
             yield replaced
 
 
-def results_of(executor: RemoteExecutor[str, str], number: int) -> list[str]:
+def results_of(executor: RemoteExecutor, number: int) -> list[str]:
     """The results of so many tasks. A run that the daemon has to declare as repeated, or as abandoned, is `interrupted`."""
     wait_until(lambda: len(executor.results()) == number)
     return [

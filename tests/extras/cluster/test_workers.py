@@ -580,9 +580,7 @@ def test_a_second_scheduler_process_adopts_what_the_first_has_submitted(bench: R
     clock.wait_until(first.is_flushed)
     second = bench.make_executor("adopted", lambda: None, owner="second")
     with clock.passing():
-        assert second.adopt(
-            {"first/1/a": 1, "first/9/z": 9}, ["first"], lambda payload: json.loads(payload)["task"], lambda: False
-        )
+        assert second.adopt_runs([("first", 1, "a"), ("first", 9, "z")], ["first"], lambda: False)
     assert second.inflight() == {1: "a"}  # 9 never reached the queue, and no scheduler waits for 2
     bench.start_worker("adopted", shout)
     clock.wait_until(second.results)
@@ -699,7 +697,7 @@ def test_no_worker_executes_what_an_earlier_scheduler_has_left_although_the_serv
     clock.wait_until(first.is_flushed)
     second = bench.make_executor("left", lambda: None, owner="left-second", kind=FailingForget)
     with clock.passing():
-        assert second.adopt({}, ["left-first"], lambda payload: None, lambda: False)
+        assert second.adopt_runs([], ["left-first"], lambda: False)
     left = "select count(*) from procrastinate_jobs where queue_name = 'left'"
     assert postgres.query(bench.dsn.reveal(), left) == "0"
 
@@ -1031,7 +1029,7 @@ def test_a_worker_ends_a_task_that_its_scheduler_no_longer_wants(bench: RemoteBe
     clock.wait_until(lambda: worker.in_progress == 1)
     second = bench.make_executor("unwanted", lambda: None, owner="unwanted-second")
     with clock.passing():
-        assert second.adopt({}, ["unwanted-first"], lambda payload: None, lambda: False)  # the first was killed
+        assert second.adopt_runs([], ["unwanted-first"], lambda: False)  # the first was killed
     clock.wait_until(lambda: worker.in_progress == 0)
 
 
