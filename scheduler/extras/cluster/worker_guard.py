@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from scheduler.system import orphans
@@ -26,9 +27,8 @@ from scheduler.system.log import log_event
 HEADER = 24  # bytes at the beginning of the file, for the end of the lease
 NEW = ".new-"  # prefix of the name of a file that is not locked yet
 NO_LEASE = float("inf")  # before the first lease nothing is in progress
+PLACE = 128  # bytes for the mark of a run in progress, which has up to 60 characters
 MAX_FILE = 64 << 20
-COMPACT_AT = 1 << 20  # bytes, after which the file is written anew; a run in progress needs up to 100
-END = "=\n"  # what follows this line is outdated
 LOOK_EVERY = 0.5  # seconds between looks at the worker
 START_SECONDS = 0.5  # in which a program that was being started when its worker was killed gets its environment
 
@@ -43,7 +43,8 @@ class WorkerFile:
         new = folder / f"{NEW}{self.process_id}"
         self._fd = create_lock_file(new)
         try_lock(self._fd)  # other workers do not open new files
-        self._marks: Counter[str] = Counter()
+        self._new_places = count()
+        self._free_places: list[int] = []
         self.note_lease(NO_LEASE)
         new.rename(self.path)
 
@@ -55,19 +56,18 @@ class WorkerFile:
     @contextmanager
     def note_run(self, mark: str) -> Iterator[None]:
         """Write that a run is in progress, for the duration of the context. Always called in the same thread."""
-        self._append(f"+{mark}\n")
-        self._marks[mark] += 1
-        self._compact()
+        place = self._free_places.pop() if self._free_places else next(self._new_places)
+        self._write(place, f"+{mark}")
         try:
             yield
         finally:
-            self._marks[mark] -= 1
-            self._marks += Counter()  # drops the zeros
-            if self._marks:
-                self._append(f"-{mark}\n")
-            else:
-                with suppress(OSError):
-                    os.ftruncate(self._fd, HEADER)
+            self._write(place, "")
+            self._free_places.append(place)
+
+    def _write(self, place: int, text: str) -> None:
+        """Write one line at once: the guard may read at any moment, and this worker may be killed."""
+        with suppress(OSError):
+            os.pwrite(self._fd, f"{text:<{PLACE - 1}}\n".encode(), HEADER + PLACE * place)
 
     def start_guard(self, clock: Callable[[], float], look_every: float = LOOK_EVERY) -> int:
         """Start the process that watches this worker; returns its pid. The caller has no other threads yet.
@@ -92,21 +92,6 @@ class WorkerFile:
         with suppress(OSError):
             self.path.unlink()
         os.close(self._fd)
-
-    def _compact(self) -> None:
-        """Write only the marks of runs in progress, if the file has become long in a worker that is never idle.
-
-        The guard may read at any moment, and this worker may be killed between two steps.
-        """
-        with suppress(OSError):
-            if os.fstat(self._fd).st_size >= COMPACT_AT:
-                text = "".join(f"+{mark}\n" for mark in self._marks.elements()).encode()
-                os.pwrite(self._fd, text + END.encode(), HEADER)
-                os.ftruncate(self._fd, HEADER + len(text))
-
-    def _append(self, line: str) -> None:
-        with suppress(OSError):
-            os.pwrite(self._fd, line.encode(), os.fstat(self._fd).st_size)
 
 
 def end_programs_of_dead_workers(folder: Path) -> None:
@@ -164,8 +149,9 @@ def _lease_end_in(fd: int) -> float:
 
 
 def _marks_in(fd: int) -> set[str]:
+    """The marks of runs in progress. A worker of an earlier version adds a line for the begin of a run, and one for its end."""
     marks: Counter[str] = Counter()
-    text = os.pread(fd, MAX_FILE, HEADER).decode(errors="replace")
-    for line in text.partition(f"\n{END}")[0].splitlines():
-        marks[line[1:]] += 1 if line.startswith("+") else -1
-    return {mark for mark, count in marks.items() if count > 0}
+    for line in os.pread(fd, MAX_FILE, HEADER).decode(errors="replace").splitlines():
+        written = line.strip(" \0")  # zeros are from a place that could not be written
+        marks[written[1:]] += 1 if written.startswith("+") else -1
+    return {mark for mark, number in marks.items() if number > 0}
