@@ -110,8 +110,8 @@ class ButtonPoller:
             answer.add_done_callback(partial(self._answer, bot, each))
 
     def _answer(self, bot: Bot, press: Press | Reply, answer: Future[Any]) -> None:
-        if not answer.cancelled() and answer.exception() is None and answer.result().text:
-            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=answer.result().text))
+        if not answer.cancelled() and answer.exception() is None and answer.result():
+            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=answer.result()))
 
 
 def make_poller(
@@ -128,8 +128,7 @@ def make_poller(
 
 async def call_bot(call: BotCall, http: HttpClient) -> Presses:
     """Send a request to a bot. Errors of the network are in the result."""
-    if isinstance(call.press, Reply):
-        return await telegram_buttons.answer_reply(call.bot, call.press, call.text, http)
     if call.press is not None:
-        return await telegram_buttons.answer_press(call.bot, call.press, call.text, http)
+        await telegram_buttons.answer_person(call.bot, call.press, call.text, http)
+        return Presses()
     return await telegram_buttons.get_presses(call.bot, call.offset, http, with_replies=call.with_replies)

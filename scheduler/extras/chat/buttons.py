@@ -139,37 +139,33 @@ def is_from_its_chat(press: Press | Reply, channel: Channel, message: OutboxMess
 
 
 @dataclass(frozen=True, slots=True)
-class PressAnswer:
-    """The text for the person who has pressed a button."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class PressButton:
     """Carry out the action of a pressed button. `channel` is one that has the bot."""
 
     channel: str
     press: Press
 
-    def __call__(self, tick: Tick) -> PressAnswer:
-        """A button that is forged, expired, used before or from another chat has no effect. Each press is counted."""
+    def __call__(self, tick: Tick) -> str:
+        """The text for the person. A button that is forged, expired, used before or from another chat has no effect.
+
+        Each press is counted.
+        """
         action, _, _ = self.press.data.partition(":")
         message, refusal = self._check(tick)
         if message is None or refusal is not None:
             self._report(tick.tx, action, refusal or "forged", message)
-            return PressAnswer(REFUSALS[refusal or "forged"])
+            return REFUSALS[refusal or "forged"]
         try:
             text = self._act(tick, message, action)
         except Refused as refused:
             self._report(tick.tx, action, "failed", message)
-            return PressAnswer(str(refused))
+            return str(refused)
         tick.tx.db.execute(
             "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
             (message.id, action, to_millis(tick.now)),
         )
         self._report(tick.tx, action, "applied", message)
-        return PressAnswer(text)
+        return text
 
     def _check(self, tick: Tick) -> tuple[OutboxMessage | None, PressResult | None]:
         """The message of a button whose code is right, and why it must not be obeyed all the same; None if it may be."""

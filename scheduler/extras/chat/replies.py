@@ -15,7 +15,7 @@ from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.questions import answer_question
 from scheduler.engine.tick_items import Tick
-from scheduler.extras.chat.buttons import PressAnswer, is_from_its_chat
+from scheduler.extras.chat.buttons import is_from_its_chat
 from scheduler.extras.chat.telegram_buttons import Reply, bot_of
 from scheduler.model import wake as wakes_of_agents
 from scheduler.model.events import ButtonPressed
@@ -85,28 +85,31 @@ class ReplyToMessage:
     channel: str
     reply: Reply
 
-    def __call__(self, tick: Tick) -> PressAnswer:
-        """Only a reply to a message of ours, by a person whom its channel allows, has an effect, and only once."""
+    def __call__(self, tick: Tick) -> str:
+        """The answer to the person, or an empty text.
+
+        Only a reply to a message of ours, by a person whom its channel allows, has an effect, and only once.
+        """
         message = self._find_message(tick)
         if message is None:
-            return PressAnswer("")  # it may be meant for another program
+            return ""  # it may be meant for another program
         channel, question = tick.plan.settings.channels[message.channel], questions.question_of_notice(tick.tx.db, message.notice)
         if not self.reply.people & {*((question and question.people) or channel.people)}:
             self._report(tick, message, "not_allowed")
-            return PressAnswer("Only the people of this channel may answer its messages.")
+            return "Only the people of this channel may answer its messages."
         is_new = tick.tx.db.execute(
             "insert into used_button (outbox_id, action, used_at) values (?, ?, ?) on conflict do nothing",
             (message.id, f"reply {self.reply.number}", to_millis(tick.now)),
         ).rowcount
         if not is_new:
-            return PressAnswer("")
+            return ""
         try:
             says = self._answer(tick, message, question) if question else self._act(tick, message)
         except Refused as refused:
             self._report(tick, message, "failed")
-            return PressAnswer(str(refused))
+            return str(refused)
         self._report(tick, message, "applied")
-        return PressAnswer(says)
+        return says
 
     def _find_message(self, tick: Tick) -> OutboxMessage | None:
         """The message that is answered. Two bots may have messages with the same number."""

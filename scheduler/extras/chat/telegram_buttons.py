@@ -131,18 +131,16 @@ def _parse_beginning(body: bytes) -> Mapping[str, Any]:
     return {"ok": True, "result": found} if found else {}
 
 
-async def answer_press(bot: Bot, press: Press, text: str, http: HttpClient) -> Presses:
-    """Show a text to the person who has pressed a button. Nothing depends on whether it arrives."""
-    content = {"callback_query_id": press.id, "text": text[:LONGEST_ANSWER]}
-    await post_json(bot.url("answerCallbackQuery"), content, http, allow_private=bot.allow_private, seconds=ANSWER_SECONDS)
-    return Presses()
-
-
-async def answer_reply(bot: Bot, reply: Reply, text: str, http: HttpClient) -> Presses:
-    """Answer the person who has replied. Nothing depends on whether it arrives."""
-    content = {"chat_id": reply.chat, "text": text[:LONGEST_ANSWER], "reply_parameters": {"message_id": reply.number}}
-    await post_json(bot.url("sendMessage"), content, http, allow_private=bot.allow_private, seconds=ANSWER_SECONDS)
-    return Presses()
+async def answer_person(bot: Bot, sent: Press | Reply, text: str, http: HttpClient) -> None:
+    """Show a text to the person who has pressed a button or replied. Nothing depends on whether it arrives."""
+    content: dict[str, object] = {"text": text[:LONGEST_ANSWER]}
+    if isinstance(sent, Press):
+        method = "answerCallbackQuery"
+        content |= {"callback_query_id": sent.id}
+    else:
+        method = "sendMessage"
+        content |= {"chat_id": sent.chat, "reply_parameters": {"message_id": sent.number}}
+    await post_json(bot.url(method), content, http, allow_private=bot.allow_private, seconds=ANSWER_SECONDS)
 
 
 def _read_reply(message: Any) -> Reply | None:
