@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sqlite3
@@ -11,7 +10,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import TypeVar
 
-from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
+from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
 from scheduler.extras.cluster.postgresql import LEADER_LOCK, WRITER_SETTINGS, ServerConnection
 from scheduler.model.expected_error import InputError
@@ -72,16 +71,8 @@ class QueueLane:
         self._call(lambda queue: queue.release_lanes(self._holder))
 
     def _call(self, ask: Callable[[JobQueue], Awaitable[T]]) -> T:
-        async def connect_and_ask() -> T:
-            queue = JobQueue(self._remote.dsn, self._remote.name)
-            await queue.open()
-            try:
-                return await ask(queue)
-            finally:
-                await queue.close()
-
         try:
-            return asyncio.run(connect_and_ask())
+            return ask_queue(self._remote, ask)
         except QueueUnavailable as error:
             raise ClusterProblem(str(error)) from error
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-
 from heartbeatd.state_folder import config_folder
 from scheduler.extras.cluster.command_lanes import QueueLane
-from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
+from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec
 from scheduler.extras.cluster.remote_executor import RemoteExecutor
 from scheduler.extras.cluster.remote_executor import ask_state as ask_state_of
@@ -33,18 +30,10 @@ def make_executor(settings: Settings, links: DaemonLinks) -> RemoteExecutor:
 
 def ask_state(settings: Settings) -> QueueState:
     """The state of the queues now. Nothing is written."""
-    return asyncio.run(_ask_state(settings))
-
-
-async def _ask_state(settings: Settings) -> QueueState:
     remote = settings.remote
     assert remote is not None
-    queue = JobQueue(remote.dsn, remote.name)
+    entries = make_plan(settings).entries.values()
     try:
-        await queue.open(may_create=False)
-        return await ask_state_of(queue, remote.lease.total_seconds(), make_plan(settings).entries.values())
+        return ask_queue(remote, lambda queue: ask_state_of(queue, remote.lease.total_seconds(), entries), may_create=False)
     except QueueUnavailable as error:
         return QueueState(str(error))
-    finally:
-        with suppress(QueueUnavailable):
-            await queue.close()

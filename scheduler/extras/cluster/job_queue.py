@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from procrastinate import PsycopgConnector, exceptions
@@ -28,6 +28,9 @@ from heartbeatd.secret import Secret
 from scheduler import __version__
 from scheduler.extras.cluster.postgresql import CONNECTION_DEFAULTS, IDENTITY
 from scheduler.model.daemon_health import DEFAULT_QUEUE, WaitingRuns, WorkerState
+from scheduler.model.settings import RemoteQueue
+
+T = TypeVar("T")
 
 TASK = "heartbeatd.attempt"
 RESULT_CHANNEL = "heartbeatd_result"
@@ -701,6 +704,21 @@ class JobQueue:
                 raise
             except TimeoutError as error:
                 raise QueueUnavailable(f"the server did not answer within {self._timeout:g} s") from error
+
+
+def ask_queue(remote: RemoteQueue, ask: Callable[[JobQueue], Awaitable[T]], *, may_create: bool = True) -> T:
+    """The answer of the queue to a command, over connections of its own. Raises QueueUnavailable. `may_create`: as in `open`."""
+
+    async def connect_and_ask() -> T:
+        queue = JobQueue(remote.dsn, remote.name)
+        try:
+            await queue.open(may_create=may_create)
+            return await ask(queue)
+        finally:
+            with suppress(QueueUnavailable):
+                await queue.close()
+
+    return asyncio.run(connect_and_ask())
 
 
 class _OnlyConnection:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -25,7 +25,7 @@ from heartbeatd.state_folder import config_folder
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import find_missing_files
-from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable
+from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_secret
 from scheduler.extras.cluster.remote_worker import GuardedHttp, RemoteWorker, guard_start
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
@@ -137,24 +137,20 @@ def _remote_queue(settings: Settings) -> RemoteQueue:
 
 def drain_worker(name: str, path: Path) -> None:
     """Let a worker take no more runs."""
-    running = asyncio.run(_drain(name, _remote_queue(WorkerConfig(path, os.environ).settings)))
+    remote = _remote_queue(WorkerConfig(path, os.environ).settings)
+    try:
+        running = ask_queue(remote, lambda queue: _drain(queue, name, remote.lease.total_seconds()), may_create=False)
+    except QueueUnavailable as error:
+        raise InputError(f"the queue cannot be used: {error}") from error
     click.echo(f"{name} takes no more runs; it stops " + (f"after its runs in progress: {running}" if running else "now"))
 
 
-async def _drain(name: str, remote: RemoteQueue) -> int:
-    queue, lease = JobQueue(remote.dsn, remote.name), remote.lease.total_seconds()
-    try:
-        await queue.open(may_create=False)
-        if not (found := await queue.drain(name, lease)):
-            names = list_names([each.name for each in await queue.find_workers(lease)])
-            others = f"write one of these: {names}" if names else "none is running at all"
-            raise InputError(f"no worker {name!r} is running; {others}")
-        return sum(found)
-    except QueueUnavailable as error:
-        raise InputError(f"the queue cannot be used: {error}") from error
-    finally:
-        with suppress(QueueUnavailable):
-            await queue.close()
+async def _drain(queue: JobQueue, name: str, lease: float) -> int:
+    if not (found := await queue.drain(name, lease)):
+        names = list_names([each.name for each in await queue.find_workers(lease)])
+        others = f"write one of these: {names}" if names else "none is running at all"
+        raise InputError(f"no worker {name!r} is running; {others}")
+    return sum(found)
 
 
 def _run_worker(
