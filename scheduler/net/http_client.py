@@ -145,27 +145,26 @@ class HttpClient:
         if pool is not None:
             await pool.close()
 
-    async def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, wait: Wait | None = None
-    ) -> HttpReply:
+    def with_wait(self, wait: Wait) -> HttpClient:
+        """This client, over the same connections, with another `wait`."""
+        return _WaitingClient(self, wait)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
         """Post `body` to an agent or a provider; the reply, whatever its status, within `seconds`.
 
         The body of a success is read to its end, at most 1 MiB; otherwise the first 64 KiB. If the server has closed a kept
-        connection without sending a byte, the request is repeated once over a new connection. `wait` is awaited instead of that
-        of the client. Raises CallError, which says whether the request can have arrived, in words that contain neither the
-        address nor the value of a header.
+        connection without sending a byte, the request is repeated once over a new connection. Raises CallError, which says
+        whether the request can have arrived, in words that contain neither the address nor the value of a header.
         """
-        return await self._exchange("POST", url, headers, body, seconds, wait=wait)
+        return await self._exchange("POST", url, headers, body, seconds)
 
-    async def get(
-        self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool, wait: Wait | None = None
-    ) -> HttpReply:
+    async def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> HttpReply:
         """Fetch a page of at most 4 MiB; otherwise as `post`. With `public_only`, AddressRefused for a private address."""
-        return await self._exchange("GET", url, headers, b"", seconds, wait=wait, public_only=public_only)
+        return await self._exchange("GET", url, headers, b"", seconds, public_only=public_only)
 
-    async def delete(self, url: str, headers: Mapping[str, str], seconds: float, *, wait: Wait | None = None) -> HttpReply:
+    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
         """Send a DELETE request without a body; otherwise as `post`."""
-        return await self._exchange("DELETE", url, headers, b"", seconds, wait=wait)
+        return await self._exchange("DELETE", url, headers, b"", seconds)
 
     async def send_message(
         self, url: str, headers: Mapping[str, str], body: bytes, seconds: float, *, allow_private: bool
@@ -185,13 +184,12 @@ class HttpClient:
         body: bytes,
         seconds: float,
         *,
-        wait: Wait | None = None,
         is_message: bool = False,
         public_only: bool = False,
     ) -> HttpReply:
         target, pool = parse_url(url), self._current_pool()
         sent, proxy = request_headers(target, headers), pool.proxy_for(target)
-        exchange = _Exchange(method, target, sent, body, seconds, wait or self._wait, proxy, is_message, public_only)
+        exchange = _Exchange(method, target, sent, body, seconds, self._wait, proxy, is_message, public_only)
         if public_only:
             address_guard.check_literal(target.host) if proxy else address_guard.check_host(target.host)
         pool.load_certificates(target)  # this takes a while, and must not count as the request's time
@@ -258,6 +256,15 @@ class HttpClient:
             if old is not None:
                 old.close_when_unused()
         return self._pool
+
+
+class _WaitingClient(HttpClient):
+    def __init__(self, client: HttpClient, wait: Wait) -> None:
+        super().__init__(client._network, wait=wait)
+        self._client = client
+
+    def _current_pool(self) -> _ConnectionPool:
+        return self._client._current_pool()
 
 
 _current_exchange: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)

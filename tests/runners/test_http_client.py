@@ -270,7 +270,7 @@ def test_a_request_that_may_not_be_sent_after_connecting_leaves_no_connection_op
         async with await asyncio.start_server(read_all, "127.0.0.1", 0) as server, new_http_client() as http:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
             with pytest.raises(CallError) as failed:
-                await http.post(url, {}, b"{}", 10.0, wait=confirm)
+                await http.with_wait(confirm).post(url, {}, b"{}", 10.0)
             return await asyncio.wait_for(received, 10), failed.value
 
     sent, error = asyncio.run(post())

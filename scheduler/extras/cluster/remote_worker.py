@@ -15,20 +15,19 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from heartbeat.runners import Failure, HttpReply, ProcessResult, StartProcess
+from heartbeat.runners import Failure, ProcessResult, StartProcess
 from heartbeat.runners.errors import CallError
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
 from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec, InvalidPayload
 from scheduler.extras.cluster.remote_executor import cancel_until_ended, log_availability, run_again_after_errors, wait_for_event
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult
-from scheduler.net.http_client import HttpClient
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, EndReason
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
@@ -529,29 +528,6 @@ def _word_for(done: Done[Any, Any]) -> str:
     if isinstance(done.exception, Interrupted):
         return "interrupted"
     return "error" if done.exception is not None else "ok"
-
-
-class GuardedHttp:
-    """An HTTP client that sends nothing once `check_time` raises, also if that happens while it connects."""
-
-    def __init__(self, http: HttpClient, check_time: Callable[[], None]) -> None:
-        self._http = http
-        self._check_time = check_time
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> HttpReply:
-        """Send a request, unless the time of the task is over. Raises CallError."""
-        return await self._http.post(url, headers, body, seconds, wait=self._confirm)
-
-    async def get(self, url: str, headers: Mapping[str, str], seconds: float, *, public_only: bool) -> HttpReply:
-        """Fetch a page, unless the time of the task is over. Raises CallError and AddressRefused."""
-        return await self._http.get(url, headers, seconds, public_only=public_only, wait=self._confirm)
-
-    async def delete(self, url: str, headers: Mapping[str, str], seconds: float) -> HttpReply:
-        """Send a request without a body, unless the time of the task is over. Raises CallError."""
-        return await self._http.delete(url, headers, seconds, wait=self._confirm)
-
-    async def _confirm(self) -> None:
-        self._check_time()
 
 
 def guard_start(start: Callable[..., Awaitable[ProcessResult]], check_time: Callable[[], None]) -> StartProcess:

@@ -27,7 +27,7 @@ from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import find_missing_files
 from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_secret
-from scheduler.extras.cluster.remote_worker import GuardedHttp, RemoteWorker, guard_start
+from scheduler.extras.cluster.remote_worker import RemoteWorker, guard_start
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.expected_error import InputError
@@ -284,7 +284,7 @@ async def _carry_out_run(
 
     with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run.mark):
         start = guard_start(partial(children.start, inherited=inherited), check_time)
-        guarded = GuardedHttp(http, check_time)
+        guarded = http.with_wait(confirm_time)
         open_tools = ModelTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
         resources = Resources(
             start, guarded, open_tools=open_tools, look=SourceReader(start, guarded, lambda: http.network.ca_file)

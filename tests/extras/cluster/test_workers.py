@@ -53,7 +53,7 @@ from scheduler.extras.cluster.job_queue import (
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
 from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
-from scheduler.extras.cluster.remote_worker import GuardedHttp, guard_start
+from scheduler.extras.cluster.remote_worker import guard_start
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.model.daemon_health import WorkerState
 from scheduler.system.orphans import find_orphans
@@ -850,11 +850,14 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
     frozen = 0.0
     server = Server([reply({})])
 
+    async def confirm_time() -> None:
+        check_time()
+
     async def call_agent() -> None:
         children = Children("x/1")
         async with new_http_client() as http:
             with pytest.raises(CallError, match="the time of the run was over"):
-                await GuardedHttp(http, check_time).post(server.url, {}, b"", 1.0)
+                await http.with_wait(confirm_time).post(server.url, {}, b"", 1.0)
         options = {"env": {}, "cwd": tmp_path}
         assert "was over" in str(
             (await guard_start(children.start, check_time)(["touch", "called"], stdin=b"", **options)).problem
