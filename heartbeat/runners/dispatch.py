@@ -20,23 +20,20 @@ async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) ->
     try:
         if resources.own_agent is not None:
             return resources.own_agent(run)
-        return await _call_by_kind(replace(run, traceparent=resources.trace.traceparent), runner, resources)
+        run = replace(run, traceparent=resources.trace.traceparent)
+        match runner:
+            case CommandRunner():
+                return await command.call_agent(run, runner, resources.start)
+            case PythonRunner():
+                return await python.call_agent(run, runner, resources.start)
+            case HttpRunner():
+                return await http.call_agent(run, runner, resources.http)
+            case ModelRunner(tools=Tools() as tools):
+                return await tool_loop.call_model(_model_api(runner), run, runner, tools, resources)
+            case ModelRunner():
+                return await model_call.call_model(_model_api(runner), run, runner, resources)
     except CallError as error:
         return error.answer
-
-
-async def _call_by_kind(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
-    match runner:
-        case CommandRunner():
-            return await command.call_agent(run, runner, resources.start)
-        case PythonRunner():
-            return await python.call_agent(run, runner, resources.start)
-        case HttpRunner():
-            return await http.call_agent(run, runner, resources.http)
-        case ModelRunner(tools=Tools() as tools):
-            return await tool_loop.call_model(_model_api(runner), run, runner, tools, resources)
-        case ModelRunner():
-            return await model_call.call_model(_model_api(runner), run, runner, resources)
 
 
 async def count_tokens(run: AgentRequest, runner: Runner, resources: Resources) -> int | None:
