@@ -149,7 +149,7 @@ def report() -> None:
     """
 
 
-@command("simulate:print_simulation")
+@command("foresight:print_simulation")
 @click.option("--for", "span", type=DURATION, default=timedelta(days=30), help="How long to play.  [default: 30d]")
 @click.option("--from", "begin", type=TIME, help=f"When to begin.  [default: now] {TIME_RULE}")
 @click.option(
@@ -179,7 +179,7 @@ def simulate() -> None:
     """
 
 
-@command("replay:print_replay")
+@command("foresight:print_replay")
 @click.option("--since", type=TIME, default="7d", help=f"The beginning of the time to play again.  [default: 7d] {TIME_RULE}")
 @options.reading_options
 def replay() -> None:
@@ -445,7 +445,7 @@ def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
 
 
-@command("database:back_up", of=database)
+@command("daemon_files:back_up", of=database)
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @options.config_option
 @options.state_option

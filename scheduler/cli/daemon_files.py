@@ -1,8 +1,9 @@
-"""Finds the daemon's files, checks whether it runs, and opens its database for reading."""
+"""Finds the daemon's files, checks whether it runs, and opens its database for reading, or copies it."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -16,8 +17,8 @@ import click
 
 from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
 from scheduler.model.expected_error import InputError
-from scheduler.model.state_address import address_problem, describe_server, server_of_path
-from scheduler.store import config_history
+from scheduler.model.state_address import address_problem, describe_server, schema_of, server_of_path
+from scheduler.store import config_history, database
 from scheduler.store.boots import Leader
 from scheduler.store.database import StoreError, check_file, check_links, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
@@ -220,3 +221,19 @@ def load_declared_plan(source: Source, files: DaemonFiles) -> Plan | None:
             raise
         click.echo(f"{source.config} has errors (`heartbeatd check` lists them); only the database is used", err=True)
         return None
+
+
+def back_up(copy: Path, path: Path, state: Path | None) -> None:
+    """Copy the database file, even while the daemon is running."""
+    from scheduler.cli.progress import show_progress  # `busy` saves its imports
+
+    files = locate_files(path, state)
+    if files.server:
+        schema = schema_of(files.server)
+        raise click.ClickException(
+            f"{files.shown} is a PostgreSQL server; use its own tools: pg_dump --format=custom --schema={schema}"
+            f" --file={shlex.quote(str(copy))} {shlex.quote(files.server)}"
+        )
+    with show_progress(f"copying {files.database}"):
+        database.back_up(files.database, copy)
+    click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")

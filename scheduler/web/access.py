@@ -16,9 +16,8 @@ from scheduler.model.entry import Key
 from scheduler.model.outcome import Kind
 from scheduler.store import overviews
 from scheduler.store.database import parse_row_id
-from scheduler.web.api_request import ApiRequest
+from scheduler.web.api_request import ApiRequest, Caller, check_permission
 from scheduler.web.app_state import open_reader
-from scheduler.web.callers import Caller, check_permission
 from scheduler.web.http_errors import HttpError, not_found
 
 AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)

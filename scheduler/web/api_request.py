@@ -1,25 +1,48 @@
-"""Reads and checks an API request: the caller's permission, the query and the JSON body."""
+"""Reads and checks an API request: the caller, who is found by a token, its permission, the query and the JSON body."""
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from heartbeatd.operations import AnOperation, Permission, parse_operation
+from heartbeatd.secret import Secret
 from scheduler.model.entry import Key
+from scheduler.model.outcome import Kind
+from scheduler.model.settings import Token
 from scheduler.web.app_state import AppState
-from scheduler.web.callers import Caller, check_permission
-from scheduler.web.http_errors import HttpError, bad_request, unknown_key
-from scheduler.web.middleware import unauthorized_error
+from scheduler.web.http_errors import HttpError, bad_request, unauthorized_error, unknown_key
 
 MAX_BODY_BYTES = 64 * 1024  # bytes
 
+EVERYTHING: frozenset[Permission] = frozenset(get_args(Permission))
+
 HttpHandler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request. `agents` None means all agents and jobs; `is_local` is our own command line.
+
+    Records name the sender by `noun` and name, such as: token NAME.
+    """
+
+    name: str
+    may: frozenset[Permission]
+    agents: frozenset[str] | None = None
+    is_local: bool = False
+    noun: str = "token"
+
+    def may_access(self, kind: str, name: str) -> bool:
+        """Whether the token is valid for this entry."""
+        return self.agents is None or (kind == Kind.HEARTBEAT and name in self.agents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,26 @@ class ApiRequest:
         for key in self.query:
             if key not in known:
                 raise unknown_key(key, known)
+
+
+def find_caller(authorization: list[bytes], local: Secret, tokens: Iterable[Token]) -> Caller | None:
+    """The caller whose token is in the Authorization header; None without exactly one such header with a known token."""
+    scheme, _, shown = authorization[0].partition(b" ") if len(authorization) == 1 else (b"", b"", b"")
+    if scheme.lower() != b"bearer":
+        return None
+    # Every token is compared, each in constant time, so that the duration reveals nothing.
+    known = [(local, Caller("local", EVERYTHING, is_local=True))]
+    known += [(token.value, Caller(token.name, token.may, token.agents)) for token in tokens]
+    matches = [caller for secret, caller in known if hmac.compare_digest(secret.reveal().encode(), shown.strip())]
+    return matches[0] if matches else None
+
+
+def check_permission(caller: Caller, may: Permission | None) -> None:
+    """Raises HttpError if the caller's token does not have the permission `may`; None: any token is enough."""
+    if may is not None and may not in caller.may:
+        raise HttpError(
+            403, "forbidden", f"the token {caller.name!r} may not {may}; add {may} to server.tokens.{caller.name}.may"
+        )
 
 
 def authorized_caller(request: Request, may: Permission | None) -> Caller:

@@ -28,8 +28,7 @@ from scheduler.model.config_changes import StoredConfig, Undo
 from scheduler.model.outcome import Kind
 from scheduler.system.files import FileChanged, read_file
 from scheduler.web.access import concerns
-from scheduler.web.api_request import ApiRequest
-from scheduler.web.callers import Caller
+from scheduler.web.api_request import ApiRequest, Caller
 from scheduler.web.http_errors import HttpError, bad_request, not_found
 from scheduler.web.perform import handles, parse_hash, sender_of
 

@@ -12,8 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from heartbeatd.operations import Permission
 from scheduler.telemetry.event_feed import MAX_CHUNK, EventFeed, StreamEvent
-from scheduler.web.api_request import ApiRequest
-from scheduler.web.callers import Caller
+from scheduler.web.api_request import ApiRequest, Caller
 from scheduler.web.connection_timeouts import STREAMING
 from scheduler.web.http_errors import HttpError
 

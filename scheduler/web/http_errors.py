@@ -48,6 +48,13 @@ def not_found(what: str) -> HttpError:
     return HttpError(404, "not_found", f"there is no {what}")
 
 
+def unauthorized_error() -> HttpError:
+    """401: the request needs a valid token."""
+    return HttpError(
+        401, "unauthorized", "send `Authorization: Bearer TOKEN`; the file `token` in the folder of the database contains one"
+    )
+
+
 def unknown_key(key: str, known: Iterable[str]) -> HttpError:
     """400: a key of the query or of the body is not one of the known ones."""
     return bad_request(f"{key!r} is not allowed here; write {', '.join(known) or 'no key'}")

@@ -18,8 +18,8 @@ from heartbeatd.secret import Secret
 from scheduler.model.settings import Settings
 from scheduler.system.log import log_event
 from scheduler.telemetry.metrics import Metrics
-from scheduler.web.callers import find_caller
-from scheduler.web.http_errors import HttpError, error_response
+from scheduler.web.api_request import find_caller
+from scheduler.web.http_errors import HttpError, error_response, unauthorized_error
 from scheduler.web.page.page_sessions import Session, is_page_path
 
 MAX_HEADER_BYTES = 8 * 1024  # bytes, including the request line
@@ -124,13 +124,6 @@ class SecurityMiddleware:
             if caller is None:
                 raise unauthorized_error()
         scope["caller"] = caller
-
-
-def unauthorized_error() -> HttpError:
-    """401: the request needs a valid token."""
-    return HttpError(
-        401, "unauthorized", "send `Authorization: Bearer TOKEN`; the file `token` in the folder of the database contains one"
-    )
 
 
 def _allowed_hosts(host: str, hosts: tuple[str, ...], port: int) -> Iterator[str]:

@@ -36,8 +36,7 @@ from scheduler.web.api_request import (
     read_json_object,
 )
 from scheduler.web.app_state import AppState
-from scheduler.web.http_errors import HANDLERS, HttpError, error_response, unknown_key
-from scheduler.web.middleware import unauthorized_error
+from scheduler.web.http_errors import HANDLERS, HttpError, error_response, unauthorized_error, unknown_key
 from scheduler.web.page import page_routes
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS, perform, sender_of

@@ -52,9 +52,8 @@ from scheduler.model.wake import RejectedBecause
 from scheduler.store.database import DatabaseFull
 from scheduler.store.transaction import UnitOfWork
 from scheduler.web import queries  # noqa: F401 (lets `perform` answer questions)
-from scheduler.web.api_request import ApiRequest
+from scheduler.web.api_request import ApiRequest, Caller
 from scheduler.web.app_state import AppState
-from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError
 from scheduler.web.perform import ENDPOINTS, perform
 

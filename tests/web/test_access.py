@@ -40,7 +40,7 @@ from scheduler.model.message import DeliveryResult
 from scheduler.system import extras
 from scheduler.web import event_stream
 from scheduler.web.access import cut
-from scheduler.web.callers import Caller
+from scheduler.web.api_request import Caller
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS
 from scheduler.web.routes import MCP_PATH, REMOVED, build_application

@@ -12,7 +12,7 @@ from web_daemon import TOKENS, WebDaemon
 
 from heartbeatd.secret import Secret
 from scheduler.model.settings import Token
-from scheduler.web import callers
+from scheduler.web import api_request
 from scheduler.web.routes import build_routes
 
 CHIEF = TOKENS["chief"]
@@ -367,12 +367,12 @@ DECLARED = (Token("bot", Secret("b" * 30), frozenset({"read"}), frozenset({"ops"
     ],
 )
 def test_a_caller_is_identified_by_the_complete_token(header: bytes, name: str | None) -> None:
-    found = callers.find_caller([header], LOCAL, DECLARED)
+    found = api_request.find_caller([header], LOCAL, DECLARED)
     assert (found.name if found else None) == name
 
 
 def test_only_the_local_token_is_local_even_if_another_has_its_name() -> None:
     impostor = (Token("local", Secret("i" * 30), frozenset({"read"}), None),)
-    found = callers.find_caller([b"Bearer " + b"i" * 30], LOCAL, impostor)
+    found = api_request.find_caller([b"Bearer " + b"i" * 30], LOCAL, impostor)
     assert found is not None
     assert (found.name, found.is_local, found.may) == ("local", False, frozenset({"read"}))

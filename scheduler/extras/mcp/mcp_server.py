@@ -28,9 +28,8 @@ from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.model.expected_error import ExpectedError
-from scheduler.web.api_request import ApiRequest
+from scheduler.web.api_request import ApiRequest, Caller
 from scheduler.web.app_state import AppState
-from scheduler.web.callers import Caller
 from scheduler.web.http_errors import HttpError
 from scheduler.web.openapi import without_null
 from scheduler.web.perform import ENDPOINTS, perform

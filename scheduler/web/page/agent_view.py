@@ -23,7 +23,7 @@ from scheduler.model.levels import Level
 from scheduler.model.local_days import parse_day
 from scheduler.model.outcome import DeliveryState, Kind, Outcome
 from scheduler.store import overviews, runs, wakes
-from scheduler.web.callers import check_permission
+from scheduler.web.api_request import check_permission
 from scheduler.web.http_errors import HttpError, as_http_error, bad_request, not_found
 from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.time_axis import ONE_HOUR, Label, TimeAxis

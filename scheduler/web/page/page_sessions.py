@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from heartbeatd.secret import Secret
 from scheduler.model.settings import Settings
-from scheduler.web.callers import EVERYTHING, Caller, find_caller
+from scheduler.web.api_request import EVERYTHING, Caller, find_caller
 
 PAGE_PREFIX = "/page/"
 LOGIN_PATH = "/page/login"

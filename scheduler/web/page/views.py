@@ -24,9 +24,8 @@ from scheduler.model.settings import Settings
 from scheduler.store import problems
 from scheduler.store.database import parse_row_id
 from scheduler.web.access import authorize
-from scheduler.web.api_request import ApiRequest, HttpHandler, read_body_bytes
+from scheduler.web.api_request import ApiRequest, Caller, HttpHandler, read_body_bytes
 from scheduler.web.app_state import AppState, open_reader
-from scheduler.web.callers import Caller
 from scheduler.web.http_errors import EXPECTED_ERRORS, HttpError, as_http_error, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
 from scheduler.web.page.rendering import Page, local_time, render_page

@@ -1,4 +1,4 @@
-"""The command `simulate`: plays a config in virtual time, and prints what it would do."""
+"""The commands `simulate` and `replay`: play a config or recorded days in virtual time, and print what would happen."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from heartbeat.words import abbreviate_duration, format_count
+from heartbeat.words import abbreviate_duration, format_count, format_usd
 from heartbeatd.answers import (
     LongestSilence,
+    Replay,
+    ReplayedRun,
+    ReplayTotals,
     SimulatedDay,
     SimulatedEntry,
     SimulatedRecipient,
@@ -18,11 +21,12 @@ from heartbeatd.answers import (
 )
 from scheduler.cli import output
 from scheduler.cli.daemon_files import Source
-from scheduler.cli.output import Column, entry_label, format_list, format_time, print_answer, wrap_text
+from scheduler.cli.output import Column, entry_label, format_list, format_table, format_time, print_answer, wrap_text
 from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.playback import temporary_folder
+from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records, words_of
 from scheduler.foresight.simulation import count_text, read_assumptions, read_history, simulate, usd_text
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.expected_error import InputError
@@ -30,8 +34,9 @@ from scheduler.store import entries
 
 T = TypeVar("T")
 
-MAX_ROWS = 12  # agents and jobs that are listed
-LONGEST = timedelta(days=400)
+MAX_ROWS = 12  # agents and jobs of a simulation that are listed
+MAX_RUNS = 30  # changed runs of a replay that are listed
+LONGEST = timedelta(days=400)  # of a simulation
 
 
 def print_simulation(
@@ -59,16 +64,11 @@ def print_simulation(
         assumed = read_assumptions(settings, begin, answers, work, faults, recording)
         with temporary_folder() as folder:
             found = simulate(settings, assumed, begin, begin + span, range(seed, seed + seeds), folder, known, progress.note)
-    print_answer(found.as_data(), source.form, _lines(found))
+    print_answer(found.as_data(), source.form, _simulation_lines(found))
 
 
-# --- the text -----------------------------------------------------------------------------------------------------------------
-
-
-def _lines(found: Simulation) -> Iterator[str]:
-    begin, until = format_time(found.from_)[:16], format_time(found.until)[:16]
-    span = abbreviate_duration(found.until - found.from_)
-    yield f"{begin} to {until}, {found.zone} ({span}), {format_count(len(found.seeds), 'seed')} from {found.seeds[0]}"
+def _simulation_lines(found: Simulation) -> Iterator[str]:
+    yield f"{_period(found, found.zone)}, {format_count(len(found.seeds), 'seed')} from {found.seeds[0]}"
     for assumption in found.assumed:
         yield from wrap_text(f"assumed: {assumption}", 2)
     yield ""
@@ -129,4 +129,57 @@ SILENCE_COLUMNS: list[Column[LongestSilence]] = [
     Column("FOR", lambda each: abbreviate_duration(each.until - each.since)),
     Column("SINCE", lambda each: format_time(each.since)[:16]),
     Column("BECAUSE OF", lambda each: each.because or "-"),
+]
+
+
+def _period(played: Simulation | Replay, zone: str) -> str:
+    begin, until = format_time(played.from_)[:16], format_time(played.until)[:16]
+    return f"{begin} to {until}, {zone} ({abbreviate_duration(played.until - played.from_)})"
+
+
+def print_replay(since: datetime, source: Source) -> None:
+    """Play the time from `since` until now again, and print the differences.
+
+    Raises ConfigError, and InputError if nothing is recorded.
+    """
+    until = output.utc_now()
+    check_begin("--since", since, until)
+    with show_progress("playing the records", delay=0.0) as progress:
+        settings = load.load_config(source.config, os.environ, resolve_secrets=False).settings
+        with source.open() as db:
+            past = Past.read(db, since - WARM_UP, settings, settings_of_records(db))
+        if not any(run.slot >= since for run in past.runs):
+            raise InputError(f"no run since {format_time(since)} is recorded; write an earlier time with --since")
+        with temporary_folder() as folder:
+            found = replay(past, settings, since, until, folder, progress.note)
+    print_answer(found.as_data(), source.form, _replay_lines(found))
+
+
+def _replay_lines(found: Replay) -> Iterator[str]:
+    yield _period(found, output.zone_name())
+    yield ""
+    yield format_table(("", "RECORDED", "REPLAYED"), list(_total_rows(found.before, found.after)), numbers=(1, 2))
+    yield ""
+    yield f"{format_count(found.unchanged, 'run')} unchanged, {len(found.changed):,} changed"
+    for unknown in found.unknown:
+        yield f"{entry_label(unknown)}: {format_count(unknown.runs, 'run')} unknown, because nothing was recorded for them"
+    if found.changed:
+        yield ""
+        yield format_list(found.changed[:MAX_RUNS], REPLAY_COLUMNS)
+    if len(found.changed) > MAX_RUNS:
+        yield f"and {len(found.changed) - MAX_RUNS:,} more (--format json lists them)"
+
+
+def _total_rows(before: ReplayTotals, after: ReplayTotals) -> Iterator[tuple[str, str, str]]:
+    for name in ("runs", "failed", "calls", "messages", "suppressed", "skipped"):
+        yield name, f"{getattr(before, name):,}", f"{getattr(after, name):,}"
+    yield "cost", format_usd(before.usd), format_usd(after.usd)
+
+
+REPLAY_COLUMNS: list[Column[ReplayedRun]] = [
+    Column("RUN", lambda each: str(each.id), is_number=True),
+    Column("TIME", lambda each: format_time(each.slot)[5:16]),
+    Column("NAME", entry_label),
+    Column("RECORDED", lambda each: words_of(each.before)),
+    Column("REPLAYED", lambda each: words_of(each.after)),
 ]
