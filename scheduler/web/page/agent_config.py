@@ -17,7 +17,7 @@ from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ConfigSuggestion, ConfigValue, EntryConfig, Replay
+from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ConfigValue, EntryConfig, Replay
 from heartbeatd.questions import GetEntryConfig
 from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml
@@ -118,28 +118,17 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigDiff:
-    """The changed lines of the file, what they change, and warnings about this agent and others. Nothing is written yet."""
-
-    lines: tuple[str, ...]
-    effects: tuple[str, ...]
-    warnings: tuple[str, ...]
-    other_warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The result of a sent form. `diff` has changes to confirm, and `written` those that were applied; both may be None.
+    """The result of a sent form. `edited` has the changes, which were written or are to be confirmed; None if there are none.
 
     `replayed` is the last week with the changes, or `not_replayed` says why there is none.
     """
 
     problems: tuple[Problem, ...] = ()
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    diff: ConfigDiff | None = None
+    edited: ConfigEdited | None = None
     replayed: Replay | None = None
     not_replayed: str = ""
-    written: tuple[str, ...] | None = None
     status: int = 200
 
 
@@ -194,11 +183,10 @@ async def send_config(form: FormRequest) -> Page | Redirect:
         outcome = _Outcome()
     else:
         outcome = await _try_changes(form.api, form.fields, write=step == "write")
-        if step == "replay" and outcome.diff:
+        if step == "write" and outcome.edited:
+            return Redirect("", f"Written and applied. {'; '.join(outcome.edited.lines) or 'nothing changed'}")
+        if step == "replay" and outcome.edited:
             outcome = await _add_replay(form, outcome)
-    if outcome.written is not None:
-        effects = "; ".join(outcome.written) or "nothing changed"
-        return Redirect("", f"Written and applied. {effects}")
     return await run_in_threadpool(_build_page, form.api, form.fields, outcome)
 
 
@@ -241,13 +229,9 @@ async def _try_changes(request: ApiRequest, sent: Form, *, write: bool) -> _Outc
     if isinstance(found, ConfigSuggestion):
         message = f"Nothing was written: {found.reason}. These are the lines to write in the config file."
         return _Outcome((Problem(message, found.yaml),), status=409)
-    if write:
-        return _Outcome(written=tuple(found.lines))
-    if not found.diff:
+    if not (write or found.diff):
         return _Outcome((Problem("Nothing is changed: the file already contains these values."),))
-    own = tuple(each for each in found.warnings if dotted_path(("agents", name)) in each)
-    others = tuple(each for each in found.warnings if each not in own)
-    return _Outcome(diff=ConfigDiff(tuple(found.diff), tuple(found.lines), own, others))
+    return _Outcome(edited=found)
 
 
 def _lines_or_nothing(changes: Mapping[str, object]) -> str:
@@ -416,10 +400,11 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         "name": name,
         "file": request.app_state.settings().path.name,
         # After a conflict, the form is one of the new version of the file. With changes to confirm, it keeps the old one.
-        "hash": found.hash if outcome.diff is None else sent["hash"],
+        "hash": found.hash if outcome.edited is None else sent["hash"],
         "sections": sections,
         "may_write": "edit" in request.caller.may,
         "outcome": outcome,
+        "warnings": _split_warnings(name, outcome.edited) if outcome.edited else (),
         "replayed_days": REPLAYED_DAYS,
         "most_replayed": MAX_REPLAYED,
         "words_of": words_of,
@@ -427,6 +412,12 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         "seen": SEEN,
     }
     return Page("agent_config.html", context, outcome.status)
+
+
+def _split_warnings(name: str, edited: ConfigEdited) -> tuple[list[str], list[str]]:
+    """The warnings about this agent, and the others."""
+    prefix = dotted_path(("agents", name))
+    return [each for each in edited.warnings if prefix in each], [each for each in edited.warnings if prefix not in each]
 
 
 def _build_field(
