@@ -445,7 +445,7 @@ def database() -> None:
     """Copy the database to a file, or to and from a PostgreSQL server."""
 
 
-@command("daemon_files:back_up", of=database)
+@command("database:back_up", of=database)
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @options.config_option
 @options.state_option

@@ -1,9 +1,8 @@
-"""Finds the daemon's files, checks whether it runs, and opens its database for reading, or copies it."""
+"""Finds the daemon's files, checks whether it runs, and opens its database for reading."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -17,8 +16,8 @@ import click
 
 from heartbeatd.state_folder import OVERRIDE_PREFIX, address_file, is_locked
 from scheduler.model.expected_error import InputError
-from scheduler.model.state_address import address_problem, describe_server, schema_of, server_of_path
-from scheduler.store import config_history, database
+from scheduler.model.state_address import address_problem, describe_server, server_of_path
+from scheduler.store import config_history
 from scheduler.store.boots import Leader
 from scheduler.store.database import StoreError, check_file, check_links, open_empty_database
 from scheduler.store.locations import open_read_only_any_version
@@ -26,6 +25,7 @@ from scheduler.system import state_lock
 from scheduler.system.orphans import is_process_stopped
 
 if TYPE_CHECKING:  # half a second of imports that `status` and `runs` do not need
+    from heartbeatd.answers import Problem
     from scheduler.insight.daemon_state import DaemonState
     from scheduler.work.plan import Plan
 
@@ -84,14 +84,24 @@ class Source:
         return open_for_reading(self.files)
 
 
-def known_subjects(db: sqlite3.Connection, config: Path) -> list[tuple[str, str]]:
-    """The kind and name of each agent and job in the database, and of each channel: of the config, and the built-in one."""
+def find_problems(
+    db: sqlite3.Connection, config: Path, name: str | None, now: datetime, *, also_over: bool = False, advice: str
+) -> list[Problem]:
+    """Everything that is wrong with a subject (None: all), or one problem. Raises InputError with `advice` for an unknown name.
+
+    Known are the agents and jobs in the database, and the channels: those of the config, and the built-in one.
+    """
     from scheduler.config.file.lenient_reading import read_names
+    from scheduler.insight import problem_list
     from scheduler.model.problem import CHANNEL
     from scheduler.model.settings import LOG_CHANNEL
     from scheduler.store.entries import states_and_schedules
 
-    return [*states_and_schedules(db), *((CHANNEL, name) for name in (LOG_CHANNEL, *read_names(config)["channels"]))]
+    known = [*states_and_schedules(db), *((CHANNEL, each) for each in (LOG_CHANNEL, *read_names(config)["channels"]))]
+    try:
+        return problem_list.choose_problems(problem_list.list_problems(db, now), name, known, also_over=also_over)
+    except LookupError as error:
+        raise InputError(f"no {error}; {advice}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +231,3 @@ def load_declared_plan(source: Source, files: DaemonFiles) -> Plan | None:
             raise
         click.echo(f"{source.config} has errors (`heartbeatd check` lists them); only the database is used", err=True)
         return None
-
-
-def back_up(copy: Path, path: Path, state: Path | None) -> None:
-    """Copy the database file, even while the daemon is running."""
-    from scheduler.cli.progress import show_progress  # `busy` saves its imports
-
-    files = locate_files(path, state)
-    if files.server:
-        schema = schema_of(files.server)
-        raise click.ClickException(
-            f"{files.shown} is a PostgreSQL server; use its own tools: pg_dump --format=custom --schema={schema}"
-            f" --file={shlex.quote(str(copy))} {shlex.quote(files.server)}"
-        )
-    with show_progress(f"copying {files.database}"):
-        database.back_up(files.database, copy)
-    click.echo(f"copied {files.database} to {copy} ({copy.stat().st_size} bytes)")

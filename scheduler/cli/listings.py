@@ -21,7 +21,7 @@ from heartbeatd.answers import (
 )
 from heartbeatd.questions import ListRuns
 from scheduler.cli import options
-from scheduler.cli.daemon_files import Source, known_subjects
+from scheduler.cli.daemon_files import Source, find_problems
 from scheduler.cli.operation_commands import Make
 from scheduler.cli.output import (
     Column,
@@ -37,7 +37,6 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
-from scheduler.insight import problem_list
 from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, notice_text, prompt_part_text
 from scheduler.model.budget import describe_unknown
 from scheduler.model.expected_error import InputError
@@ -215,13 +214,9 @@ MAX_LISTED_KEY = 18  # a longer key is printed on a line of its own, because the
 
 def print_problems(name: str | None, also_over: bool, source: Source) -> None:
     """Print everything that is wrong, or one problem. Raises InputError for an unknown name or number."""
-    now = utc_now()
+    now, advice = utc_now(), "`heartbeatd problems --all` lists all problems"
     with source.open() as db:
-        everything, known = problem_list.list_problems(db, now), known_subjects(db, source.config)
-    try:
-        found = problem_list.choose_problems(everything, name, known, also_over=also_over)
-    except LookupError as error:
-        raise InputError(f"no {error}; `heartbeatd problems --all` lists all problems") from None
+        found = find_problems(db, source.config, name, now, also_over=also_over, advice=advice)
     columns = [
         Column[Problem]("PROBLEM", lambda each: each.number),
         Column("SUBJECT", lambda each: each.subject),

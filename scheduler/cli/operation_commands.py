@@ -188,7 +188,7 @@ PROBLEMS = Shape(
 )
 SPECIAL = {
     "Wake": Shape("verb_work:wake", (_name("agent", name="agent"),), (WAIT,)),
-    "CancelWake": Shape("verb_work:forget", (click.Argument(["wake"], type=NUMBER),)),
+    "CancelWake": Shape("verb_work:send_for_number", (click.Argument(["number"], metavar="WAKE", type=NUMBER),)),
     "RunJob": Shape("verb_work:run_job", (_name("cron"),), (WAIT,)),
     "Ask": Shape(
         "verb_work:ask",
@@ -196,7 +196,10 @@ SPECIAL = {
         (click.Option(["--run"], type=NUMBER, help="The run that asks.  [default: the one that has started the command]"),),
         types={"options": click.STRING},
     ),
-    "AnswerQuestion": Shape("verb_work:answer", (click.Argument(["question"], type=NUMBER), click.Argument(["answer"]))),
+    "AnswerQuestion": Shape(
+        "verb_work:send_for_number",
+        (click.Argument(["number"], metavar="QUESTION", type=NUMBER), click.Argument(["answer"])),
+    ),
     "Cancel": Shape(
         "verb_work:cancel",
         (click.Argument(["run"], type=NUMBER),),

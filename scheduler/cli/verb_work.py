@@ -222,12 +222,9 @@ def _ask_when_up(files: DaemonFiles, verb: Verb[Asked], run: int, until: datetim
         time.sleep(ASK_AGAIN_SECONDS)
 
 
-def answer(make: Make, question: int, answer: str, path: Path) -> None:
-    click.echo(open_client(path).perform(make(answer=answer), question).says)
-
-
-def forget(make: Make, wake: int, path: Path) -> None:
-    click.echo(open_client(path).perform(make(), wake).says)
+def send_for_number(make: Make, number: int, path: Path, **keys: str) -> None:
+    """Send a verb with these keys for the wake or the question with a number."""
+    click.echo(open_client(path).perform(make(**keys), number).says)
 
 
 def send_for_problem(make: Make, problem: str, key: str | None, path: Path) -> None:
@@ -244,11 +241,7 @@ def send_for_problem(make: Make, problem: str, key: str | None, path: Path) -> N
 def _number_of_problem(name: str, key: str, path: Path) -> str:
     """The number of the problem of an entry with this key, which is not over. Case and blanks in the key are ignored."""
     with daemon_files.open_for_reading(daemon_files.locate_files_or_warn(path)) as db:
-        everything, known = problem_list.list_problems(db, utc_now()), daemon_files.known_subjects(db, path)
-    try:
-        own = problem_list.choose_problems(everything, name, known, also_over=False)
-    except LookupError as error:
-        raise InputError(f"no {error}; `heartbeatd problems` lists them") from None
+        own = daemon_files.find_problems(db, path, name, utc_now(), advice="`heartbeatd problems` lists them")
     found = problem_list.problems_with_key(own, key)
     if not found:
         instead = did_you_mean(key, [each.key for each in own]) or "; `heartbeatd problems` lists them"

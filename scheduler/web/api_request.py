@@ -11,6 +11,7 @@ from typing import get_args
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive
 
 from heartbeatd.operations import AnOperation, Permission, parse_operation
 from heartbeatd.secret import Secret
@@ -58,6 +59,11 @@ class ApiRequest:
     query: Mapping[str, str]
     headers: Headers
     subject: Key | int | None = None
+
+    @classmethod
+    def of(cls, app_state: AppState, request: Request) -> ApiRequest:
+        """An HTTP request whose caller the middleware has found."""
+        return cls(app_state, request.scope["caller"], request.path_params, request.query_params, request.headers)
 
     @property
     def key(self) -> Key:
@@ -113,6 +119,12 @@ def parse_sent(operation: type[AnOperation], sent: Mapping[str, object], *, are_
         return parse_operation(operation, sent, is_query=are_texts)
     except ValueError as error:
         raise bad_request(str(error)) from None
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    """Return when the client has closed the connection. The body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_json_object(request: Request, largest: int) -> Mapping[str, object]:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from heartbeatd.operations import Endpoint, Operation
+from heartbeatd.operations import Endpoint, Operation, Permission
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.system import extras
@@ -104,12 +104,12 @@ def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
     """
 
     async def read(request: Request) -> Response:
-        api = _authorized(app_state, request, endpoint)
+        api = _authorized(app_state, request, endpoint.may)
         found = await perform(api, endpoint.name, parse_sent(endpoint.operation, api.query, are_texts=True))
         return JSONResponse(await to_thread.run_sync(found.as_data))
 
     async def change(request: Request) -> Response:
-        api = _authorized(app_state, request, endpoint)
+        api = _authorized(app_state, request, endpoint.may)
         sent = await read_json_object(request, LARGEST.get(endpoint.name, MAX_BODY_BYTES))
         if endpoint.method == "DELETE":
             sent = {**api.query, **sent}
@@ -126,10 +126,10 @@ def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:
     return read if endpoint.method == "GET" else change
 
 
-def _authorized(app_state: AppState, request: Request, endpoint: Endpoint) -> ApiRequest:
+def _authorized(app_state: AppState, request: Request, may: Permission | None) -> ApiRequest:
     """The request of a caller with the permission, which is checked before the body is read."""
-    caller = authorized_caller(request, endpoint.may)
-    return ApiRequest(app_state, caller, request.path_params, request.query_params, request.headers)
+    authorized_caller(request, may)
+    return ApiRequest.of(app_state, request)
 
 
 def _with_version(endpoint: Endpoint, sent: Mapping[str, object], headers: Mapping[str, str]) -> Mapping[str, object]:
@@ -144,8 +144,7 @@ def _with_version(endpoint: Endpoint, sent: Mapping[str, object], headers: Mappi
 
 def _stream_endpoint(app_state: AppState) -> HttpHandler:
     async def endpoint(request: Request) -> Response:
-        caller = authorized_caller(request, event_stream.MAY)
-        api = ApiRequest(app_state, caller, {}, request.query_params, request.headers)
+        api = _authorized(app_state, request, event_stream.MAY)
         api.allow_only(())
         return event_stream.stream_events(api)
 

@@ -70,8 +70,8 @@ def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still
 @loop_over(
     ("query", "status"),
     [
-        ("for=soon", 400), ("for=500d", 400), ("from=today", 400), ("all=yes", 400), ("nme=ops", 400), ("name=nobody", 404),
-        ("for=400d&all=true", 400), ("kind=agents", 400), ("from=9999-12-31T00:00:00Z", 400), ("from=0001-01-03T00:00:00Z", 400),
+        ("for=500d", 400), ("name=nobody", 404), ("for=400d&all=true", 400), ("from=9999-12-31T00:00:00Z", 400),
+        ("from=0001-01-03T00:00:00Z", 400),
     ],
 )  # fmt: skip
 def test_an_invalid_request_for_the_plan_is_rejected(still: WebDaemon, query: str, status: int) -> None:
@@ -160,21 +160,8 @@ def test_runs_can_be_filtered_by_query(still: WebDaemon, query: str, names: list
     assert [run["name"] for run in still.get(f"/api/v1/runs?{query}", READER).data["runs"]] == names
 
 
-@loop_over(
-    "query",
-    [
-        "limit=0",
-        "limit=1001",
-        "limit=many",
-        "limit=" + "9" * 5000,
-        "kind=agents",
-        "since=yesterday",
-        "until=2026-03-02T08:00",
-        "nme=ops",
-    ],
-)
-def test_an_invalid_query_is_rejected(still: WebDaemon, query: str) -> None:
-    reply = still.get(f"/api/v1/runs?{query}", READER)
+def test_an_unknown_key_of_a_query_is_rejected(still: WebDaemon) -> None:
+    reply = still.get("/api/v1/runs?nme=ops", READER)
     assert (reply.status, reply.code) == (400, "bad_request")
 
 
@@ -308,23 +295,25 @@ def test_a_late_result_is_accepted_once_and_delivered(daemon: WebDaemon) -> None
     assert (again.status, again.code) == (409, "already_reported")
 
 
-@pytest.mark.parametrize("body", [{}, {"text": "a", "error": "b"}, {"text": 7}, {"words": "a"}, {"text": "a", "truncated": 1}])
-def test_a_late_result_is_a_text_or_an_error(daemon: WebDaemon, body: dict[str, Any]) -> None:
-    assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'ops')}/result", body, CHIEF).status == 400
-
-
-def test_a_late_result_for_an_agent_of_another_token_is_rejected(daemon: WebDaemon) -> None:
-    assert daemon.post(f"/api/v1/runs/{unanswered(daemon, 'web')}/result", {"text": "a"}, OPSMAN).status == 403
-
-
 def test_no_result_is_accepted_for_a_run_that_has_ended(daemon: WebDaemon) -> None:
     reply = daemon.post("/api/v1/runs/1/result", {"text": "a"}, CHIEF)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
-@pytest.mark.parametrize("path", ["agents/nobody/wake", "agents/nobody/pause", "cron/nothing/run", "cron/nothing/resume"])
-def test_an_undeclared_name_is_404(still: WebDaemon, path: str) -> None:
-    reply = still.post(f"/api/v1/{path}", {}, CHIEF)
+@loop_over(
+    ("method", "path", "body"),
+    [
+        ("POST", "agents/nobody/wake", {}),
+        ("POST", "agents/nobody/pause", {}),
+        ("POST", "agents/nobody/activity", {"queue": 1}),
+        ("PUT", "agents/nobody/busy", {"id": "chat", "for": "2m"}),
+        ("DELETE", "agents/nobody/busy", {"id": "chat"}),
+        ("POST", "cron/nothing/run", {}),
+        ("POST", "cron/nothing/resume", {}),
+    ],
+)
+def test_an_undeclared_name_is_404(still: WebDaemon, method: str, path: str, body: dict[str, str | int]) -> None:
+    reply = still.send(method, f"/api/v1/{path}", body, CHIEF)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
@@ -366,19 +355,10 @@ def test_a_job_is_paused_and_resumed(daemon: WebDaemon) -> None:
 @loop_over(
     ("path", "body", "message"),
     [
-        ("agents/ops/wake", {"text": 7}, "text: "),
         ("agents/ops/wake", {"txt": "x"}, "'txt' is not allowed here"),
         ("agents/ops/wake", [], "JSON object"),
         ("agents/ops/pause", {"for": "soon"}, "for: 'soon' is not a duration; write 90s, 30m or 1h30m"),
-        ("agents/ops/pause", {"for": "0s"}, "for: "),
-        ("agents/ops/pause", {"for": ["2h"]}, "for: "),
-        ("agents/ops/pause", {"for": "2h", "until": "2027-01-01T00:00:00Z"}, "either"),
-        ("agents/ops/pause", {"until": "2027-01-01"}, "until: write a time with its zone"),
-        ("agents/ops/pause", {"until": 7}, "until: "),
         ("agents/ops/pause", {"until": "2026-03-02T07:59:00Z"}, "until: this time is in the past"),
-        ("agents/ops/pause", {"until": "0001-01-01T00:00:00+23:59"}, "until: "),
-        ("agents/ops/resume", {"for": "2h"}, "not allowed"),
-        ("cron/measure/run", {"text": "x"}, "not allowed"),
     ],
 )
 def test_an_invalid_body_is_rejected_with_advice(still: WebDaemon, path: str, body: Any, message: str) -> None:
@@ -446,32 +426,17 @@ def test_a_key_of_the_body_is_rejected_in_the_query(daemon: WebDaemon) -> None:
     assert (reply.status, reply.data["error"]["message"]) == (400, "'dry_run' is not allowed here; write no key")
 
 
-@pytest.mark.parametrize("body", [{"dry_run": "yes"}, {"dry-run": True}])
-def test_an_invalid_reload_request_is_rejected(still: WebDaemon, body: Any) -> None:
-    assert still.post("/-/reload", body, CHIEF).status == 400
-
-
 @loop_over(
     ("token", "method", "path"),
     [
-        (READER, "POST", "/api/v1/agents/ops/wake"),
-        (READER, "POST", "/api/v1/pause"),
-        (READER, "POST", "/-/reload"),
         (WAKER, "GET", "/api/v1/status"),
         (WAKER, "POST", "/api/v1/agents/ops/pause"),
         (WAKER, "POST", "/api/v1/agents/web/wake"),
-        (OPSMAN, "POST", "/api/v1/agents/web/pause"),
-        (OPSMAN, "POST", "/api/v1/cron/measure/run"),
-        (OPSMAN, "POST", "/api/v1/cron/measure/pause"),
-        (OPSMAN, "POST", "/api/v1/pause"),
-        (OPSMAN, "POST", "/api/v1/resume"),
-        (OPSMAN, "POST", "/-/reload"),
-        (OPSMAN, "GET", "/api/v1/agents/web"),
         (OPSMAN, "GET", "/api/v1/runs"),
-        (OPSMAN, "GET", "/api/v1/runs?name=web"),
     ],
 )
 def test_a_token_has_only_its_own_permissions(still: WebDaemon, token: str, method: str, path: str) -> None:
+    """tests/web/test_access.py sends every request with the other kinds of tokens."""
     before = still.rows()
     reply = still.send(method, path, token=token)
     assert (reply.status, reply.code) == (403, "forbidden")
@@ -584,33 +549,10 @@ def test_a_lane_can_be_released_repeatedly_by_body_or_query(daemon: WebDaemon, q
         assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"id": "chat"}, "for: write 90s, 30m or 1h30m"),
-        ({"id": "chat", "for": "0s"}, "for: '0s' is zero; write 90s, 30m or 1h30m"),
-        ({"id": "chat", "for": "25h"}, "for: at most 1d; send it again to prolong it"),
-        ({"for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
-        ({"id": "a\nb", "for": "2m"}, "id: write 1 to 100 of A-Z a-z 0-9 . _ : / @ + -, as in chat:4711"),
-        ({"id": "chat", "for": "2m", "until": "x"}, "'until' is not allowed here; write id, for"),
-    ],
-)
-def test_an_invalid_hold_is_rejected(daemon: WebDaemon, body: dict[str, str], message: str) -> None:
-    reply = daemon.send("PUT", BUSY, body, CHIEF)
-    assert (reply.status, reply.data["error"]["message"]) == (400, message)
+def test_a_hold_of_more_than_a_day_is_rejected(daemon: WebDaemon) -> None:
+    reply = daemon.send("PUT", BUSY, {"id": "chat", "for": "25h"}, CHIEF)
+    assert (reply.status, reply.data["error"]["message"]) == (400, "for: at most 1d; send it again to prolong it")
     assert daemon.get("/api/v1/agents/ops", READER).data["busy"] == []
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE"])
-@pytest.mark.parametrize(
-    ("token", "name", "code"),
-    [(READER, "ops", 403), (WAKER, "ops", 403), (OPSMAN, "web", 403), (CHIEF, "nobody", 404), (None, "ops", 401)],
-)
-def test_only_a_token_that_may_operate_the_agent_can_hold_its_lane(
-    daemon: WebDaemon, method: str, token: str | None, name: str, code: int
-) -> None:
-    body = {"id": "chat", "for": "2m"} if method == "PUT" else {"id": "chat"}
-    assert daemon.send(method, f"/api/v1/agents/{name}/busy", body, token).status == code
 
 
 def test_an_agent_does_not_run_while_its_lane_is_held(daemon: WebDaemon) -> None:

@@ -145,9 +145,8 @@ def _login_endpoint(app_state: AppState, sessions: Sessions) -> HttpHandler:
         return RedirectResponse(target, 303, headers={"Set-Cookie": _cookie_header(request, found)})
 
     async def show(request: Request, target: str, error: str, status: int) -> Response:
-        api = ApiRequest(app_state, request.scope["caller"], {}, {}, request.headers)
         page = Page("login.html", {"error": error, "next": target}, status)
-        return await run_in_threadpool(render_page, page, shared_values(api, None, LOGIN_PATH))
+        return await run_in_threadpool(render_page, page, shared_values(ApiRequest.of(app_state, request), None, LOGIN_PATH))
 
     return endpoint
 

@@ -24,7 +24,7 @@ from scheduler.model.settings import Settings
 from scheduler.store import problems
 from scheduler.store.database import parse_row_id
 from scheduler.web.access import authorize
-from scheduler.web.api_request import ApiRequest, Caller, HttpHandler, read_body_bytes
+from scheduler.web.api_request import ApiRequest, Caller, HttpHandler, read_body_bytes, wait_until_gone
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import EXPECTED_ERRORS, HttpError, as_http_error, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
@@ -147,7 +147,7 @@ def view_endpoint(app_state: AppState, show: Show, concern: Concern, parameters:
             return _login_response(request)
         session: Session = request.scope["session"]
         try:
-            api = _api_request(app_state, request)
+            api = ApiRequest.of(app_state, request)
             api.allow_only(parameters)
             render = partial(_render_view, show, concern, api, session, _url_of(request))
             response = await to_thread.run_sync(render, limiter=app_state.view_limiter)
@@ -187,7 +187,7 @@ def form_endpoint(
                 await run_in_threadpool(_error_response, request, app_state, None, ended) if keeps else _login_response(request)
             )
         session: Session = request.scope["session"]
-        api = _api_request(app_state, request)
+        api = ApiRequest.of(app_state, request)
         target = "/"
         try:
             fields = parse_form(await read_body_bytes(request, MAX_FORM_BYTES))
@@ -198,7 +198,9 @@ def form_endpoint(
             target = fields["next"] if is_own_url(fields.get("next", "")) else "/"
             await run_in_threadpool(authorize, api, may, concern)
             own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
-            result = await handle(FormRequest(api, session, own, partial(_wait_until_gone, request), "" if is_own else KEPT_FORM))
+            result = await handle(
+                FormRequest(api, session, own, partial(wait_until_gone, request.receive), "" if is_own else KEPT_FORM)
+            )
         except (HttpError, Refused) as error:
             if isinstance(error, HttpError) and error.code == "form_code":
                 return await run_in_threadpool(_error_response, request, app_state, session, error)
@@ -210,12 +212,6 @@ def form_endpoint(
         return await run_in_threadpool(render_page, result, shared_values(api, session, target))
 
     return endpoint
-
-
-async def _wait_until_gone(request: Request) -> None:
-    """Return when the connection is closed. The body must have been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def parse_form(sent: bytes) -> dict[str, str]:
@@ -276,10 +272,6 @@ def _new_problems(api: ApiRequest) -> list[str]:
     return sorted(found, key=lambda each: -Severity(each).rank)
 
 
-def _api_request(app_state: AppState, request: Request) -> ApiRequest:
-    return ApiRequest(app_state, request.scope["caller"], request.path_params, request.query_params, request.headers)
-
-
 def _url_of(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
@@ -297,4 +289,4 @@ def _error_response(request: Request, app_state: AppState, session: Session | No
     """The error as a page."""
     found = as_http_error(error)
     page = Page("error.html", {"status": found.status, "messages": found.message.splitlines()}, found.status)
-    return render_page(page, shared_values(_api_request(app_state, request), session, _url_of(request)))
+    return render_page(page, shared_values(ApiRequest.of(app_state, request), session, _url_of(request)))
