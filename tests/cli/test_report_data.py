@@ -17,7 +17,6 @@ from loops import loop_over
 from test_cli_reading import add_run, live
 from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
-from heartbeat.words import format_usd
 from heartbeatd.answers import Report
 from scheduler.cli import report_text as report
 from scheduler.cli.main import main
@@ -387,14 +386,6 @@ def test_a_report_writes_nothing_to_the_database(state: Path, store: Store) -> N
 
 
 @pytest.mark.parametrize(
-    ("cost", "expected"),
-    [(None, "-"), (0.0, "$0.00"), (0.00003, "<$0.0001"), (0.0123, "$0.0123"), (0.4, "$0.40"), (1234.5, "$1,234.50")],
-)
-def test_small_amounts_are_shown_with_more_digits(cost: float | None, expected: str) -> None:
-    assert format_usd(cost) == expected
-
-
-@pytest.mark.parametrize(
     ("count", "expected"), [(0, "0"), (950, "950"), (1200, "1.2k"), (310_400, "310k"), (999_960, "1.0m"), (4_100_000, "4.1m")]
 )
 def test_counts_are_abbreviated(count: int, expected: str) -> None:
@@ -493,11 +484,3 @@ def test_without_a_database_no_report_is_written(state: Path, tmp_path: Path, ca
     assert run_report(state, "--out", str(tmp_path / "report")) == 0
     assert capsys.readouterr().out == f"there is no database yet: {state}\n"
     assert not (tmp_path / "report").exists()
-
-
-def test_the_former_report_as_html_names_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--format", "html"]) == 2
-    assert capsys.readouterr().err == (
-        "heartbeatd: Invalid value for '--format': HTML was removed; the page shows the charts under Costs"
-        " (`heartbeatd docs page`); see `heartbeatd report --help`\n"
-    )

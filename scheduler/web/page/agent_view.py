@@ -53,33 +53,18 @@ MARK_HEIGHTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnMark:
-    """A mark of the picture: where it is in percent, its colour, its height in pixels, and a text for a tooltip."""
-
-    x: float
-    width: float
-    colour: str
-    height: int
-    title: str
-    run_id: int | None
-    is_slot: bool
-    is_span: bool
-
-    @property
-    def y(self) -> int:
-        return BASE_LINE - self.height
-
-
-@dataclass(frozen=True, slots=True)
 class DrawnDay:
-    """The timeline of a day, the days before and after it, and what `explain --on` says about it."""
+    """The timeline of a day, the days before and after it, and what `explain --on` says about it.
+
+    A mark is a group of slots or runs, with its place and its width in percent, and a text for a tooltip.
+    """
 
     day: date
     before: date
     after: date
     is_today: bool
     labels: tuple[Label, ...]
-    marks: tuple[DrawnMark, ...]
+    marks: tuple[tuple[SlotGroup, float, float, str], ...]
     now_x: float | None
     explained: ExplanationOn
 
@@ -184,6 +169,8 @@ def show_agent(request: PageRequest, refused: RefusedAction = NOTHING_REFUSED) -
             "due_at": due_at,
             "due_in": max(due_at - request.now, timedelta()) if due_at else None,
             "day": drawn,
+            "base_line": BASE_LINE,
+            "heights": MARK_HEIGHTS,
             "runs": shown,
             "following": following,
             "is_first_page": "cursor" not in request.query,
@@ -250,22 +237,13 @@ def _fit_axis(marks: Sequence[SlotGroup], day: TimeAxis) -> TimeAxis:
     return replace(day, begin=max(day.begin, begin), end=min(day.end, max(end, begin + LABEL_HOURS * ONE_HOUR)))
 
 
-def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
+def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> tuple[SlotGroup, float, float, str]:
     at, until = (f"{instant.astimezone(axis.zone):%H:%M}" for instant in (mark.first, mark.last))
     times = at if mark.first == mark.last else f"{at} to {until}"
     many = f"{mark.slot_count} times, " if mark.slot_count > 1 else ""
     title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not planned'}"
-    level = mark.worst.level
-    return DrawnMark(
-        axis.place(first := max(mark.first, axis.begin)),
-        max(axis.width(first, min(mark.last, axis.end)), MIN_WIDTH),
-        colour_of_level(level),
-        MARK_HEIGHTS[level],
-        title,
-        mark.run_id,
-        mark.is_slot,
-        mark.slot_count == 0,
-    )
+    first = max(mark.first, axis.begin)
+    return mark, axis.place(first), max(axis.width(first, min(mark.last, axis.end)), MIN_WIDTH), title
 
 
 def _read_runs(

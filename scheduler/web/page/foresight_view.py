@@ -33,21 +33,15 @@ NO_FAULTS = "faults: your token is limited to some agents, and a fault concerns 
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a chart with its range, in percent of the height, and its figures as text."""
-
-    text: str
-    height: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """Bars from zero. `first` and `last` are below the ends of the axis, and `highest` between them."""
+    """Bars from zero, each with its figures as text. `first` and `last` are below the ends of the axis, `highest` between them.
+
+    `scale` is the height of the figure 1, in percent.
+    """
 
     title: str
-    bars: tuple[Bar, ...]
+    bars: list[tuple[str, FigureRange]]
+    scale: float
     first: str
     last: str
     highest: str
@@ -173,13 +167,9 @@ def _chart(
 ) -> Chart:
     """A chart whose highest figure is `most`, or that of the figures."""
     top = max((each.high for each in figures), default=0.0)
-    scale = 100 / (most or top or 1.0)
-    bars = tuple(
-        Bar(f"{label}: {show(each)}", each.mean * scale, each.low * scale, each.high * scale)
-        for label, each in zip(labels, figures, strict=True)
-    )
+    bars = [(f"{label}: {show(each)}", each) for label, each in zip(labels, figures, strict=True)]
     highest = show(FigureRange(mean=top, low=top, high=top))
-    return Chart(title, bars, labels[0] if labels else "", labels[-1] if labels else "", highest)
+    return Chart(title, bars, 100 / (most or top or 1.0), labels[0] if labels else "", labels[-1] if labels else "", highest)
 
 
 def _silences(found: Simulation, axis: TimeAxis, zone: ZoneInfo) -> Iterable[Stretch]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from heartbeatd import answers
-from heartbeatd.answers import PlannedDay, PlannedEntry, WokenRuns
+from heartbeatd.answers import PlannedDay, PlannedEntry
 from scheduler.insight import forecast
 from scheduler.insight.forecast import EntryForecast
 from scheduler.web.access import cut
@@ -26,46 +24,6 @@ KINDS = {"all": "agents and jobs", "agent": "agents", "cron": "jobs"}
 STATE_NOTES = {"paused": "paused", "disabled": "disabled", "done": "done", "active": "no run in this time"}
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A part of a line of the picture, in percent of its width. A single run has a width of 0."""
-
-    x: float
-    width: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClockChange:
-    """A time at which the clock of a zone changes: its place on the axis, and both local times."""
-
-    x: float
-    zone: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class DayRuns:
-    """The runs of one entry on one local day."""
-
-    day: str
-    times: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanLine:
-    """One entry: its marks in the picture, the same as text, and its runs by day for the table."""
-
-    entry: PlannedEntry
-    label: str
-    note: str
-    woken: str
-    description: str
-    marks: tuple[Mark, ...]
-    changes: tuple[float, ...]
-    days: tuple[DayRuns, ...]
-
-
 def show_plan(request: PageRequest) -> Page:
     """The next 48 hours of the entries that the user may see."""
     kind, wanted = request.choose("kind", KINDS, "all"), request.query.get("q", "")
@@ -80,12 +38,10 @@ def show_plan(request: PageRequest) -> Page:
     shown, numbers = request.numbered_page(seen, PAGE_SIZE)
     data = cut(forecast.forecast_runs(shown, request.now, end), request.caller)
     axis = TimeAxis(begin, begin + SPAN, request.settings.zone)
-    changes = [_read_change(each, axis) for each in data.clock_changes]
-    lines = [_make_line(each, entry, changes, axis, end) for each, entry in zip(shown, data.entries, strict=True)]
     context = {
-        "lines": lines,
+        "lines": [_make_line(each, entry, axis, end) for each, entry in zip(shown, data.entries, strict=True)],
         "labels": list(axis.labels(HOURS_PER_LABEL)),
-        "changes": changes,
+        "changes": [(each, axis.place(each.at), each.at.astimezone(ZoneInfo(each.zone))) for each in data.clock_changes],
         "begin": begin,
         "end": end,
         "total_runs": sum(each.total for each in data.entries),
@@ -97,60 +53,41 @@ def show_plan(request: PageRequest) -> Page:
     return Page("plan.html", context | numbers)
 
 
-def _make_line(
-    foreseen: EntryForecast, data: PlannedEntry, changes: list[ClockChange], axis: TimeAxis, end: datetime
-) -> PlanLine:
-    zone = foreseen.course.zone
-    days = tuple(_day_runs(day, zone) for day in data.days)
-    woken = data.wakes
-    note = "" if data.total else STATE_NOTES.get(data.state, data.state)
-    return PlanLine(
-        entry=data,
-        label=foreseen.course.kind.label_of(foreseen.course.name),
-        note=note,
-        woken=_woken_text(woken) if woken else "",
-        description="; ".join(f"{each.day}: {each.times}" for each in days) or note,
-        marks=tuple(_draw_runs(foreseen, data.total, axis, end)),
-        changes=tuple(change.x for change in changes if change.zone == zone.key),
-        days=days,
-    )
+def _make_line(foreseen: EntryForecast, entry: PlannedEntry, axis: TimeAxis, end: datetime) -> dict[str, object]:
+    """A line of the picture, and its runs by day: each local day, its times, and how many there are."""
+    days = [_day_runs(day, foreseen.course.zone) for day in entry.days]
+    note = "" if entry.total else STATE_NOTES.get(entry.state, entry.state)
+    return {
+        "entry": entry,
+        "label": foreseen.course.kind.label_of(foreseen.course.name),
+        "note": note,
+        "description": "; ".join(f"{day}: {times}" for day, times, _ in days) or note,
+        "marks": list(_draw_runs(foreseen, entry.total, axis, end)),
+        "days": days,
+    }
 
 
-def _woken_text(woken: WokenRuns) -> str:
-    by = f" of {', '.join(woken.by)}" if woken.by else ""
-    return f"up to {woken.at_most:,} more runs by wakes{by}"
-
-
-def _day_runs(day: PlannedDay, zone: ZoneInfo) -> DayRuns:
+def _day_runs(day: PlannedDay, zone: ZoneInfo) -> tuple[str, str, int]:
     first, last = day.first.astimezone(zone), day.last.astimezone(zone)
     firings = [each.astimezone(zone) for each in day.firings or ()]
     each_time = ", ".join(f"{each:%H:%M}" for each in firings)
     times = each_time or f"{day.count:,} from {first:%H:%M} to {last:%H:%M}"
-    return DayRuns(f"{first:%a %d %b}", times, day.count)
+    return f"{first:%a %d %b}", times, day.count
 
 
-def _draw_runs(foreseen: EntryForecast, total: int, axis: TimeAxis, end: datetime) -> Iterator[Mark]:
-    """The marks of an entry, in order. Runs that are close to each other share one."""
+def _draw_runs(foreseen: EntryForecast, total: int, axis: TimeAxis, end: datetime) -> Iterator[tuple[float, float]]:
+    """The marks of an entry, in order: where each begins, and its width. Runs that are close to each other share one."""
     if not total:
         return
     if total > MAX_SINGLE_RUNS:
         for day in foreseen.days(axis.begin, end):
-            yield _mark(day.first, day.latest, axis)
+            yield axis.place(day.first), axis.width(day.first, day.latest)
         return
     first = last = None
     for instant in foreseen.times(axis.begin, end):
         if first is not None and last is not None and instant - last > SHARED_MARK:
-            yield _mark(first, last, axis)
+            yield axis.place(first), axis.width(first, last)
             first = None
         first, last = first or instant, instant
     if first is not None and last is not None:
-        yield _mark(first, last, axis)
-
-
-def _mark(first: datetime, last: datetime, axis: TimeAxis) -> Mark:
-    return Mark(axis.place(first), axis.width(first, last))
-
-
-def _read_change(change: answers.ClockChange, axis: TimeAxis) -> ClockChange:
-    text = f"{change.at.astimezone(ZoneInfo(change.zone)):%a %d %b}: {change.before} is {change.after}"
-    return ClockChange(axis.place(change.at), change.zone, text)
+        yield axis.place(first), axis.width(first, last)

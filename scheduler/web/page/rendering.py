@@ -116,6 +116,7 @@ def _environment() -> Environment:
         "prompt_part": prompt_part_text,
         "colour": colour_of_word,
         "run_colour": colour_of_run,
+        "level_colour": colour_of_level,
     }
     environment.globals |= {"static_url": static_url, "forms_of": forms_of, "quick_ends": quick_ends}
     return environment
