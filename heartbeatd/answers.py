@@ -105,22 +105,27 @@ class TokenCounts(EntryPart):
     cache_write: int
 
 
-class LastRun(EntryPart):
-    """The newest run record: a run, or skipped slots."""
+class RunSummary(ResponseBody):
+    """What is known of each run, or of consecutive slots that were skipped for one reason."""
 
     id: int
     slot: Time
     slots: int
     trigger: str
-    state: str
     outcome: str | None
     reason: str | None
     suppression: str | None
     started_at: Time | None
     finished_at: Time | None
     error: str | None
-    delivery: str
     worker: str | None
+
+
+class LastRun(RunSummary, EntryPart):
+    """The newest run record."""
+
+    state: str
+    delivery: str
 
 
 class UndeliveredMessages(EntryPart):
@@ -304,16 +309,21 @@ class Override(EntryPart):
     says: str
 
 
-class SpendToday(ResponseBody):
+class RunCosts(ResponseBody):
+    """Runs and their cost, null if none is known. `untold_usd` is charged for usage that was not reported."""
+
+    runs: int
+    cost_usd: float | None
+    runs_without_price: int
+    untold_usd: float
+
+
+class SpendToday(RunCosts):
     """The cost of all runs that ended today."""
 
     since: Time
     until: Time
     timezone: str
-    runs: int
-    cost_usd: float | None
-    runs_without_price: int
-    untold_usd: float
 
 
 class BudgetShare(EntryName):
@@ -616,22 +626,13 @@ class RunNotice(EntryPart):
     held_back: HeldNotice | None = None
 
 
-class RunRecord(EntryName):
+class RunRecord(RunSummary, EntryName):
     """A run, or consecutive slots that were skipped for one reason."""
 
-    id: int
-    slot: Time
-    slots: int
-    trigger: str
     woken_by: str | None
-    outcome: str | None
     state: Literal["running", "waiting", "closed"]
-    reason: str | None
-    suppression: str | None
     attempt: int
     not_before: Time | None
-    started_at: Time | None
-    finished_at: Time | None
     model_requested: str | None
     model_used: str | None
     fallback: str | None
@@ -651,13 +652,11 @@ class RunRecord(EntryName):
     text: str | None
     truncated: bool
     result_due_at: Time | None
-    error: str | None
     delivery: RunDelivery
     repeats: list[int]
     notices: list[RunNotice]
     questions: list[PersonQuestion] = []
     config_hash: str | None
-    worker: str | None
 
 
 class RunList(ResponseBody):
@@ -1119,7 +1118,7 @@ class ChangedMessage(DonePart):
     channel: str
 
 
-class ChangedProblem(Done, EntryPart):
+class ChangedProblem(DonePart):
     problem: str
     subject: str
     key: str
@@ -1230,17 +1229,11 @@ class ExpensiveRun(EntryPart):
     cost_usd: float
 
 
-class ReportTotals(ResponseBody):
-    """Runs and costs. `cost_usd` is null if no cost is known. `untold_usd` is charged for usage that was not reported."""
-
-    runs: int
+class ReportTotals(RunCosts):
     said: int
     failed: int
     skipped: int
     missed: int
-    cost_usd: float | None
-    runs_without_price: int
-    untold_usd: float
     tokens: TokenSums
     cache: CacheSums
     dearest_run: ExpensiveRun | None
@@ -1271,15 +1264,11 @@ class RunsOfCause(EntryName):
     cost_usd: float | None
 
 
-class CauseTotals(ResponseBody):
+class CauseTotals(RunCosts):
     """What started runs: the schedule, late results, or a sender of wakes."""
 
     source: str
     sender: str | None
-    runs: int
-    cost_usd: float | None
-    runs_without_price: int
-    untold_usd: float
     tokens: TokenSums
     entries: Shared[list[RunsOfCause]]
 
@@ -1389,13 +1378,18 @@ class FigureRange(ResponseBody):
     high: float
 
 
-class SimulatedEntry(EntryName):
-    """An agent or a job in a simulation. `usd` is null if no call of it has a known price."""
+class SimulatedFigures(ResponseBody):
+    """Runs and calls in a simulation. `usd` is null if no call has a known price."""
 
     runs: FigureRange
     calls: FigureRange
-    messages: FigureRange
     usd: FigureRange | None
+
+
+class SimulatedEntry(SimulatedFigures, EntryName):
+    """An agent or a job in a simulation."""
+
+    messages: FigureRange
 
 
 class SimulatedSkips(ResponseBody):
@@ -1405,13 +1399,10 @@ class SimulatedSkips(ResponseBody):
     slots: FigureRange
 
 
-class SimulatedDay(ResponseBody):
-    """A local day of a simulation. `usd` is null if no call on it has a known price."""
+class SimulatedDay(SimulatedFigures):
+    """A local day of a simulation."""
 
     day: Day
-    runs: FigureRange
-    calls: FigureRange
-    usd: FigureRange | None
 
 
 class EarlyBudgetEnd(EntryName):

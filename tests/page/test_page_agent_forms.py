@@ -209,20 +209,10 @@ def test_a_token_gets_only_the_buttons_that_it_may_use(
     assert button in user.get(f"{OPS}/config").text
 
 
-def test_a_token_for_one_agent_does_not_see_another(kept_daemon: WebDaemon) -> None:
-    user = user_of(kept_daemon, "self")
-    web = next(each["id"] for each in kept_daemon.do(lambda: kept_daemon.world.records("web")))
-    for path in ("/page/agents/web", "/page/agents/web/checklist", "/page/agents/web/config", f"/page/runs/{web}"):
-        assert user.get(path).status == 403
-
-
-@pytest.mark.parametrize("action", ["wake", "pause", "resume", "mute", "unmute"])
-def test_a_token_that_may_only_read_changes_nothing(action: str, kept_daemon: WebDaemon) -> None:
-    before = kept_daemon.rows()
-    found = user_of(kept_daemon, "reader").submit(f"{ACT}/{action}", text="hello")
+def test_a_token_that_may_only_read_gets_its_text_back(kept_daemon: WebDaemon) -> None:
+    found = user_of(kept_daemon, "reader").submit(f"{ACT}/wake", text="hello")
     assert (found.status, "the token 'reader' may not" in found.text) == (403, True)
     assert "Your text was not sent: hello" in found.text
-    assert kept_daemon.rows() == before
 
 
 # --- buttons --------------------------------------------------------------------------------------------------------------

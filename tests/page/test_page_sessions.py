@@ -227,26 +227,6 @@ def test_an_unknown_page_is_an_error_page(user: PageUser) -> None:
     assert user.get("/?nothing=1").status == 400
 
 
-def test_a_limited_token_sees_and_changes_only_its_agents(daemon: WebDaemon) -> None:
-    user = PageUser(daemon)
-    user.log_in(TOKENS["opsman"])
-    page = user.get("/")
-    assert ("card-ops" in page.body, "card-web" in page.body) == (True, False)
-    assert user.get("/page/cards/web").status == 403
-    for path in ("/page/do/agents/web/pause", "/page/do/pause", "/page/do/cron/measure/run"):
-        answer = user.submit(path, next="/")
-        assert "the token 'opsman' is" in answer.text, path
-    assert not is_paused(daemon)
-
-
-def test_a_token_that_may_only_read_changes_nothing(daemon: WebDaemon) -> None:
-    user = PageUser(daemon)
-    user.log_in(TOKENS["reader"])
-    answer = user.submit("/page/do/agents/ops/pause", next="/")
-    assert "add operate to server.tokens.reader.may" in answer.text
-    assert not is_paused(daemon)
-
-
 def test_an_open_page_needs_no_login_on_this_machine(tmp_path: Path) -> None:
     with WebDaemon(tmp_path, OPEN) as daemon:
         user = PageUser(daemon)
