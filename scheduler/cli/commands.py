@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from scheduler.cli import options
 from scheduler.cli.operation_commands import OperationCommand, commands_of_section
-from scheduler.cli.options import DURATION, NUMBER, TIME, TIME_RULE, CommandFunction, WordOption, WordParam
+from scheduler.cli.options import DURATION, FILE, FOLDER, NUMBER, TIME, TIME_RULE, CommandFunction, WordOption, WordParam
 from scheduler.system import extras
 
 WATCH_INTERVAL = 2.0  # seconds
@@ -119,11 +118,7 @@ def logs() -> None:
     help="Group by agent and job (entry), or by model.",
 )
 @options.format_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the report to this file. Only a summary is printed.",
-)
+@click.option("--out", type=FILE, help="Write the report to this file. Only a summary is printed.")
 @options.config_option
 @options.state_option
 def report() -> None:
@@ -430,7 +425,7 @@ def database() -> None:
 
 
 @command("database:back_up", of=database)
-@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("copy", metavar="FILE", type=FILE)
 @options.config_option
 @options.state_option
 def backup() -> None:
@@ -452,7 +447,7 @@ def docs() -> None:
 
 
 @command("config_edits:create_config")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 def init() -> None:
     """Create a config.yaml with one agent in a folder.
 
@@ -473,7 +468,7 @@ def _out_options(command: CommandFunction) -> CommandFunction:
         "folder",
         metavar="DIR",
         required=True,
-        type=click.Path(path_type=Path, file_okay=False),
+        type=FOLDER,
         help="The folder for the files. It is created if it does not exist.",
     )(command)
 

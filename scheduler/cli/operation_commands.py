@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 import click
 
 from scheduler.cli import options
-from scheduler.cli.options import DURATION, NUMBER, TIME, TIME_RULE, CommandFunction, ParsedParam, WordOption, WordParam
+from scheduler.cli.options import DURATION, FILE, NUMBER, TIME, TIME_RULE, CommandFunction, ParsedParam, WordOption, WordParam
 from scheduler.model.expected_error import InputError
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ the next planned time. Times are then in the time zone of the agent or job, also
             _flag("Instead, show the maximum cost of one day, for each agent and job and in total.", "--worst"),
             click.Option(
                 ["--diff", "other"],
-                type=click.Path(path_type=Path, dir_okay=False),
+                type=FILE,
                 metavar="FILE",
                 help="Instead, show what the config FILE would change: keys, next runs, runs a week, and maximum cost of a day."
                 " With NAME, only for this agent or job. With --for, runs are counted for this time instead of a week.",

@@ -33,6 +33,8 @@ TIME_RULE = (
 )
 MAX_LISTED = 10  # words that an error lists
 COLOR_CHOICES = ("auto", "always", "never")
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 def import_place(place: str) -> Any:
@@ -79,9 +81,7 @@ def config_option(command: CommandFunction) -> CommandFunction:
 
 def state_option(command: CommandFunction) -> CommandFunction:
     """Add `--state` to a command, as `state`: the path of the database, or None to use the one in the config."""
-    return click.option(
-        "--state", type=click.Path(path_type=Path, dir_okay=False), help="The database file.  [default: `state` in the config]"
-    )(command)
+    return click.option("--state", type=FILE, help="The database file.  [default: `state` in the config]")(command)
 
 
 def format_option(command: CommandFunction) -> CommandFunction:

@@ -121,7 +121,7 @@ def parse_sent(operation: type[AnOperation], sent: Mapping[str, object], *, are_
         raise bad_request(str(error)) from None
 
 
-async def wait_until_gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has closed the connection. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from heartbeatd.operations import Permission
 from scheduler.telemetry.event_feed import MAX_CHUNK, EventFeed, StreamEvent
-from scheduler.web.api_request import ApiRequest, Caller, wait_until_gone
+from scheduler.web.api_request import ApiRequest, Caller, wait_for_disconnect
 from scheduler.web.connection_timeouts import STREAMING
 from scheduler.web.http_errors import HttpError
 
@@ -44,7 +44,7 @@ class _EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         news = asyncio.Event()
         self._feed.add_reader(news)
-        gone = asyncio.ensure_future(wait_until_gone(receive))
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
         gone.add_done_callback(lambda _: news.set())
         try:
             scope[STREAMING] = True

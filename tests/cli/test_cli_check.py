@@ -42,15 +42,12 @@ def test_a_valid_config_is_reported_on_stdout(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == f"{path} is valid: 1 agent, 2 jobs\n"
 
 
-def test_the_config_option_can_come_before_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["-c", "PATH", "check"], ["-c", "elsewhere.yaml", "check", "-c", "PATH"]])
+def test_the_config_option_can_come_before_the_command_and_takes_precedence_after_it(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = config(tmp_path, GOOD)
-    assert main(["-c", path, "check"]) == 0
-    assert path in capsys.readouterr().out
-
-
-def test_the_config_option_after_the_command_takes_precedence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = config(tmp_path, GOOD)
-    assert main(["-c", "elsewhere.yaml", "check", "-c", path]) == 0
+    assert main([word.replace("PATH", path) for word in words]) == 0
     assert path in capsys.readouterr().out
 
 

@@ -219,7 +219,7 @@ def test_a_quiet_stream_has_one_task_besides_its_answer(daemon: WebDaemon) -> No
         while daemon.feed.reader_count > 1:
             run(daemon)
         waiting = [repr(task.get_coro()) for task in asyncio.all_tasks(daemon.feed._loop)]
-        assert [task.split()[2] for task in waiting if "disconnect" in task or "Event.wait" in task] == ["_wait_for_disconnect"]
+        assert [task.split()[2] for task in waiting if "disconnect" in task or "Event.wait" in task] == ["wait_for_disconnect"]
 
 
 def test_many_events_at_once_wake_a_reader_a_few_times(daemon: WebDaemon) -> None:

@@ -24,7 +24,7 @@ from scheduler.model.settings import Settings
 from scheduler.store import problems
 from scheduler.store.database import parse_row_id
 from scheduler.web.access import authorize
-from scheduler.web.api_request import ApiRequest, Caller, HttpHandler, read_body_bytes, wait_until_gone
+from scheduler.web.api_request import ApiRequest, Caller, HttpHandler, read_body_bytes, wait_for_disconnect
 from scheduler.web.app_state import AppState, open_reader
 from scheduler.web.http_errors import EXPECTED_ERRORS, HttpError, as_http_error, bad_request
 from scheduler.web.page.page_sessions import LOGIN_PATH, Session, is_own_url
@@ -199,7 +199,7 @@ def form_endpoint(
             await run_in_threadpool(authorize, api, may, concern)
             own = {key: value for key, value in fields.items() if key not in OWN_FIELDS}
             result = await handle(
-                FormRequest(api, session, own, partial(wait_until_gone, request.receive), "" if is_own else KEPT_FORM)
+                FormRequest(api, session, own, partial(wait_for_disconnect, request.receive), "" if is_own else KEPT_FORM)
             )
         except (HttpError, Refused) as error:
             if isinstance(error, HttpError) and error.code == "form_code":
