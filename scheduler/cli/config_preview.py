@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 from heartbeat.words import format_duration, list_names
-from heartbeatd.answers import ConfigForecast, RunsChange, ScheduleChange
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import DaemonFiles, Source
 from scheduler.cli.output import format_table, format_time, round_up_usd, utc_now, wrap_text, zone_name
@@ -22,7 +21,7 @@ from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.config.settings.load import load_config
 from scheduler.config.settings.time_checks import TimeCheck
 from scheduler.engine.config_reload import restart_warnings
-from scheduler.insight.forecast import A_WEEK, foresee_changes
+from scheduler.insight.forecast import A_WEEK, ConfigForecast, RunsChange, ScheduleChange, foresee_changes
 from scheduler.model.entry import Key
 from scheduler.model.expected_error import InputError
 from scheduler.store import config_history, entries

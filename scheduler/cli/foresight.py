@@ -8,17 +8,6 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd
-from heartbeatd.answers import (
-    LongestSilence,
-    Replay,
-    ReplayedRun,
-    ReplayTotals,
-    SimulatedDay,
-    SimulatedEntry,
-    SimulatedRecipient,
-    SimulatedSkips,
-    Simulation,
-)
 from scheduler.cli import output
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import Column, entry_label, format_list, format_table, format_time, print_answer, wrap_text
@@ -26,8 +15,20 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.foresight.assumptions import check_begin
 from scheduler.foresight.playback import temporary_folder
-from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records, words_of
-from scheduler.foresight.simulation import count_text, read_assumptions, read_history, simulate, usd_text
+from scheduler.foresight.replay import WARM_UP, Past, Replay, ReplayedRun, ReplayTotals, replay, settings_of_records, words_of
+from scheduler.foresight.simulation import (
+    LongestSilence,
+    SimulatedDay,
+    SimulatedEntry,
+    SimulatedRecipient,
+    SimulatedSkips,
+    Simulation,
+    count_text,
+    read_assumptions,
+    read_history,
+    simulate,
+    usd_text,
+)
 from scheduler.insight.reason_texts import SlotCause
 from scheduler.model.expected_error import InputError
 from scheduler.store import entries

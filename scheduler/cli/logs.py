@@ -13,7 +13,6 @@ from typing import Literal
 import click
 
 from heartbeat.words import one_line
-from heartbeatd.answers import LoggedEvent
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import format_elapsed, format_time, paint, utc_now, zone_name
@@ -22,6 +21,7 @@ from scheduler.model.entry import Key
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.problem import Subject
 from scheduler.store import boots, overviews
+from scheduler.store.overviews import LoggedEvent
 
 BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 POLL_INTERVAL = 1.0  # seconds between two looks at the database

@@ -13,7 +13,7 @@ import click
 
 from heartbeat.words import abbreviate_duration, format_count, format_usd, list_names
 from heartbeatd import answers
-from heartbeatd.answers import BudgetStatus, Downtime, EntryName, Report, ReportTotals, SavedCosts
+from heartbeatd.answers import BudgetStatus, Downtime, EntryName
 from scheduler.cli import daemon_files
 from scheduler.cli.daemon_files import Source
 from scheduler.cli.output import (
@@ -32,7 +32,24 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.insight.reason_texts import ending_text, prompt_part_text
-from scheduler.insight.report_data import build_report, sum_costs
+from scheduler.insight.report_data import (
+    AgentModelTotals,
+    CauseTotals,
+    ChannelTotals,
+    CountOfEntry,
+    EntryTotals,
+    ModelTotals,
+    PreviousPeriod,
+    ProblemTotals,
+    PromptPartTotals,
+    Report,
+    ReportTotals,
+    RunsOfCause,
+    SavedCosts,
+    WordCount,
+    build_report,
+    sum_costs,
+)
 from scheduler.model.budget import MONTH_LIMIT
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import Kind
@@ -224,7 +241,7 @@ def _sum(head: str, key: str, form: Callable[[int], str] = "{:,}".format) -> Col
 
 
 def _show_cost(
-    items: Sequence[answers.EntryTotals | answers.ModelTotals | answers.AgentModelTotals | answers.CauseTotals],
+    items: Sequence[EntryTotals | ModelTotals | AgentModelTotals | CauseTotals],
 ) -> str:
     """The cost. A plus sign means that some usage has no price or was not reported."""
     cost = sum_costs(each.cost_usd for each in items)
@@ -232,7 +249,7 @@ def _show_cost(
     return format_usd(cost) + ("+" if cost is not None and more else "")
 
 
-def _show_cached(items: Sequence[answers.ModelTotals | answers.AgentModelTotals]) -> str:
+def _show_cached(items: Sequence[ModelTotals | AgentModelTotals]) -> str:
     read = sum(each.cache.read for each in items)
     return _format_share(read, sum(each.tokens.input for each in items)) if read else "-"
 
@@ -245,23 +262,23 @@ TOKENS = (
     _sum("OUT", "tokens.output", abbreviate_count),
 )
 COST = Column("SPENT", _show_cost, is_number=True)
-MODEL: Column[Sequence[answers.ModelTotals | answers.AgentModelTotals]] = _text("MODEL", lambda row: row.model or "(not known)")
-ENTRY_COLUMNS: list[Column[Sequence[answers.EntryTotals]]] = [
+MODEL: Column[Sequence[ModelTotals | AgentModelTotals]] = _text("MODEL", lambda row: row.model or "(not known)")
+ENTRY_COLUMNS: list[Column[Sequence[EntryTotals]]] = [
     NAME,
     *COUNTS,
     _sum("SKIPPED", "skipped"),
     _sum("MISSED", "missed"),
     COST,
 ]
-MODEL_COLUMNS: list[Column[Sequence[answers.ModelTotals]]] = [MODEL, *COUNTS, *TOKENS, COST]
-AGENT_MODEL_COLUMNS: list[Column[Sequence[answers.AgentModelTotals]]] = [NAME, MODEL, _sum("CALLS", "calls"), *TOKENS, COST]
-CAUSE_COLUMNS: list[Column[Sequence[answers.CauseTotals]]] = [
+MODEL_COLUMNS: list[Column[Sequence[ModelTotals]]] = [MODEL, *COUNTS, *TOKENS, COST]
+AGENT_MODEL_COLUMNS: list[Column[Sequence[AgentModelTotals]]] = [NAME, MODEL, _sum("CALLS", "calls"), *TOKENS, COST]
+CAUSE_COLUMNS: list[Column[Sequence[CauseTotals]]] = [
     _text("STARTED BY", lambda row: _cause_label(row), None),
     COUNTS[0],
     COST,
     _text("RUNS OF", lambda row: _name_entries(row.entries, "runs", MAX_NAMED)),
 ]
-PROMPT_COLUMNS: list[Column[Sequence[answers.PromptPartTotals]]] = [
+PROMPT_COLUMNS: list[Column[Sequence[PromptPartTotals]]] = [
     _text("PROMPT", lambda row: prompt_part_text(row.part), None),
     _text("RUNS", lambda row: f"{row.runs:,}", is_number=True),
     _sum("CHARACTERS", "chars", abbreviate_count),
@@ -269,11 +286,11 @@ PROMPT_COLUMNS: list[Column[Sequence[answers.PromptPartTotals]]] = [
     _text("PER RUN", lambda row: abbreviate_count(round(row.chars / row.runs)), is_number=True),
     _text("MOST IN", lambda row: entry_label(row.entries[0])),
 ]
-PROBLEM_COLUMNS: list[Column[Sequence[answers.ProblemTotals]]] = [
+PROBLEM_COLUMNS: list[Column[Sequence[ProblemTotals]]] = [
     _text("PROBLEMS", lambda row: Kind.HEARTBEAT.label_of(row.name), None),
     *(_sum(word.upper(), word) for word in ("opened", "resolved", "reminders", "duplicates")),  # duplicates: answers without news
 ]
-DELIVERY_COLUMNS: list[Column[Sequence[answers.ChannelTotals]]] = [
+DELIVERY_COLUMNS: list[Column[Sequence[ChannelTotals]]] = [
     _text("CHANNEL", lambda row: row.channel),
     *(_sum(word.upper(), word) for word in ("delivered", "pending", "held", "dead", "dropped", "uncertain")),
 ]
@@ -293,7 +310,7 @@ def _entries_table(report: Report) -> str:
     """
     entries, columns = report.entries, ENTRY_COLUMNS
     if report.previous.comparable and any(each.previous_cost_usd is not None for each in entries):
-        change: Column[Sequence[answers.EntryTotals]] = _text(
+        change: Column[Sequence[EntryTotals]] = _text(
             "CHANGE", lambda row: _format_change(row.cost_usd, row.previous_cost_usd), "-", is_number=True
         )
         columns = [*columns, change]
@@ -314,18 +331,18 @@ def _reasons_table(report: Report) -> str:
     return format_table(rows[1], rows[2:], numbers=[1]) if rows else ""
 
 
-def _count(row: answers.WordCount) -> tuple[str, str, str]:
+def _count(row: WordCount) -> tuple[str, str, str]:
     return row.reason or row.suppression or "-", f"{row.count:,}", _name_entries(row.entries, "count")
 
 
-def _name_entries(entries: Sequence[answers.CountOfEntry | answers.RunsOfCause], key: str, most: int | None = None) -> str:
+def _name_entries(entries: Sequence[CountOfEntry | RunsOfCause], key: str, most: int | None = None) -> str:
     """The entries, each with a number if there are several."""
     if len(entries) == 1:
         return entry_label(entries[0])
     return list_names([f"{entry_label(each)} {getattr(each, key)}" for each in entries], most)
 
 
-def _cause_label(cause: answers.CauseTotals) -> str:
+def _cause_label(cause: CauseTotals) -> str:
     """What started runs: the schedule, a job as cron/NAME, or another source with its sender."""
     if cause.source == "result":
         return "late results"
@@ -340,7 +357,7 @@ def _longest_downtimes(report: Report) -> list[Downtime]:
     return [down for down in report.downs if down in longest]
 
 
-def _length(period: Downtime | answers.PreviousPeriod | Report) -> timedelta:
+def _length(period: Downtime | PreviousPeriod | Report) -> timedelta:
     return elapsed_time(period.since, period.until or period.since)
 
 

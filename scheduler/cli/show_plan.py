@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from heartbeat.words import list_names, squeeze
-from heartbeatd.answers import ClockChange, DailyMaximum, EntryMaximum, PlanForecast, PlannedDay, PlannedEntry
+from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEntry
 from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
@@ -33,7 +33,7 @@ from scheduler.cli.progress import show_progress
 from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import prompt_warnings
 from scheduler.insight import forecast
-from scheduler.insight.daily_maximum import DAYS_OF_MONTH, compute_daily_maximum
+from scheduler.insight.daily_maximum import DAYS_OF_MONTH, DailyMaximum, EntryMaximum, compute_daily_maximum
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind

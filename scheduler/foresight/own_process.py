@@ -19,11 +19,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from heartbeatd.answers import Replay, Simulation
 from scheduler.config.settings.config_snapshot import load_stored
 from scheduler.foresight.playback import temporary_folder
-from scheduler.foresight.replay import WARM_UP, Past, replay, settings_of_records
-from scheduler.foresight.simulation import read_assumptions, read_history, simulate
+from scheduler.foresight.replay import WARM_UP, Past, Replay, replay, settings_of_records
+from scheduler.foresight.simulation import Simulation, read_assumptions, read_history, simulate
 from scheduler.model.config_changes import StoredConfig
 from scheduler.model.expected_error import ExpectedError, InputError
 from scheduler.store import entries

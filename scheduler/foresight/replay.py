@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heartbeat.runners import AgentRequest, Answer, ProcessResult
 from heartbeat.words import format_count
-from heartbeatd.answers import Replay, ReplayedRun, ReplayTotals, RunVerdict, UnknownRuns
+from heartbeatd.answers import EntryName, ResponseBody, Time
 from heartbeatd.verbs import RunJob, Wake
 from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.settings.config_snapshot import load_stored
@@ -51,6 +51,55 @@ WITHOUT_ATTEMPT = frozenset({
 })  # fmt: skip
 NOT_SCHEDULED = "not_scheduled"  # the other config has no run at this time
 UNKNOWN = AttemptResult(Outcome.SKIPPED, Skip.NOTHING_DUE)  # has no effect on problems, budgets and failures
+
+
+class RunVerdict(ResponseBody):
+    """What became of a run: its outcome (or `skipped`), the reason or suppression, and the messages about it."""
+
+    outcome: str
+    reason: str | None
+    suppression: str | None
+    messages: int
+
+
+class ReplayedRun(EntryName):
+    """A recorded run that ends differently with another config. `id` is that of the recorded run."""
+
+    id: int
+    slot: Time
+    trigger: str
+    before: RunVerdict
+    after: RunVerdict
+
+
+class ReplayTotals(ResponseBody):
+    """The sums of a period. `suppressed` are runs with an answer that was not sent. `usd` is null without a known price."""
+
+    runs: int
+    failed: int
+    calls: int
+    messages: int
+    suppressed: int
+    skipped: int
+    usd: float | None
+
+
+class UnknownRuns(EntryName):
+    """Runs of an agent or a job for which nothing was recorded, so it is unknown how they would end."""
+
+    runs: int
+
+
+class Replay(ResponseBody):
+    """A recorded period, played again with another config. `after` has nothing of the unknown runs."""
+
+    from_: Time
+    until: Time
+    before: ReplayTotals
+    after: ReplayTotals
+    unchanged: int
+    changed: list[ReplayedRun]
+    unknown: list[UnknownRuns]
 
 
 class _NothingRecorded(Exception):

@@ -17,17 +17,7 @@ from heartbeat.runners import Action, AgentRequest, Answer, Decision, Failure, P
 from heartbeat.spec import ModelRunner, Runner, estimate_tokens
 from heartbeat.verdict import OK_TOKEN
 from heartbeat.words import format_duration, format_usd
-from heartbeatd.answers import (
-    BusiestMinute,
-    EarlyBudgetEnd,
-    FigureRange,
-    LongestSilence,
-    SimulatedDay,
-    SimulatedEntry,
-    SimulatedRecipient,
-    SimulatedSkips,
-    Simulation,
-)
+from heartbeatd.answers import EntryName, ResponseBody, Time
 from scheduler.engine.delivery import Delivery
 from scheduler.foresight.assumptions import (
     USUAL_SHARES,
@@ -62,6 +52,99 @@ PROBLEM_KEYS = 3  # different problems that an agent reports
 NOTHING_TO_DO = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.NOTHING_DUE})  # the agent was looked after all the same
 
 K = TypeVar("K")
+
+
+class FigureRange(ResponseBody):
+    """A figure of a simulation: its mean over all seeds, the lowest and the highest."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class SimulatedFigures(ResponseBody):
+    """Runs and calls in a simulation. `usd` is null if no call has a known price."""
+
+    runs: FigureRange
+    calls: FigureRange
+    usd: FigureRange | None
+
+
+class SimulatedEntry(SimulatedFigures, EntryName):
+    """An agent or a job in a simulation."""
+
+    messages: FigureRange
+
+
+class SimulatedSkips(ResponseBody):
+    """How many slots were skipped for a reason, without a call."""
+
+    reason: str
+    slots: FigureRange
+
+
+class SimulatedDay(SimulatedFigures):
+    """A local day of a simulation."""
+
+    day: date
+
+
+class EarlyBudgetEnd(EntryName):
+    """An agent or a job that a budget stops before the day is over: on how many days, and at which time at the earliest.
+
+    `earliest` is the local time of day, such as 16:15.
+    """
+
+    days: FigureRange
+    earliest: str
+
+
+class SimulatedRecipient(ResponseBody):
+    """The messages to a recipient: a channel, or channel:target. `by_hour` has the mean of each local hour of the day."""
+
+    recipient: str
+    messages: FigureRange
+    by_hour: list[float]
+
+
+class BusiestMinute(ResponseBody):
+    """The minute in which the most runs started, over all seeds."""
+
+    at: Time
+    runs: int
+
+
+class LongestSilence(EntryName):
+    """The longest time in which an agent was not looked after, over all seeds: no answer, and no check that found nothing to do.
+
+    `because` is the most frequent reason of the slots in it; null: it had none.
+    """
+
+    since: Time
+    until: Time
+    because: str | None
+
+
+class Simulation(ResponseBody):
+    """A time of a config, played in advance. `assumed` has a sentence for each thing that is not in the config."""
+
+    from_: Time
+    until: Time
+    zone: str
+    seeds: list[int]
+    assumed: list[str]
+    runs: FigureRange
+    failed: FigureRange
+    calls: FigureRange
+    messages: FigureRange
+    usd: FigureRange | None
+    entries: list[SimulatedEntry]
+    skips: list[SimulatedSkips]
+    days: list[SimulatedDay]
+    early_budget_ends: list[EarlyBudgetEnd]
+    recipients: list[SimulatedRecipient]
+    busiest_minute: BusiestMinute | None
+    longest_silences: list[LongestSilence]
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from cron.job import follow_chain
 from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
 from heartbeat.spec import Heartbeat
-from heartbeatd.answers import DailyMaximum, EntryMaximum
+from heartbeatd.answers import EntryName, ResponseBody, Shared
 from scheduler.engine.recovery import MAX_CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage
@@ -22,6 +22,31 @@ from scheduler.model.settings import Settings, WakeRate
 
 ONE_HOUR = timedelta(hours=1)
 DAYS_OF_MONTH = 31
+
+
+class EntryMaximum(EntryName):
+    """The upper limits of one entry for one local day: scheduled and woken `runs`, and `attempts` including all retries.
+
+    `usd_per_attempt` is null if it is unknown, `usd_per_day` and `usd_per_month` if there is no limit. `by` is `budget`, or
+    `runs` if the number of runs is what limits the cost of a day.
+    """
+
+    zone: str
+    runs: int
+    attempts: int
+    usd_per_attempt: float | None
+    usd_per_day: float | None
+    usd_per_month: float | None
+    by: str
+
+
+class DailyMaximum(ResponseBody):
+    """The limits of all entries that prompt an agent, and of all together for one day, and one month, of the top-level zone."""
+
+    entries: Shared[list[EntryMaximum]]
+    usd_per_day: float | None
+    usd_per_month: float | None
+    by: str
 
 
 @dataclass(frozen=True, slots=True)

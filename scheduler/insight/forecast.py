@@ -15,23 +15,19 @@ from cron.job import follow_chain
 from heartbeat.words import format_duration
 from heartbeatd.answers import (
     ClockChange,
-    ConfigForecast,
-    CostChange,
-    DailyMaximum,
     DayTotals,
     PlanForecast,
     PlannedDay,
     PlannedEntry,
     Reminder,
-    RunsChange,
-    RunsOfKinds,
-    ScheduleChange,
+    ResponseBody,
+    Time,
     WokenRuns,
 )
 from heartbeatd.questions import GetPlan
 from scheduler.config.settings.config_diff import ConfigComparison
 from scheduler.engine import plan_sync
-from scheduler.insight.daily_maximum import compute_daily_maximum, max_woken_runs
+from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum, max_woken_runs
 from scheduler.model import entry_schedule, local_days
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
@@ -59,6 +55,44 @@ def period_of(asked: GetPlan, now: datetime) -> tuple[datetime, datetime]:
 
 
 ScheduleSource = Literal["database", "reload", "fresh start"]
+
+
+class RunsChange(ResponseBody):
+    before: int
+    after: int
+
+
+class RunsOfKinds(ResponseBody):
+    agents: RunsChange
+    jobs: RunsChange
+
+
+class CostChange(ResponseBody):
+    before: float | None
+    after: float | None
+
+
+class ScheduleChange(ResponseBody):
+    """An entry whose schedule changes, as agent/NAME or cron/NAME: its next run, and its runs in a week and in `span_s`."""
+
+    name: str
+    before: Time | None
+    after: Time | None
+    runs_a_week: RunsChange
+    runs: RunsChange | None = None
+
+
+class ConfigForecast(ResponseBody):
+    """What other settings would change. `usd_a_day` is the highest possible cost of a day; null in it means no limit.
+
+    `runs_a_week` are the scheduled runs of the next seven days, without wakes. `runs` are those of `span_s` seconds.
+    """
+
+    next: list[ScheduleChange]
+    runs_a_week: RunsOfKinds
+    usd_a_day: CostChange | None
+    runs: RunsOfKinds | None = None
+    span_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

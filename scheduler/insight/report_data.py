@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
-from heartbeatd import answers
+from heartbeatd.answers import BudgetStatus, Downtime, EntryBody, EntryName, EntryPart, ResponseBody, RunCosts, Shared, Time
 from scheduler.insight import status_data
 from scheduler.model import local_days
 from scheduler.model.budget import MONTH_LIMIT
@@ -26,21 +26,194 @@ LONGEST_BY_DAY = timedelta(days=92)  # and a still longer one into weeks
 
 Share = TypeVar("Share", RunCount, ModelUsage, CauseCost, PromptPartSize)  # numbers that belong to one entry
 Group = TypeVar("Group", bound=Hashable)
-Total = TypeVar("Total", bound=answers.ResponseBody)
+Total = TypeVar("Total", bound=ResponseBody)
 
 # The fields of an answer that are sums of fields with other names. Any other number is the sum of the field with its name.
 SUMS: dict[str, Callable[[Sequence[Any]], object]] = {
     "cost_usd": lambda rows: sum_costs(each.cost_usd for each in rows),
     "runs_without_price": lambda rows: sum(each.unpriced for each in rows),
     "untold_usd": lambda rows: round(sum(each.untold_usd for each in rows), 6),
-    "tokens": lambda rows: answers.TokenSums(
-        input=sum(each.tokens_in for each in rows), output=sum(each.tokens_out for each in rows)
-    ),
-    "cache": lambda rows: answers.CacheSums(
-        read=sum(each.cache_read for each in rows), write=sum(each.cache_write for each in rows)
-    ),
+    "tokens": lambda rows: TokenSums(input=sum(each.tokens_in for each in rows), output=sum(each.tokens_out for each in rows)),
+    "cache": lambda rows: CacheSums(read=sum(each.cache_read for each in rows), write=sum(each.cache_write for each in rows)),
     "dearest_run": lambda rows: _most_expensive_run(rows),
 }
+
+
+class TokenSums(EntryPart):
+    """`input` includes the tokens that were read from and written to a cache."""
+
+    input: int
+    output: int
+
+
+class CacheSums(EntryPart):
+    read: int
+    write: int
+
+
+class SavedCosts(EntryPart):
+    """What the period would have cost without the cache of providers and without checks, by its own figures.
+
+    `cache_usd` is what the cache saved; below 0: it cost more. `checked_runs` were skipped because a check found nothing to do,
+    and would have cost `checks_usd` at the mean cost of the runs of their agent or job. Those of agents without a known cost are
+    not counted. `cost_usd_without` is the cost with both added; null if no cost is known.
+    """
+
+    cache_usd: float
+    checked_runs: int
+    checks_usd: float
+    cost_usd_without: float | None
+
+
+class ExpensiveRun(EntryPart):
+    id: int
+    cost_usd: float
+
+
+class ReportTotals(RunCosts):
+    said: int
+    failed: int
+    skipped: int
+    missed: int
+    tokens: TokenSums
+    cache: CacheSums
+    dearest_run: ExpensiveRun | None
+
+
+class EntryTotals(ReportTotals, EntryName):
+    previous_cost_usd: float | None
+
+
+class ModelTotals(ReportTotals):
+    """The runs of a model. Tokens and costs are those of its own `calls`."""
+
+    model: str | None
+    calls: int
+
+
+class ModelCalls(ResponseBody):
+    """What the calls of a model used."""
+
+    calls: int
+    tokens: TokenSums
+    cache: CacheSums
+    cost_usd: float | None
+    runs_without_price: int
+
+
+class AgentModelTotals(ModelCalls, EntryName):
+    model: str | None
+
+
+class RunsOfCause(EntryName):
+    runs: int
+    cost_usd: float | None
+
+
+class CauseTotals(RunCosts):
+    """What started runs: the schedule, late results, or a sender of wakes."""
+
+    source: str
+    sender: str | None
+    tokens: TokenSums
+    entries: Shared[list[RunsOfCause]]
+
+
+class CharsOfEntry(EntryName):
+    runs: int
+    chars: int
+
+
+class PromptPartTotals(ResponseBody):
+    part: str
+    runs: int
+    chars: int
+    share: float
+    entries: Shared[list[CharsOfEntry]]
+
+
+class TimeStepTotals(ResponseBody):
+    since: Time
+    until: Time
+    runs: int
+    alerts: int
+    failed: int
+    cost_usd: float | None
+
+
+class CountOfEntry(EntryName):
+    count: int
+
+
+class WordCount(ResponseBody):
+    """How many runs or slots had a `reason` or a `suppression`. Only one of both keys is there."""
+
+    reason: str | None = None
+    suppression: str | None = None
+    count: int
+    entries: Shared[list[CountOfEntry]]
+
+
+class ProblemTotals(EntryBody):
+    """`duplicates` are the answers without news."""
+
+    name: str
+    opened: int
+    resolved: int
+    reminders: int
+    duplicates: int
+
+
+class ChannelTotals(ResponseBody):
+    """The messages of a channel by state. `uncertain` of them may have arrived twice, or not at all."""
+
+    channel: str
+    delivered: int
+    held: int
+    dead: int
+    dropped: int
+    pending: int
+    uncertain: int
+
+
+class PreviousPeriod(ResponseBody):
+    """The totals of the period of the same length before. They are too low if records of `incomplete` entries were deleted.
+
+    `comparable`: the run records of the whole period are there. `first_record_at` is when the first run on record ended.
+    """
+
+    since: Shared[Time]
+    until: Shared[Time]
+    first_record_at: Time | None
+    totals: ReportTotals
+    incomplete: Shared[list[EntryName]]
+    comparable: bool
+
+
+class Report(ResponseBody):
+    """The runs, skips, costs and deliveries of a period. The most expensive and the most frequent come first.
+
+    `monthly` are the budgets that limit the month of `until`.
+    """
+
+    since: Shared[Time]
+    until: Shared[Time]
+    totals: ReportTotals
+    saved: SavedCosts
+    monthly: Shared[list[BudgetStatus]]
+    previous: Shared[PreviousPeriod]
+    entries: Shared[list[EntryTotals]]
+    models: list[ModelTotals]
+    agent_models: Shared[list[AgentModelTotals]]
+    causes: Shared[list[CauseTotals]]
+    prompt: Shared[list[PromptPartTotals]]
+    by_time: list[TimeStepTotals]
+    skipped: Shared[list[WordCount]]
+    suppressed: Shared[list[WordCount]]
+    failed: Shared[list[WordCount]]
+    problems: Shared[list[ProblemTotals]]
+    deliveries: list[ChannelTotals]
+    downs: Shared[list[Downtime]]
 
 
 def _sum(model: type[Total], rows: Sequence[Any], /, **more: object) -> Total:
@@ -51,9 +224,9 @@ def _sum(model: type[Total], rows: Sequence[Any], /, **more: object) -> Total:
     )
 
 
-def _most_expensive_run(rows: Iterable[RunCount]) -> answers.ExpensiveRun | None:
+def _most_expensive_run(rows: Iterable[RunCount]) -> ExpensiveRun | None:
     cost_usd, run = max(((each.most_expensive_usd or 0.0, each.most_expensive_run or 0) for each in rows), default=(0.0, 0))
-    return answers.ExpensiveRun(id=run, cost_usd=cost_usd) if cost_usd else None
+    return ExpensiveRun(id=run, cost_usd=cost_usd) if cost_usd else None
 
 
 def _dearest(each: Any) -> float:
@@ -69,7 +242,7 @@ def build_report(
     running: bool,
     zone: ZoneInfo = UTC_ZONE,
     agents: Collection[str] | None = None,
-) -> answers.Report:
+) -> Report:
     """The runs, skips, costs and deliveries from `since` until before `until`; `running`: a daemon runs now.
 
     `zone` is that of the days in `by_time`. With `agents`, only the heartbeats of these agents count.
@@ -83,10 +256,10 @@ def build_report(
     usage = choose(cost_history.usage_by_model(db, since, until))
     effects = run_history.count_effects(db, since, until)
     ran = _grouped([each for each in tallies if each.runs], lambda each: each.model)
-    return answers.Report(
+    return Report(
         since=since,
         until=until,
-        totals=_sum(answers.ReportTotals, tallies),
+        totals=_sum(ReportTotals, tallies),
         saved=_saved_costs(tallies),
         monthly=[
             each
@@ -113,7 +286,7 @@ CHECKS = frozenset({Skip.PRECHECK, Skip.PRECHECK_UNCHANGED, Skip.CHECKLIST_EMPTY
 """The reasons of runs that were skipped because there was nothing to do."""
 
 
-def _saved_costs(tallies: list[RunCount]) -> answers.SavedCosts:
+def _saved_costs(tallies: list[RunCount]) -> SavedCosts:
     """What the cache of providers and the checks have saved, by the recorded costs."""
     checked, by_checks = 0, 0.0
     for _, rows in _grouped(tallies, lambda each: (each.kind, each.name)):
@@ -124,7 +297,7 @@ def _saved_costs(tallies: list[RunCount]) -> answers.SavedCosts:
             mean = sum((each.cost_usd or 0.0) + each.cache_saved for each in paid) / runs
             checked, by_checks = checked + skipped, by_checks + skipped * mean
     by_cache, cost = sum(each.cache_saved for each in tallies), sum_costs(each.cost_usd for each in tallies)
-    return answers.SavedCosts(
+    return SavedCosts(
         cache_usd=round(by_cache, 6),
         checked_runs=checked,
         checks_usd=round(by_checks, 6),
@@ -134,29 +307,29 @@ def _saved_costs(tallies: list[RunCount]) -> answers.SavedCosts:
 
 def _previous_period(
     db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount], agents: Collection[str] | None
-) -> answers.PreviousPeriod:
+) -> PreviousPeriod:
     deleted = cost_history.entries_with_deleted_records(db, since)
     incomplete = [
-        answers.EntryName(kind=kind.value, name=name)
+        EntryName(kind=kind.value, name=name)
         for kind, name in deleted
         if agents is None or (kind is Kind.HEARTBEAT and name in agents)
     ]
     first = cost_history.first_record_at(db)
-    return answers.PreviousPeriod(
+    return PreviousPeriod(
         since=since,
         until=until,
         first_record_at=first,
-        totals=_sum(answers.ReportTotals, tallies),
+        totals=_sum(ReportTotals, tallies),
         incomplete=incomplete,
         comparable=not incomplete and (first or since) <= since,
     )
 
 
-def _entry_totals(tallies: list[RunCount], before: list[RunCount]) -> list[answers.EntryTotals]:
+def _entry_totals(tallies: list[RunCount], before: list[RunCount]) -> list[EntryTotals]:
     """The entries, each with its cost in the previous period; None if it is not known or the entry had no runs."""
     costs = {key: sum_costs(each.cost_usd for each in group) for key, group in _grouped(before, _entry_key)}
     found = [
-        _sum(answers.EntryTotals, group, kind=key[0].value, name=key[1], previous_cost_usd=costs.get(key))
+        _sum(EntryTotals, group, kind=key[0].value, name=key[1], previous_cost_usd=costs.get(key))
         for key, group in _grouped(tallies, _entry_key)
     ]
     return sorted(found, key=lambda each: (_dearest(each), -each.said, -each.runs))
@@ -168,32 +341,32 @@ def _entry_key(each: RunCount | CauseCost) -> tuple[Kind, str]:
 
 def _count_words(
     tallies: list[RunCount], word: Literal["reason", "suppression"], count: Callable[[RunCount], int]
-) -> list[answers.WordCount]:
+) -> list[WordCount]:
     """The number of runs for each reason or suppression, in all and by entry."""
     counted = [each for each in tallies if count(each)]
     counts = [
-        answers.WordCount(**{word: value}, count=sum(map(count, group)), entries=_count_by_entry(group, count))
+        WordCount(**{word: value}, count=sum(map(count, group)), entries=_count_by_entry(group, count))
         for value, group in _grouped(counted, lambda each: getattr(each, word))
     ]
     return sorted(counts, key=lambda each: -each.count)
 
 
-def _count_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[answers.CountOfEntry]:
+def _count_by_entry(tallies: list[RunCount], count: Callable[[RunCount], int]) -> list[CountOfEntry]:
     shares = [
-        answers.CountOfEntry(kind=kind.value, name=name, count=sum(map(count, group)))
+        CountOfEntry(kind=kind.value, name=name, count=sum(map(count, group)))
         for (kind, name), group in _grouped(tallies, _entry_key)
     ]
     return sorted(shares, key=lambda each: -each.count)
 
 
-def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[answers.ProblemTotals]:
+def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[str, int]]) -> list[ProblemTotals]:
     """By agent: problems that opened and that ended, reminders, and answers without news. Those with most come first."""
     duplicates: Counter[str] = Counter()
     for each in tallies:
         if each.kind is Kind.HEARTBEAT and each.suppression == Suppression.DUPLICATE:
             duplicates[each.name] += each.count
     found = [
-        answers.ProblemTotals(
+        ProblemTotals(
             name=name,
             opened=counts.get(Effect.OPENED, 0),
             resolved=counts.get(Effect.RESOLVED, 0) + counts.get(Effect.CLEARED, 0),
@@ -205,10 +378,10 @@ def _problem_totals(tallies: Iterable[RunCount], effects: Mapping[str, Mapping[s
     return sorted(found, key=lambda each: -each.opened)
 
 
-def _channel_totals(channel: str, posts: list[MessageCount]) -> answers.ChannelTotals:
+def _channel_totals(channel: str, posts: list[MessageCount]) -> ChannelTotals:
     own = [post for post in posts if post.channel == channel]
     states = Counter({post.state: post.messages for post in own})
-    return answers.ChannelTotals(
+    return ChannelTotals(
         channel=channel,
         delivered=states["delivered"],
         held=states["held"],
@@ -219,47 +392,35 @@ def _channel_totals(channel: str, posts: list[MessageCount]) -> answers.ChannelT
     )
 
 
-def _downtimes(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[answers.Downtime]:
+def _downtimes(db: sqlite3.Connection, since: datetime, until: datetime, *, running: bool) -> list[Downtime]:
     return [
-        answers.Downtime(since=max(down.since, since), until=min(down.until or until, until), clean=down.clean)
+        Downtime(since=max(down.since, since), until=min(down.until or until, until), clean=down.clean)
         for down in boots.downtimes_between(boots.all_boots(db), running=running)
         if down.since < until and (down.until is None or down.until > since)
     ]
 
 
-def _model_totals(ran: dict[str | None, list[RunCount]], usage: list[ModelUsage]) -> list[answers.ModelTotals]:
+def _model_totals(ran: dict[str | None, list[RunCount]], usage: list[ModelUsage]) -> list[ModelTotals]:
     """The runs of each model, with the tokens and costs of its own calls. A run may have called several models."""
     used = dict(_grouped(usage, lambda each: each.model or None))
     found = []
     for model in {**ran, **used}:
         calls = used.get(model, [])
-        own = dict(_sum(_Calls, calls)) if calls else {"calls": 0}
-        found.append(_sum(answers.ModelTotals, ran.get(model, []), model=model, **own))
+        own = dict(_sum(ModelCalls, calls)) if calls else {"calls": 0}
+        found.append(_sum(ModelTotals, ran.get(model, []), model=model, **own))
     return sorted(found, key=lambda each: (_dearest(each), -each.calls, -each.runs))
 
 
-class _Calls(answers.ResponseBody):
-    """What the calls of a model used."""
-
-    calls: int
-    tokens: answers.TokenSums
-    cache: answers.CacheSums
-    cost_usd: float | None
-    runs_without_price: int
-
-
-def _agent_models(usage: list[ModelUsage]) -> list[answers.AgentModelTotals]:
+def _agent_models(usage: list[ModelUsage]) -> list[AgentModelTotals]:
     """The usage of each entry by model, the most expensive first."""
-    rows = [
-        _sum(answers.AgentModelTotals, [each], kind=each.kind.value, name=each.name, model=each.model or None) for each in usage
-    ]
+    rows = [_sum(AgentModelTotals, [each], kind=each.kind.value, name=each.name, model=each.model or None) for each in usage]
     return sorted(rows, key=lambda each: (_dearest(each), -each.tokens.input))
 
 
-def _cause_totals(costs: list[CauseCost]) -> list[answers.CauseTotals]:
+def _cause_totals(costs: list[CauseCost]) -> list[CauseTotals]:
     """What started the runs and what these cost, the most expensive first: the schedule, or a sender of wakes."""
     rows = [
-        _sum(answers.CauseTotals, group, source=source, sender=sender, entries=_runs_of_cause(group))
+        _sum(CauseTotals, group, source=source, sender=sender, entries=_runs_of_cause(group))
         for (source, sender), group in _grouped(costs, _cause_of)
     ]
     return sorted(rows, key=lambda each: (_dearest(each), -each.runs))
@@ -272,22 +433,22 @@ def _cause_of(cost: CauseCost) -> tuple[str, str | None]:
     return ("result" if cost.trigger is Trigger.RESULT else "schedule"), None
 
 
-def _runs_of_cause(group: list[CauseCost]) -> list[answers.RunsOfCause]:
-    rows = [_sum(answers.RunsOfCause, shares, kind=kind.value, name=name) for (kind, name), shares in _grouped(group, _entry_key)]
+def _runs_of_cause(group: list[CauseCost]) -> list[RunsOfCause]:
+    rows = [_sum(RunsOfCause, shares, kind=kind.value, name=name) for (kind, name), shares in _grouped(group, _entry_key)]
     return sorted(rows, key=lambda each: (_dearest(each), -each.runs))
 
 
-def _prompt_totals(sizes: list[PromptPartSize]) -> list[answers.PromptPartTotals]:
+def _prompt_totals(sizes: list[PromptPartSize]) -> list[PromptPartTotals]:
     """Each part of the prompts with its characters and its share of all of them, the largest first."""
     whole = sum(each.chars for each in sizes)
     rows = [
         _sum(
-            answers.PromptPartTotals,
+            PromptPartTotals,
             group,
             part=part,
             share=round(sum(each.chars for each in group) / whole, 4) if whole else 0.0,
             entries=[
-                _sum(answers.CharsOfEntry, [each], kind=each.kind.value, name=each.name)
+                _sum(CharsOfEntry, [each], kind=each.kind.value, name=each.name)
                 for each in sorted(group, key=lambda each: -each.chars)
             ],
         )
@@ -296,11 +457,11 @@ def _prompt_totals(sizes: list[PromptPartSize]) -> list[answers.PromptPartTotals
     return sorted(rows, key=lambda each: -each.chars)
 
 
-def _time_totals(counts: list[QuarterCount], since: datetime, until: datetime, zone: ZoneInfo) -> list[answers.TimeStepTotals]:
+def _time_totals(counts: list[QuarterCount], since: datetime, until: datetime, zone: ZoneInfo) -> list[TimeStepTotals]:
     """The runs and costs by hour, local day or week, according to the length of the period."""
     quarters = [each.begins for each in counts]
     return [
-        _sum(answers.TimeStepTotals, group, since=max(begins, since), until=min(ends, until))
+        _sum(TimeStepTotals, group, since=max(begins, since), until=min(ends, until))
         for begins, ends in _time_steps(since, until, zone)
         for group in [counts[bisect_left(quarters, begins) : bisect_left(quarters, ends)]]
     ]

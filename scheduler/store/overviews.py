@@ -7,8 +7,9 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
-from heartbeatd.answers import LoggedEvent
+from heartbeatd.answers import EntryBody, EntryKind, Time
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
 from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Kind, Trigger
@@ -118,6 +119,21 @@ select sum(cost_usd) as cost_usd, count(*) filter (where outcome <> 'skipped' an
   count(*) filter (where tokens is not null and cost_usd is null) as unpriced
 from run where kind = 'heartbeat' and name = ? and slot >= ? and state = 'closed' and finished_at >= ?
 """
+
+
+class LoggedEvent(EntryBody):
+    """Something that happened: what (`event`), to what (an agent or a job, or another subject of a problem), and its `result`."""
+
+    at: Time
+    event: Literal["run", "skip", "start", "message", "problem", "daemon", "config"]
+    id: int | None
+    kind: EntryKind | Literal["provider", "channel", "daemon"] | None
+    name: str | None
+    result: str
+    detail: str | None
+    slots: int
+    began_at: Time | None
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)

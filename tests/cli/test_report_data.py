@@ -17,12 +17,11 @@ from loops import loop_over
 from test_cli_reading import add_run, live
 from world import AgentCall, Delayed, MakeWorld, open_store, utc
 
-from heartbeatd.answers import Report
 from scheduler.cli import report_text as report
 from scheduler.cli.main import main
 from scheduler.cli.output import abbreviate_count, format_reason
 from scheduler.engine.delivery import Delivery
-from scheduler.insight.report_data import build_report
+from scheduler.insight.report_data import Report, build_report
 from scheduler.model.message import DeliveryResult
 from scheduler.store import run_history
 from scheduler.store.database import Store, open_read_only

@@ -9,8 +9,7 @@ from config_file import read
 from loops import loop_over
 from world import utc
 
-from heartbeatd.answers import DailyMaximum
-from scheduler.insight.daily_maximum import compute_daily_maximum
+from scheduler.insight.daily_maximum import DailyMaximum, compute_daily_maximum
 
 NOW = utc("2027-02-20 12:00")
 PRICES = "prices: {big: {input: 2.0, output: 10.0, cache_write: 2.0}}\nproviders: {local: {kind: openai, base_url: 'http://127.0.0.1:9'}}\n"

@@ -11,9 +11,8 @@ from month_simulation import START, Month, habits_of_level, readme_config
 from simulation import size
 from world import MakeWorld, World, utc
 
-from heartbeatd.answers import Replay
 from scheduler.config.settings.load import load_config
-from scheduler.foresight.replay import Past, replay
+from scheduler.foresight.replay import Past, Replay, replay
 
 
 def replayed(world: World, yaml: str, since: str, folder: Path) -> Replay:

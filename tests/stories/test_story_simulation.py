@@ -19,7 +19,6 @@ from world import AgentCall, MakeWorld, World, utc
 
 from heartbeat.runners import HttpReply
 from heartbeat.spec import estimate_tokens
-from heartbeatd.answers import FigureRange, Simulation
 from scheduler.config.settings.load import load_config
 from scheduler.engine.delivery import Delivery
 from scheduler.foresight.assumptions import parse_fault, parse_shares
@@ -31,6 +30,8 @@ from scheduler.foresight.simulation import (
     OUTPUT_TOKENS,
     PROBLEM_KEYS,
     Assumptions,
+    FigureRange,
+    Simulation,
     Tally,
     draw,
     play_seed,

@@ -17,7 +17,7 @@ from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 
 from heartbeat.words import format_count
-from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ConfigValue, EntryConfig, Replay
+from heartbeatd.answers import ConfigEdited, ConfigSuggestion, ConfigValue, EntryConfig
 from heartbeatd.questions import GetEntryConfig
 from heartbeatd.verbs import SetConfig
 from scheduler.config.file import marked_yaml
@@ -29,7 +29,7 @@ from scheduler.config.keys.models import Section, config_schema, keys_on_path, m
 from scheduler.config.keys.reference import describe_form
 from scheduler.engine.inbox import Refused
 from scheduler.foresight.own_process import NotPlayed
-from scheduler.foresight.replay import words_of
+from scheduler.foresight.replay import Replay, words_of
 from scheduler.web import config_editing
 from scheduler.web.api_request import ApiRequest
 from scheduler.web.http_errors import HttpError, as_http_error

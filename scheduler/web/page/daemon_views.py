@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from heartbeatd.answers import TimeStepTotals
 from heartbeatd.operations import Concern
 from heartbeatd.questions import GetStatus, ListProblems
 from heartbeatd.verbs import Reload
 from scheduler.engine.observed_problems import CONFIG
 from scheduler.insight import installation_checks, report_data
 from scheduler.insight.installation_checks import Finding
+from scheduler.insight.report_data import TimeStepTotals
 from scheduler.model.config_changes import RecordedConfigEvent, Undo
 from scheduler.model.problem import Subject
 from scheduler.store import boots, config_history, database, outbox, problems

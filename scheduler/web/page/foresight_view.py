@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 import anyio
 
-from heartbeatd.answers import FigureRange, Replay, Simulation
 from scheduler.foresight import own_process
 from scheduler.foresight.own_process import NotPlayed, Place
-from scheduler.foresight.simulation import count_text, usd_text
+from scheduler.foresight.replay import Replay
+from scheduler.foresight.simulation import FigureRange, Simulation, count_text, usd_text
 from scheduler.model.config_changes import StoredConfig
 from scheduler.web.http_errors import HttpError
 from scheduler.web.page.rendering import Page
