@@ -136,14 +136,6 @@ def test_a_problem_that_cannot_be_found_is_named_in_one_line(command: Command) -
     ]
 
 
-def test_the_former_command_names_the_new_one(command: Command) -> None:
-    for words in (("conditions",), ("conditions", "close", "disk:/var"), ("conditions", "ops", "--all")):
-        (line,) = command(*words, code=2, verb=True)
-        assert line.startswith(
-            "heartbeatd: the command 'conditions' is now `heartbeatd problems`, and `heartbeatd problems close` closes"
-        )
-
-
 def test_an_empty_list_is_no_error_and_an_invalid_config_neither(
     world: World, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,16 +3,15 @@
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from config_file import write
+from servers.scripted import Act, Imitation, Request, reply
 from world import Delayed, MakeWorld
 
 from heartbeatd.verbs import Cancel, Mute, Wake
@@ -336,52 +335,32 @@ ANSWER = {
 }
 
 
-class Daemon:
+class Daemon(Imitation):
     """A fake daemon: it holds the lock, writes its address, records the requests, and returns a prepared answer."""
 
     def __init__(self, place: DaemonFiles) -> None:
+        super().__init__()
         self.place = place
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.headers: dict[str, str] = {}
         self.answers: dict[str, tuple[int, object]] = {}
-        self._lock = StateLock.take(place.lock_file, started_at=START, instance="other")
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
+        self._held = StateLock.take(place.lock_file, started_at=START, instance="other")
+        self.__enter__()
 
     def write_address(self, pid: int | None = None) -> None:
-        url = f"http://127.0.0.1:{self._server.server_port}"
-        self.place.address_file.write_text(json.dumps({"url": url, "pid": os.getpid() if pid is None else pid}))
+        self.place.address_file.write_text(json.dumps({"url": self.url, "pid": os.getpid() if pid is None else pid}))
         self.place.token_file.write_text("s3cret\n")
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(20)
-        self._lock.release()
+        self.__exit__(None)
+        self._held.release()
 
-    def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, object]:
         self.asked.append((path, body))
-        self.headers = headers
         return self.answers.get(path, (200, ANSWER))
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        daemon = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, answer = daemon.answer(self.path, body, dict(self.headers))
-                body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                pass
-
-        return Handler
+    def _answer(self, request: Request) -> Act:
+        status, answer = self.answer(request.path, request.json)
+        return reply(answer, status)
 
 
 @pytest.fixture
@@ -441,10 +420,8 @@ def test_a_wake_is_sent_to_a_running_daemon(
     assert call(config, "wake", "ops", "--text", "hi") == 0
     assert capsys.readouterr().out == "wake 41 is queued\n"
     assert daemon.asked == [("/api/v1/agents/ops/wake", {"text": "hi"})]
-    assert daemon.headers["Authorization"] == "Bearer s3cret"
-    assert daemon.headers["X-Heartbeatd-Source"] == "cli"
-    assert daemon.headers["X-Heartbeatd-Run"] == "abc/7"
-    assert daemon.headers["Content-Type"] == "application/json"
+    sent = {"authorization": "Bearer s3cret", "x-heartbeatd-source": "cli", "x-heartbeatd-run": "abc/7"}
+    assert daemon.requests[0].headers.items() >= (sent | {"content-type": "application/json"}).items()
 
 
 def test_a_job_request_is_sent_to_a_running_daemon(config: Path, daemon: Daemon) -> None:
@@ -570,7 +547,7 @@ class Waking(Daemon):
 
     outcome = ("ok", None, "all is well")
 
-    def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, object]:
         outcome, reason, text = self.outcome
         store = Store.open(self.place.database)
         try:

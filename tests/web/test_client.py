@@ -23,6 +23,7 @@ import httpx2
 import pytest
 from checkout import HOME
 from patience import PATIENCE
+from servers.scripted import Act, Server, half, hang_up, page, raw, reply, silence
 from web_daemon import CONFIG, TOKENS, WebDaemon
 
 from heartbeatd import AsyncClient, Client, Event, HeartbeatdError
@@ -477,64 +478,24 @@ def test_a_wrong_address_or_token_is_reported_without_the_token(url: str, token:
     assert token == "t" or token not in str(failed.value)
 
 
-class Broken:
-    """A server that takes each connection, counts it, and answers with these bytes."""
-
-    def __init__(self, answer: bytes | None) -> None:
-        self.answer = answer
-        self.requests = 0
-
-    def __enter__(self) -> Broken:
-        import socket
-        import threading
-
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        self.open: list[Any] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-        return self
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-            except OSError:
-                return
-            connection.recv(65536)
-            self.requests += 1
-            if self.answer is None:
-                self.open.append(connection)
-                continue
-            connection.sendall(self.answer)
-            connection.close()
-
-    def __exit__(self, *_: object) -> None:
-        import socket
-
-        self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
-        for connection in self.open:
-            connection.close()
-
-
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (b"", "interrupted"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "interrupted"),
-        (None, "timeout"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "unexpected_answer"),
-        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\n<br>", "unexpected_answer"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "unexpected_answer"),
-        (b"nonsense\r\n\r\n", "interrupted"),
+        (hang_up(), "interrupted"),
+        (half({}), "interrupted"),
+        (silence(), "timeout"),
+        (reply({}), "unexpected_answer"),
+        (page(502), "unexpected_answer"),
+        (reply(status=302, Location="http://127.0.0.1:1/"), "unexpected_answer"),
+        (raw(b"nonsense\r\n\r\n"), "interrupted"),
     ],
 )
-def test_a_request_that_may_have_been_carried_out_is_not_repeated(answer: bytes | None, code: str) -> None:
-    with Broken(answer) as broken, Client(broken.url, "t", timeout=0.3) as client:
+def test_a_request_that_may_have_been_carried_out_is_not_repeated(answer: Act, code: str) -> None:
+    with Server([answer]) as broken, Client(broken.url, "t", timeout=0.3) as client:
         with pytest.raises(HeartbeatdError) as failed:
             client.wake_agent("ops")
         assert failed.value.code == code
-        assert broken.requests == 1
+        assert len(broken.requests) == 1
 
 
 def test_the_token_is_in_no_log_line_and_in_no_representation(daemon: WebDaemon, caplog: pytest.LogCaptureFixture) -> None:
