@@ -14,8 +14,6 @@ from urllib.parse import urlencode
 
 from bench.dispatch import BEATS, NOW, engine
 from scheduler.engine.clock_adjustment import ClockReading
-from scheduler.engine.config_reload import Reloader
-from scheduler.model.daemon_health import ReloadState
 from scheduler.telemetry.event_feed import EventFeed
 from scheduler.telemetry.metrics import Metrics
 from scheduler.web.app_state import AppState
@@ -63,9 +61,7 @@ def _measure(it, agents: int) -> None:
     app_state = AppState(
         settings=lambda: settings,
         submit_request=lambda _: Future(),
-        reload_config=Reloader.reload,
-        edit_config=Reloader.edit,
-        reload_state=lambda: ReloadState(successful=True, succeeded_at=NOW),
+        reloader=None,  # no request needs it
         metrics=Metrics(settings, version="0", tzdata="0"),
         health=it.health,
         count_running=dict,

@@ -347,9 +347,7 @@ class Daemon:
         return AppState(
             settings=lambda: self.engine.plan.settings,
             submit_request=self._submit_request,
-            reload_config=self.reloader.reload,
-            edit_config=self.reloader.edit,
-            reload_state=lambda: self.reloader.reload_state,
+            reloader=self.reloader,
             metrics=self.metrics,
             health=self.engine.health,
             count_running=self._count_running,

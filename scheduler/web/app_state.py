@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from anyio import CapacityLimiter
 
-from scheduler.engine.config_reload import EditedConfig, Reloaded
+from scheduler.engine.config_reload import Reloader
 from scheduler.engine.inbox import Request
-from scheduler.model.config_changes import Undo
-from scheduler.model.daemon_health import EngineHealth, ReloadState
+from scheduler.model.daemon_health import EngineHealth
 from scheduler.model.settings import Settings
 from scheduler.store.locations import open_read_only
 from scheduler.telemetry.event_feed import EventFeed
@@ -28,33 +27,9 @@ from scheduler.telemetry.metrics import Metrics
 READ_THREADS = 2
 
 
-class ReloadConfig(Protocol):
-    """Applies the config file as it is now; with `dry` it only returns what would change. Raises ConfigError or Refused.
-
-    `by` is who requests it.
-    """
-
-    def __call__(self, *, by: str, dry: bool) -> Reloaded: ...
-
-
-class EditConfig(Protocol):
-    """Changes the text of the config file and applies it, as `Reloader.edit` does."""
-
-    def __call__(
-        self,
-        change: Callable[[str], str],
-        expected_hash: str,
-        *,
-        by: str,
-        dry: bool = ...,
-        alone: bool = ...,
-        undo: Undo | None = ...,
-    ) -> EditedConfig: ...
-
-
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What endpoints use. The callables may be called in any thread. They return at once; `reload_config` and `edit_config` wait.
+    """What endpoints use. The callables may be called in any thread, and return at once. The `reloader` waits for the engine.
 
     `feed` has the events for readers of the event stream.
     `settings` returns the active config, `count_running` the number of runs in progress by kind. The token file and the
@@ -66,9 +41,7 @@ class AppState:
 
     settings: Callable[[], Settings]
     submit_request: Callable[[Request], Future[Any]]
-    reload_config: ReloadConfig
-    edit_config: EditConfig
-    reload_state: Callable[[], ReloadState]
+    reloader: Reloader
     metrics: Metrics
     health: EngineHealth
     count_running: Callable[[], Mapping[str, int]]

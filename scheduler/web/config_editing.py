@@ -109,7 +109,7 @@ def _edit(request: ApiRequest, body: SetConfig, changes: Changes) -> EditedConfi
     alone = request.caller.agents is not None or "operate" not in request.caller.may
     try:
         by, undo = sender_of(request).by, None if body.dry_run else _undo_of(request, changes)
-        return request.app_state.edit_config(change, expected, by=by, dry=body.dry_run, alone=alone, undo=undo)
+        return request.app_state.reloader.edit(change, expected, by=by, dry=body.dry_run, alone=alone, undo=undo)
     except FileChanged as error:
         raise HttpError(412, "changed", f"{error}; GET it again") from None
     except EditRefused as error:

@@ -73,7 +73,7 @@ def _render_metrics(app_state: AppState, accept: str, *, gzipped: bool) -> Metri
 
 
 def _read_metrics(app_state: AppState, accept: str) -> MetricsPage:
-    now = ScrapeState(app_state.health, app_state.reload_state(), app_state.count_running(), app_state.clock())
+    now = ScrapeState(app_state.health, app_state.reloader.reload_state, app_state.count_running(), app_state.clock())
     try:
         with open_reader(app_state) as db:
             return app_state.metrics.render_page(db, now, accept)

@@ -13,7 +13,7 @@ from scheduler.web.perform import handles, sender_of
 @handles(Reload)
 def reload_config(request: ApiRequest, verb: Reload) -> Reloaded:
     """Apply the config file as it is now, or only compare it."""
-    found = request.app_state.reload_config(by=sender_of(request).by, dry=verb.dry_run)
+    found = request.app_state.reloader.reload(by=sender_of(request).by, dry=verb.dry_run)
     changed: dict[str, list[str]] = {}
     for each in found.diff.changes:
         part, _, key = each.key.partition(".")

@@ -811,8 +811,7 @@ class Player:
             return self.world.inbox.submit(request)
 
         state = AppState(
-            settings=lambda: self.world.engine.plan.settings, submit_request=submit, reload_config=cast("Any", None),
-            edit_config=cast("Any", None), reload_state=cast("Any", None), metrics=cast("Any", None),
+            settings=lambda: self.world.engine.plan.settings, submit_request=submit, reloader=cast("Any", None), metrics=cast("Any", None),
             health=self.world.engine.health, count_running=dict, clock=lambda: self.world.clock.now,
             database_path=self.world.state, feed=cast("Any", None), server=self.world.server,
         )  # fmt: skip

@@ -107,9 +107,7 @@ class WebDaemon:
         self.app_state = AppState(
             settings=lambda: self.settings,
             submit_request=self.ask,
-            reload_config=self.reloader.reload,
-            edit_config=self.reloader.edit,
-            reload_state=lambda: self.reloader.reload_state,
+            reloader=self.reloader,
             metrics=self.metrics,
             health=self.world.engine.health,
             count_running=lambda: {"heartbeat": 1},
