@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class KilledSpending:
                 it.start()
             self._answer_until(time.monotonic() + 10)
             it.stop()
-        self._compare(it)
+        self.compare(it.log)
 
     def _act(self, request: Request) -> Act:
         """Fail in half of the calls of the larger model, ask for a tool, ask to be reminded, or have nothing to say."""
@@ -120,8 +121,9 @@ class KilledSpending:
         with urlopen(Call(f"{url}/api/v1/{path}", json.dumps(sent).encode() if sent else None, headers), timeout=5) as answer:
             return json.load(answer)
 
-    def _compare(self, it: Daemon) -> None:
-        self.paid = [float(found[1]) for line in it.log if (found := PAID.search(line))]
+    def compare(self, log: Iterable[str]) -> None:
+        """Add to `faults` what differs between the answers, the log and the database."""
+        self.paid = [float(found[1]) for line in log if (found := PAID.search(line))]
         with closing(sqlite3.connect(self.folder / "state/h.db")) as db:
             for day, name, nanos in db.execute("select day, name, nanos from spend"):
                 self.spent[name] = self.spent.get(name, 0) + nanos / 1e9
