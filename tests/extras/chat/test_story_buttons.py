@@ -184,11 +184,12 @@ def test_one_message_of_several_entries_has_a_button_to_resume_those_that_are_pa
     text = CONFIG.format(url=chat.phone.url).replace("deliver: phone", 'deliver: {to: phone, hours: "12:00-13:00"}')
     job = "retries: 0, problems: {after: 1, pause_after: 2}}\n"
     twin = f'  copy: {{every: 1h, command: copy, deliver: {{to: phone, hours: "12:00-13:00"}}, {job}'
-    world.reload(text.replace("retries: 0, problems: {after: 1}}\n", job) + twin)
-    world.scripts |= {"backup": lambda call: 3, "copy": lambda call: 3}
+    world.reload(text.replace("retries: 0, problems: {after: 1}}\n", job) + twin + twin.replace("copy", "sync"))
+    world.scripts |= dict.fromkeys(("backup", "copy", "sync"), lambda call: 3)
     world.run(hours=4)
+    world.resume(("cron", "sync"))  # so the button leaves it alone
     together = next(index for index, text in enumerate(chat.phone.texts) if "cron/backup paused" in text)
-    assert "cron/copy paused" in chat.phone.texts[together]
+    assert "cron/copy paused" in chat.phone.texts[together] and "cron/sync paused" in chat.phone.texts[together]
     assert "warning  ops mail1: waits" in chat.phone.texts[together]
     assert list(chat.phone.buttons(together)) == ["Acknowledge", "Resume"]
     assert chat.press("Resume", together) == "cron/backup is resumed; cron/copy is resumed"
