@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from config_file import write
 from loops import loop_over
-from world import open_store
+from world import World, open_store
 
 from scheduler.cli import doctor
 from scheduler.cli.main import main
 from scheduler.config.settings.load import load_config
 from scheduler.insight import installation_checks
+from scheduler.model.message import DeliveryResult
 
 CONFIG = """\
 state: state/heartbeatd.db
@@ -118,6 +119,30 @@ def test_dead_letters_cause_a_warning(config: Path, capsys: pytest.CaptureFixtur
         )
     store.close()
     assert ("outbox", "warn") in found(config, capsys)
+
+
+def test_a_message_that_waits_for_over_ten_minutes_and_a_provider_that_is_not_called_cause_warnings(tmp_path: Path) -> None:
+    yaml = CONFIG.replace("deliver: log", 'stagger: 0s, checklist: "- look\\n", deliver: phone')
+    yaml += 'channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}\n'
+    later = DeliveryResult("retry", "503")
+    world = World(tmp_path, yaml, scripts={"ops": lambda call: "The disk is full."}, send=lambda _: later)
+    world.run(minutes=9)
+
+    def warnings() -> list[str]:
+        found = installation_checks.check_records(world.store.connection, world.clock.now, lambda at: f"{at:%H:%M}", "UTC")
+        return [each.text for each in found if each.level == "warn"]
+
+    assert warnings() == []
+    world.run(minutes=2)
+    with world.store.transaction() as db:
+        db.execute(
+            "insert into breaker (provider, model, reason, opened_at, probe_at, half_open_at, error, turns)"
+            " values ('anthropic', '*', 'auth', 0, 1800000, 1800000, 'invalid x-api-key', '[]')"
+        )
+    assert warnings() == [
+        "phone: 1 message waiting since 08:00 UTC; `heartbeatd outbox` lists them",
+        "provider anthropic has not been called since 00:00 UTC: invalid x-api-key; the next test call is at 00:30",
+    ]
 
 
 def test_the_warning_about_an_old_sqlite_has_advice_to_avoid_its_bug() -> None:

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from page_agents import CONFIG, TOKENS, form_fields, start_daemon, user_of
 from page_user import Answer, PageUser
 from test_cli_reading import add_run
+from test_story_slots import agent
 from web_daemon import WebDaemon
+from world import MakeWorld
 
+from scheduler.store import run_history
+from scheduler.store.run_history import RunFilter
 from scheduler.store.wakes import list_reminders
-from scheduler.web.page import agent_config
+from scheduler.web.page import agent_config, agent_view
 
 OPS = "/page/agents/ops"
 ACT = "/page/do/agents/ops"
@@ -593,6 +597,14 @@ def test_equal_runs_share_a_line_and_the_picture_of_the_day_begins_with_its_firs
     assert "ran, quiet 4 times, Mon 02 Mar 2026 13:30:00 to 15:00" in text
     assert "The disk /srv is 92 % full." in text  # an alert has a line of its own
     assert "00:00" not in text.partition("Today, ")[2].partition("planned runs:")[0]
+
+
+def test_two_alerts_in_a_row_have_a_line_each(make_world: MakeWorld) -> None:
+    world = make_world(agent(), scripts={"ops": lambda call: f"The disk is full since {call.at:%H:%M}."})
+    world.run(minutes=31)
+    found = run_history.list_runs(world.store.connection, RunFilter(name="ops"), limit=9)
+    folded = agent_view.fold_runs([agent_view.shown_run(run) for run in found])
+    assert [run.preview for run, _ in folded] == ["The disk is full since 08:30.", "The disk is full since 08:00."]
 
 
 # --- undo -----------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import Cancel
 from scheduler.engine.clock_adjustment import ClockReading
+from scheduler.engine.effects import VerbRequest
 from scheduler.model.events import RunClosed, StaleResultDropped
 from scheduler.model.message import DeliveryResult
 
@@ -367,6 +369,19 @@ def test_a_run_whose_process_outlived_the_daemon_is_not_repeated(make_world: Mak
     world.boot(survivors={f"boot1/{run_id}": True})
     world.run(minutes=2)
     assert len(world.calls) == 1
+    assert world.history()[0] == "03-02 08:00 interval abandoned child_may_still_run"
+
+
+def test_of_a_cancelled_run_whose_process_outlived_the_daemon_it_is_said_that_it_may_still_run(make_world: MakeWorld) -> None:
+    world = make_world(OPS)
+    world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=1))
+    world.run(seconds=5)
+    run_id = world.records()[0]["id"]
+    world.runs.can_cancel = False
+    world.request(VerbRequest(Cancel(), run_id))
+    world.kill()
+    world.boot(survivors={f"boot1/{run_id}": True})
+    world.run(minutes=2)
     assert world.history()[0] == "03-02 08:00 interval abandoned child_may_still_run"
 
 

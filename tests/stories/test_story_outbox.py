@@ -55,6 +55,32 @@ def delivery_state(world: World) -> str:
     return str(world.records()[0]["delivery"]["state"])
 
 
+FAILING = CONFIG.replace("deliver: hook}", "deliver: hook, retries: 0, problems: {after: 1}}")
+
+
+def fails_then_alerts(channel: Channel) -> dict[str, Any]:
+    """A world whose agent fails in its first run, and then always answers with the same text."""
+    results = [1, "The disk is full."]
+    return {"scripts": {"ops": lambda call: results.pop(0) if len(results) > 1 else results[0]}, "send": channel}
+
+
+def test_a_failure_notification_that_was_refused_stays_undelivered_although_an_answer_arrives_later(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(FAILING, **fails_then_alerts(Channel(REFUSED, FINE)))
+    world.run(minutes=31)
+    assert "The disk is full." in [text for _, _, text in world.delivered]
+    (messages,) = outbox.undelivered_by_entry(world.store.connection, world.clock.now).values()
+    assert (messages.state, messages.count) == ("dead", 1)
+
+
+def test_an_answer_that_is_replaced_by_a_later_copy_leaves_the_notifications_of_its_run(make_world: MakeWorld) -> None:
+    world = make_world(FAILING, **fails_then_alerts(Channel(FINE, REFUSED)))
+    world.run(minutes=61)
+    states = [(each.begins.partition(" ")[0], each.notice, each.state) for each in outbox.list_messages(world.store.connection)]
+    assert sorted(states) == [("The", None, "dead"), ("over", "over p1", "dead")]
+
+
 def test_a_tick_without_messages_writes_nothing_to_the_outbox(make_world: MakeWorld) -> None:
     world = make_world(CONFIG)
     with world.traced_statements() as statements:

@@ -439,6 +439,17 @@ def test_wakes_over_budget_are_recorded_once_and_not_once_per_sender(make_world:
     assert "message 99" in world.calls[-1].stdin
 
 
+def test_a_wake_over_budget_waits_for_the_slot_that_comes_soon_after_the_budget_has_room(make_world: MakeWorld) -> None:
+    world = make_world(
+        agent(schedule='"30 0 * * *"', interval="unset", budget="{runs_per_day: 1}").replace("interval: unset, ", "")
+    )
+    for hour in (9, 10):
+        world.run_until(f"2026-03-02 {hour:02}:00")
+        world.wake("ops", "look")
+    world.run_until("2026-03-03 02:00")
+    assert [f"{call.at:%d %H:%M}" for call in world.calls] == ["02 09:00", "03 00:30"]
+
+
 def test_wakes_over_the_rate_limit_wait_until_it_allows_a_run(make_world: MakeWorld) -> None:
     world = make_world("limits: {wake_flood: 3 per 10m, wake_gap: 1s}\n" + agent(interval="1h"))
     world.run(minutes=1)
