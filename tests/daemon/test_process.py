@@ -407,6 +407,15 @@ def test_a_line_that_is_too_long_ends_the_conversation() -> None:
     assert converse(work, "head", "-c", "3000000", "/dev/zero") == (None, "wrote a line of more than 1024 KiB")
 
 
+def test_too_many_lines_end_the_conversation() -> None:
+    async def work(program: process.Conversation) -> str | None:
+        while await program.read_line() is not None:
+            continue
+        return program.problem
+
+    assert converse(work, "sh", "-c", "head -c 20000000 /dev/zero | tr '\\0' x | fold -w 1000000") == "wrote more than 16 MiB"
+
+
 def test_a_program_that_is_spoken_to_has_the_mark_and_only_its_own_variables() -> None:
     async def work(program: process.Conversation) -> list[bytes]:
         lines = []
