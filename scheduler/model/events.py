@@ -13,12 +13,26 @@ from scheduler.model.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class RunClosed:
-    """A run has ended with this result, or `slots` slots were skipped together."""
+class OfEntry:
+    """Something that has happened to an entry."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfRun:
+    """Something that has happened to a run of an entry."""
 
     run_id: int
     kind: Kind
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunClosed(OfRun):
+    """A run has ended with this result, or `slots` slots were skipped together."""
+
     slot: datetime
     trigger: Trigger
     result: AttemptResult
@@ -30,12 +44,9 @@ class RunClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptStarted:
+class AttemptStarted(OfRun):
     """An attempt was claimed. `late` is how long after its slot came due, in seconds; None if no slot started it."""
 
-    run_id: int
-    kind: Kind
-    name: str
     slot: datetime
     trigger: Trigger
     attempt: int
@@ -43,21 +54,16 @@ class AttemptStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsMissed:
+class SlotsMissed(OfEntry):
     """Slots were missed that came due while the daemon ran. `late` is how long ago each came due, in seconds."""
 
-    kind: Kind
-    name: str
     late: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPlanned:
+class RetryPlanned(OfRun):
     """An attempt failed, and another one is planned."""
 
-    run_id: int
-    kind: Kind
-    name: str
     attempt: int
     reason: str | None
     not_before: datetime
@@ -65,12 +71,9 @@ class RetryPlanned:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneBusy:
+class LaneBusy(OfRun):
     """A run waits because another process holds its agent's lane. Reported once per wait."""
 
-    run_id: int
-    kind: Kind
-    name: str
     slot: datetime
     trigger: Trigger
 
@@ -106,49 +109,34 @@ class MessageMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetUnknown:
+class TargetUnknown(OfRun):
     """A run had a message for `deliver: last`, and no target of its agent is known."""
-
-    run_id: int
-    kind: Kind
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecovered:
+class RunRecovered(OfRun):
     """A run that an earlier boot left open was closed, or `again`: is to be attempted again."""
 
-    run_id: int
-    kind: Kind
-    name: str
     again: bool
 
 
 @dataclass(frozen=True, slots=True)
-class SkipsRevoked:
+class SkipsRevoked(OfEntry):
     """Slots that had been skipped are still to come: the clock was ahead and has been set right."""
 
-    kind: Kind
-    name: str
     reason: str
     slots: int
 
 
 @dataclass(frozen=True, slots=True)
-class StaleResultDropped:
+class StaleResultDropped(OfRun):
     """A result was dropped, because its run no longer belongs to the worker that sent it."""
-
-    run_id: int
-    kind: Kind
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallCharged:
+class CallCharged(OfEntry):
     """A call was recorded: the requested model, its tokens, and its cost in USD if the model has a price."""
 
-    kind: Kind
-    name: str
     model: str | None
     tokens: Tokens | None
     cost_usd: float | None
@@ -175,11 +163,9 @@ class ProviderCalled:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelMismatched:
+class ModelMismatched(OfEntry):
     """A different model answered than was requested."""
 
-    kind: Kind
-    name: str
     requested: str
     used: str
 
@@ -240,22 +226,18 @@ class ButtonPressed:
 
 
 @dataclass(frozen=True, slots=True)
-class MuteChanged:
+class MuteChanged(OfEntry):
     """An entry was muted until a time, or its mute has ended. `by` is the person or program, or `change`."""
 
-    kind: Kind
-    name: str
     muted: bool
     by: str
     until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class PauseChanged:
+class PauseChanged(OfEntry):
     """An entry was paused until a time (None: until it is resumed), or resumed. `by` is who did it: command, or token NAME."""
 
-    kind: Kind
-    name: str
     paused: bool
     by: str
     until: datetime | None
