@@ -17,6 +17,7 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome
 from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.store.rows import insert_row
 from scheduler.store.transaction import Transaction
 
 
@@ -62,9 +63,7 @@ def _save_alert(tx: Transaction, claim: Claim, result: AttemptResult) -> None:
     entry = claim.entry
     prompt = f"Heartbeat of {claim.run.slot:%Y-%m-%d %H:%M} UTC."
     for role, text in (("user", prompt), ("assistant", entry.answer_text(result))):
-        tx.db.execute(
-            "insert into message (name, role, text, at) values (?, ?, ?, ?)", (entry.name, role, text, to_millis(tx.now))
-        )
+        insert_row(tx.db, "message", {"name": entry.name, "role": role, "text": text, "at": tx.now})
     tx.db.execute(
         "delete from message where name = ? and id not in (select id from message where name = ? order by id desc limit ?)",
         (entry.name, entry.name, entry.session_keep - entry.session_keep % 2),
@@ -163,13 +162,12 @@ MAX_TARGETS = 20  # that are kept per agent
 
 def record_target(tx: Transaction, agent: str, target: Target, title: str | None) -> None:
     """Record that the agent's user has just written from there. The latest MAX_TARGETS are kept. `title` None: unchanged."""
-    same = (agent, target.channel, target.recipient)
-    before = tx.db.execute(
-        "delete from target where name = ? and channel = ? and whom = ? returning title", same
-    ).fetchone()  # the new row has a higher id, which makes it the latest
+    same = {"name": agent, "channel": target.channel, "whom": target.recipient}
+    query = "delete from target where name = :name and channel = :channel and whom = :whom returning title"
+    before = tx.db.execute(query, same).fetchone()  # the new row has a higher id, which makes it the latest
     if title is None:
         title = before["title"] if before else ""
-    tx.db.execute("insert into target (name, channel, whom, title, at) values (?, ?, ?, ?, ?)", (*same, title, to_millis(tx.now)))
+    insert_row(tx.db, "target", {**same, "title": title, "at": tx.now})
     tx.db.execute(
         "delete from target where name = :agent"
         " and id not in (select id from target where name = :agent order by id desc limit :most)",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store.rows import read_row
+from scheduler.store.rows import insert_row, read_row
 from scheduler.store.transaction import Transaction, is_file
 
 TICK_EVERY = timedelta(seconds=5)
@@ -21,14 +21,14 @@ MAX_CLOCK_DIFFERENCE = timedelta(seconds=5)  # between the clocks of this host a
 class Boot:
     """This daemon process: the instance id that its rows carry, its pid, and the versions of the program and the zone rules.
 
-    `server` identifies the PostgreSQL server; None: the database is a file, or the server does not say.
+    `database_server` identifies the PostgreSQL server; None: the database is a file, or the server does not say.
     """
 
     instance: str
     pid: int
     version: str
     tzdata: str
-    server: str | None = None
+    database_server: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +61,18 @@ class Leader:
         return f"{self.host or 'a daemon'} leads{since} (epoch {self.epoch}){former}; its lease was renewed {self.lag:.1f} s ago"
 
 
-@dataclass(frozen=True, slots=True)
-class BootRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootRecord(Boot):
     """One recorded boot. `ended_at` is None unless it was stopped in order.
 
     `deadman_problem` says why pings to the dead man's switch do not arrive.
     """
 
-    instance: str
-    pid: int
-    version: str
-    tzdata: str
     started_at: datetime
     last_tick_at: datetime
     ended_at: datetime | None
     config_hash: str | None
     deadman_problem: str | None
-    database_server: str | None
 
     @property
     def clean(self) -> bool:
@@ -95,12 +90,9 @@ def record_boot(tx: Transaction, boot: Boot) -> bool:
 
     True if the program or the zone rules differ from the last boot: all due times must be found again.
     """
-    last, now = latest_boot(tx.db), to_millis(tx.now)
-    tx.db.execute(
-        "insert into boot (instance, pid, version, tzdata, started_at, last_tick_at, config_hash, database_server)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?)",
-        (boot.instance, boot.pid, boot.version, boot.tzdata, now, now, tx.config_hash, boot.server),
-    )
+    last = latest_boot(tx.db)
+    times = {"started_at": tx.now, "last_tick_at": tx.now}
+    insert_row(tx.db, "boot", asdict(boot) | times | {"config_hash": tx.config_hash})
     return last is not None and (last.version, last.tzdata) != (boot.version, boot.tzdata)
 
 
@@ -267,8 +259,7 @@ STOPPED = "stopped"
 
 def record_freeze(tx: Transaction, late: timedelta, cause: str | None) -> None:
     """Record that this tick began `late`."""
-    values = (to_millis(tx.now - late), to_millis(tx.now), cause)
-    tx.db.execute("insert into stall (since, until, cause) values (?, ?, ?)", values)
+    insert_row(tx.db, "stall", {"since": tx.now - late, "until": tx.now, "cause": cause})
 
 
 def freezes_between(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[Freeze]:

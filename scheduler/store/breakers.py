@@ -28,7 +28,7 @@ from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.events import BreakerMoved
 from scheduler.model.outcome import LONGEST_RETRY_AFTER, Call, Failure, Kind
 from scheduler.model.timestamps import to_millis
-from scheduler.store.rows import read_row
+from scheduler.store.rows import read_row, replace_row
 from scheduler.store.transaction import Transaction, recall
 
 PROBE_EVERY = timedelta(minutes=30)
@@ -187,15 +187,13 @@ def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, 
     """Open a breaker, or keep it open. The next probe may begin after `wait`, if that is known."""
     was = _open_breakers_by_circuit(tx.db).get(circuit)
     usual = LONGEST_RETRY_AFTER if reason == RATE_REASON else PROBE_EVERY
-    probe_at = to_millis(tx.now + (usual if wait is None else wait))
+    probe_at = tx.now + (usual if wait is None else wait)
     turns = json.dumps(_append_turn(was.turns if was else (), claim.entry.key))
-    tx.db.execute(
-        "insert into breaker (provider, model, reason, error, opened_at, probe_at, half_open_at, turns)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (provider, model) do update set reason = excluded.reason,"
-        " error = excluded.error, probe_at = excluded.probe_at, half_open_at = excluded.half_open_at, turns = excluded.turns,"
-        " tried_by = null",
-        (*circuit, reason, error, to_millis(tx.now), probe_at, probe_at, turns),
-    )
+    state = {
+        "reason": reason, "error": error, "opened_at": was.opened_at if was else tx.now, "probe_at": probe_at,
+        "half_open_at": probe_at, "tried_by": None, "turns": turns,
+    }  # fmt: skip
+    replace_row(tx.db, "breaker", circuit._asdict(), state)
     if was is None:
         tx.report(BreakerMoved(circuit, reason, is_open=True, error=error))
 

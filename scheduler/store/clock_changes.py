@@ -17,6 +17,7 @@ from scheduler.model.outcome import LONGEST_RETRY_DELAY
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.lane_holds import MAX_HOLD
+from scheduler.store.rows import insert_row
 from scheduler.store.transaction import Transaction, first_time
 
 NOT_SUSPENDED = timedelta()
@@ -70,8 +71,8 @@ class ClockSetBack:
 
 def record_clock_change(tx: Transaction, by: timedelta, *, down: bool = False, slept: timedelta = NOT_SUSPENDED) -> None:
     """Record that the system clock has just changed. `down`: no daemon ran for so long, so the change is only possible."""
-    values = (to_millis(tx.now), by // MILLISECOND, int(down), slept // MILLISECOND)
-    tx.db.execute("insert into jump (at, by_ms, down, slept_ms) values (?, ?, ?, ?)", values)
+    values = {"at": tx.now, "by_ms": by // MILLISECOND, "down": int(down), "slept_ms": slept // MILLISECOND}
+    insert_row(tx.db, "jump", values)
 
 
 def changed_recently(tx: Transaction) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scheduler.model.config_changes import ConfigEvent, Override, RecordedConfigEvent, StoredConfig, Undo, diff_from_data
 from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.store.rows import insert_row, replace_row
 from scheduler.store.transaction import Transaction
 
 MAX_PROBLEM = 4_000  # characters of the errors of a refused config
@@ -17,24 +18,18 @@ MAX_PROBLEM = 4_000  # characters of the errors of a refused config
 
 def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
     """Replace the copy of the active config. The time stays the same if the config is the same."""
-    tx.db.execute(
-        "insert into config_in_force (id, at, path, hash, mode, overrides, snapshot, zone, overridden)"
-        " values (1, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " on conflict (id) do update set at = case config_in_force.hash when excluded.hash then config_in_force.at"
-        " else excluded.at end, path = excluded.path,"
-        " hash = excluded.hash, mode = excluded.mode, overrides = excluded.overrides, snapshot = excluded.snapshot,"
-        " zone = excluded.zone, overridden = excluded.overridden",
-        (
-            to_millis(tx.now),
-            str(stored.path),
-            stored.hash,
-            stored.mode,
-            json.dumps([each.variable for each in stored.overrides]),
-            stored.snapshot,
-            stored.zone,
-            json.dumps([astuple(each) for each in stored.overrides]),
-        ),
-    )
+    before = config_in_force(tx.db)
+    row = {
+        "at": before[1] if before and before[0].hash == stored.hash else tx.now,
+        "path": str(stored.path),
+        "hash": stored.hash,
+        "mode": stored.mode,
+        "overrides": json.dumps([each.variable for each in stored.overrides]),
+        "snapshot": stored.snapshot,
+        "zone": stored.zone,
+        "overridden": json.dumps([astuple(each) for each in stored.overrides]),
+    }
+    replace_row(tx.db, "config_in_force", {"id": 1}, row)
 
 
 def config_in_force(db: sqlite3.Connection) -> tuple[StoredConfig, datetime] | None:
@@ -71,11 +66,16 @@ def reload_mode(db: sqlite3.Connection) -> str | None:
 
 def record_config_event(tx: Transaction, event: ConfigEvent) -> None:
     """Record a reload, a refused reload, a config that has changed before a start, or an edited checklist."""
-    problem, undo = event.problem and event.problem[:MAX_PROBLEM], event.undo and json.dumps(asdict(event.undo))
-    tx.db.execute(
-        "insert into config_event (at, result, actor, config_hash, diff, problem, undo) values (?, ?, ?, ?, ?, ?, ?)",
-        (to_millis(tx.now), event.result, event.by, tx.config_hash, json.dumps(event.diff.as_data()), problem, undo),
-    )
+    row = {
+        "at": tx.now,
+        "result": event.result,
+        "actor": event.by,
+        "config_hash": tx.config_hash,
+        "diff": json.dumps(event.diff.as_data()),
+        "problem": event.problem and event.problem[:MAX_PROBLEM],
+        "undo": event.undo and json.dumps(asdict(event.undo)),
+    }
+    insert_row(tx.db, "config_event", row)
 
 
 def config_events(db: sqlite3.Connection, begin: datetime, end: datetime) -> list[RecordedConfigEvent]:

@@ -18,7 +18,7 @@ from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.database import StoreError
 from scheduler.store.locations import open_read_only
-from scheduler.store.rows import read_row, time_places
+from scheduler.store.rows import insert_row, read_row, time_places
 from scheduler.store.transaction import COLUMNS as COLUMNS
 from scheduler.store.transaction import Transaction, first_time, recall
 
@@ -180,10 +180,8 @@ class PastState:
 
 def record_past_state(tx: Transaction, kind: Kind, name: str, state: str, schedule_text: str, anchor: datetime) -> None:
     """Record the state, schedule and anchor that an entry has had until now."""
-    tx.db.execute(
-        "insert into former (kind, name, state, pace, anchor, until_at) values (?, ?, ?, ?, ?, ?)",
-        (kind, name, state, schedule_text, to_millis(anchor), to_millis(tx.now)),
-    )
+    was = {"kind": kind, "name": name, "state": state, "pace": schedule_text, "anchor": anchor, "until_at": tx.now}
+    insert_row(tx.db, "former", was)
 
 
 def past_states(db: sqlite3.Connection, kind: Kind, name: str) -> list[PastState]:
@@ -211,11 +209,8 @@ def latest_past_state(db: sqlite3.Connection, kind: Kind, name: str) -> PastStat
 
 def record_one_time_job(tx: Transaction, name: str, schedule_text: str) -> bool:
     """Record for ever that the time of a one-time job was seen; returns whether it is new."""
-    row = tx.db.execute(
-        "insert into once (hash, seen_at) values (?, ?) on conflict do nothing returning hash",
-        (_one_time_job_hash(name, schedule_text), to_millis(tx.now)),
-    ).fetchone()
-    return row is not None
+    seen = {"hash": _one_time_job_hash(name, schedule_text), "seen_at": tx.now}
+    return insert_row(tx.db, "once", seen, "on conflict do nothing returning hash").fetchone() is not None
 
 
 def has_seen_one_time_job(state: Path | str, name: str, schedule_text: str) -> bool:

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from heartbeatd.answers import LaneHolder
 from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.store.rows import replace_row
 from scheduler.store.transaction import Transaction, is_file
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
@@ -23,11 +24,7 @@ def save_hold(tx: Transaction, name: str, holder: str, until: datetime) -> bool:
     ).fetchone()[0]
     if others >= MAX_HOLDS_PER_AGENT:
         return False
-    tx.db.execute(
-        "insert into hold (name, holder, until_at) values (?, ?, ?)"
-        " on conflict (name, holder) do update set until_at = excluded.until_at",
-        (name, holder, to_millis(until)),
-    )
+    replace_row(tx.db, "hold", {"name": name, "holder": holder}, {"until_at": until})
     return True
 
 

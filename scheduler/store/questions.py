@@ -11,7 +11,7 @@ from typing import Any
 from heartbeatd.answers import PersonQuestion
 from scheduler.model.entry import Key
 from scheduler.model.timestamps import from_millis, to_millis
-from scheduler.store.rows import read_row
+from scheduler.store.rows import insert_row, read_row
 from scheduler.store.transaction import Transaction, first_time, recall
 
 NOTICE = "question "  # begins the names of the notices that ask a question, and that say how it has ended, before its number
@@ -28,16 +28,12 @@ def add_question(
 ) -> PersonQuestion:  # fmt: skip
     """Insert an open question. The run has waited since its first open question was asked."""
     since = tx.db.execute("select min(waits_since) from question where run_id = ? and state = 'open'", (run_id,)).fetchone()[0]
-    now = to_millis(tx.now)
-    row = tx.db.execute(
-        "insert into question (run_id, kind, name, key, fence, text, options, people, asked_by, asked_at, waits_since, ends_at,"
-        " state) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open') returning *",
-        (
-            run_id, *subject, key, fence, text, json.dumps(options), json.dumps(people), asked_by, now,
-            now if since is None else since, to_millis(ends_at),
-        ),
-    ).fetchone()  # fmt: skip
-    return _question_from_row(row)
+    record = {
+        "run_id": run_id, "kind": subject[0], "name": subject[1], "key": key, "fence": fence, "text": text,
+        "options": json.dumps(options), "people": json.dumps(people), "asked_by": asked_by, "asked_at": tx.now,
+        "waits_since": tx.now if since is None else since, "ends_at": ends_at, "state": "open",
+    }  # fmt: skip
+    return _question_from_row(insert_row(tx.db, "question", record, "returning *").fetchone())
 
 
 def asked_before(tx: Transaction, run_id: int, key: str, fence: int, text: str, options: Sequence[str]) -> PersonQuestion | None:

@@ -1,4 +1,4 @@
-"""Makes objects from rows: a field is the column of its name, and its type says how the column is read."""
+"""Makes objects from rows: a field is the column of its name, and its type says how the column is read. Also writes rows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,45 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from heartbeatd.answers import Time
-from scheduler.model.timestamps import from_millis
+from scheduler.model.timestamps import from_millis, to_millis
 
 T = TypeVar("T")
 TIMES = (datetime, get_args(Time)[0])  # the latter in the answers of the API
+
+
+def insert_row(db: sqlite3.Connection, table: str, values: Mapping[str, object], rest: str = "") -> sqlite3.Cursor:
+    """Insert a row with these values by column. Times are stored in milliseconds. `rest` ends the statement: `returning id`."""
+    return db.execute(_insertion(table, tuple(values), rest), _stored(values))
+
+
+def replace_row(db: sqlite3.Connection, table: str, key: Mapping[str, object], values: Mapping[str, object]) -> None:
+    """Insert a row, or write these values into the row that has this key."""
+    changes = ", ".join(f'"{column}" = excluded."{column}"' for column in values)
+    insert_row(db, table, {**key, **values}, f"on conflict ({', '.join(key)}) do update set {changes}")
+
+
+def update_row(db: sqlite3.Connection, table: str, row_id: int, **values: object) -> None:
+    """Write these values into the row with this id."""
+    db.execute(_change(table, tuple(values)), [*_stored(values), row_id])
+
+
+def _stored(values: Mapping[str, object]) -> list[object]:
+    return [to_millis(value) if isinstance(value, datetime) else value for value in values.values()]
+
+
+@lru_cache(maxsize=256)  # the names of tables and columns are ours
+def _insertion(table: str, columns: tuple[str, ...], rest: str) -> str:
+    names = ", ".join(f'"{column}"' for column in columns)  # `window` is a word of SQL
+    return f"insert into {table} ({names}) values ({', '.join('?' * len(columns))}) {rest}"  # noqa: S608
+
+
+@lru_cache(maxsize=256)
+def _change(table: str, columns: tuple[str, ...]) -> str:
+    return f"update {table} set {', '.join(f'{column} = ?' for column in columns)} where id = ?"  # noqa: S608
 
 
 def read_row(kind: type[T], row: sqlite3.Row, **given: object) -> T:

@@ -24,7 +24,8 @@ from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES, CacheLook
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store.rows import read_row
+from scheduler.store.rows import insert_row, read_row
+from scheduler.store.slot_records import UNLESS_RECORDED
 from scheduler.store.transaction import Transaction, first_time, recall
 
 PRECHECK_KEPT = 4096  # characters of a precheck's output that are kept
@@ -46,16 +47,24 @@ def open_run(
 
     `woken_by` is the sender of the wake that starts the run.
     """
-    row = tx.db.execute(
-        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, model_requested, config_hash,"
-        " woken_by) values (?, ?, ?, ?, 'running', 1, 1, ?, ?, ?, ?, ?)"
-        " on conflict (kind, name, trigger, slot) do nothing returning id",
-        (
-            entry_row.kind, entry_row.name, to_millis(slot), trigger, tx.owner, to_millis(tx.now), model, tx.config_hash,
-            woken_by,
-        ),
-    ).fetchone()  # fmt: skip
-    return OpenRun(row["id"], "running", slot, trigger, 1, 0, 1, tx.owner, tx.now) if row else None
+    more = {"model_requested": model, "woken_by": woken_by}
+    return _insert_first_attempt(tx, entry_row.kind, entry_row.name, slot, trigger, "running", more)
+
+
+def open_result_run(tx: Transaction, kind: Kind, name: str, slot: datetime) -> OpenRun | None:
+    """Insert the run of a late result, in addition to any open run. None if that slot has its result already."""
+    return _insert_first_attempt(tx, kind, name, slot, Trigger.RESULT, "reported", {})
+
+
+def _insert_first_attempt(
+    tx: Transaction, kind: Kind, name: str, slot: datetime, trigger: Trigger, state: str, more: Mapping[str, object]
+) -> OpenRun | None:
+    record = {
+        "kind": kind, "name": name, "slot": slot, "trigger": trigger, "state": state, "attempt": 1, "fence": 1,
+        "owner": tx.owner, "started_at": tx.now, "config_hash": tx.config_hash,
+    }  # fmt: skip
+    row = insert_row(tx.db, "run", {**record, **more}, UNLESS_RECORDED).fetchone()
+    return OpenRun(row["id"], state, slot, trigger, 1, 0, 1, tx.owner, tx.now) if row else None
 
 
 def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> OpenRun | None:
@@ -68,16 +77,6 @@ def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> Open
         (tx.owner, model, tx.config_hash, to_millis(tx.now), run.id, run.fence),
     ).fetchone()
     return replace(_open_run_from_row(row), started_at=tx.now) if row else None
-
-
-def open_result_run(tx: Transaction, kind: Kind, name: str, slot: datetime) -> OpenRun | None:
-    """Insert the run of a late result, in addition to any open run. None if that slot has its result already."""
-    row = tx.db.execute(
-        "insert into run (kind, name, slot, trigger, state, attempt, fence, owner, started_at, config_hash)"
-        " values (?, ?, ?, ?, 'reported', 1, 1, ?, ?, ?) on conflict (kind, name, trigger, slot) do nothing returning *",
-        (kind, name, to_millis(slot), Trigger.RESULT, tx.owner, to_millis(tx.now), tx.config_hash),
-    ).fetchone()
-    return _open_run_from_row(row) if row else None
 
 
 def take_over_run(tx: Transaction, run: OpenRun) -> OpenRun:

@@ -11,7 +11,10 @@ from scheduler.model.events import RunClosed, SkipsRevoked
 from scheduler.model.outcome import WORRYING_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store import clock_changes
+from scheduler.store.rows import insert_row
 from scheduler.store.transaction import Transaction
+
+UNLESS_RECORDED = "on conflict (kind, name, trigger, slot) do nothing returning id"  # each slot has one record
 
 
 def record_skip(
@@ -47,12 +50,11 @@ def record_skip(
 def _insert_skip(
     tx: Transaction, entry_row: EntryRow, trigger: Trigger, reason: Skip, first: datetime, count: int, detail: str | None
 ) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = tx.db.execute(
-        "insert into run (kind, name, slot, slots, trigger, state, outcome, reason, error, finished_at, config_hash)"
-        " values (?, ?, ?, ?, ?, 'closed', 'skipped', ?, ?, ?, ?)"
-        " on conflict (kind, name, trigger, slot) do nothing returning id",
-        (entry_row.kind, entry_row.name, to_millis(first), count, trigger, reason, detail, to_millis(tx.now), tx.config_hash),
-    ).fetchone()
+    record = {
+        "kind": entry_row.kind, "name": entry_row.name, "slot": first, "slots": count, "trigger": trigger, "state": "closed",
+        "outcome": Outcome.SKIPPED, "reason": reason, "error": detail, "finished_at": tx.now, "config_hash": tx.config_hash,
+    }  # fmt: skip
+    row: sqlite3.Row | None = insert_row(tx.db, "run", record, UNLESS_RECORDED).fetchone()
     return row
 
 
