@@ -29,7 +29,7 @@ from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.problem import DAEMON, EndedBy, Subject
 from scheduler.model.settings import LAST_TARGET, Channel, OnUncertain, Target
 from scheduler.store import outbox, problems, questions
-from scheduler.store.outbox import NO_RUN, HeldMessage, Origin, OutboxMessage
+from scheduler.store.outbox import NO_RUN, HeldMessage, Hold, Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
 from scheduler.system import extras
 from scheduler.system.file_limits import is_scarcity
@@ -91,7 +91,7 @@ def _hold_and_release(tick: Tick) -> None:
         opens_at = _hours_begin_at(tick, message)
         if opens_at is not None and opens_at > tick.now:
             note = f"waits until {local_text(opens_at, tick.plan.settings.zone)}, when the hours of the recipient begin"
-            outbox.hold_for_hours(tick.tx, message, opens_at, note)
+            outbox.hold_message(tick.tx, message, Hold((), opens_at), note)
             held.append(message)
     released = [message for message in begun if message not in held]
     for target in dict.fromkeys(message.target for message in released):
@@ -141,7 +141,7 @@ def _release_after_hours(tick: Tick, target: Target, held: Sequence[HeldMessage]
         outbox.drop_held(tick.tx, message, "not sent: what it says was over, closed or acknowledged before the hours began")
     kept = [message for message in held if texts[message]]
     if len(kept) == 1 and texts[kept[0]] == kept[0].text:
-        outbox.release_held(tick.tx, kept[0])
+        outbox.release_message(tick.tx, kept[0], kept[0].note)
     elif kept:
         _send_together(tick, target, kept, [texts[message] for message in kept])
 

@@ -22,7 +22,7 @@ from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trig
 from scheduler.model.problem import PAUSED, EndedBy, Problem, Subject
 from scheduler.model.settings import Target
 from scheduler.store import breakers, entries, outbox, problems, wakes
-from scheduler.store.outbox import HeldNotice, Hold
+from scheduler.store.outbox import HeldMessage, Hold
 from scheduler.store.transaction import Transaction
 from scheduler.store.wakes import JobWake
 
@@ -70,7 +70,7 @@ def send_or_hold_news(
             agents = dict.fromkeys((*before.hold.agents, *hold.agents))
             hold = Hold(tuple(agents), min(before.hold.until, hold.until))
         if before is not None:
-            outbox.drop_notice(tick.tx, before, f"replaced by the notification of run {claim.run.id}")
+            outbox.drop_held(tick.tx, before, f"replaced by the notification of run {claim.run.id}")
         notices.send_message(tick, each, outbox.origin_of_claim(claim), text, hold)
 
 
@@ -140,15 +140,15 @@ def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_
     for each in held:
         if result.outcome is Outcome.ASYNC and each.name in jobs:
             until = max(each.hold.until, tx.now + claim.entry.spec.async_timeout + REPORT_GRACE)
-            outbox.change_hold(tx, each, replace(each.hold, until=until), each.note)
+            outbox.hold_message(tx, each, replace(each.hold, until=until), each.note)
         elif result.outcome in ANSWERED and _has_reported(known, result, each, failed, text_targets):
-            outbox.drop_notice(tx, each, f"agent {agent} has reported it (run {claim.run.id})")
+            outbox.drop_held(tx, each, f"agent {agent} has reported it (run {claim.run.id})")
         elif each.name in jobs:
             _stop_waiting_for(tx, each, {agent: _why_not_reported(known, claim, each, job_wakes.get(each.name))})
 
 
 def _has_reported(
-    known: Sequence[Problem], result: AttemptResult, held: HeldNotice, failed: frozenset[str], text_targets: Sequence[Target]
+    known: Sequence[Problem], result: AttemptResult, held: HeldMessage, failed: frozenset[str], text_targets: Sequence[Target]
 ) -> bool:
     """Whether the target knows of the failure from the agent: by an open problem about the job, or by a text without keys.
 
@@ -163,12 +163,12 @@ def _has_reported(
     return is_only_content or is_about_job(text, held.name, failed)
 
 
-def _has_news(known: Sequence[Problem], held: HeldNotice) -> bool:
+def _has_news(known: Sequence[Problem], held: HeldMessage) -> bool:
     """Whether the agent reports an open problem about the job of which the target is not notified yet. The next run sends it."""
     return any(held.name in each.evidence.jobs and not each.is_known_to(held.target) for each in known)
 
 
-def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldNotice, wake: JobWake | None) -> str | None:
+def _why_not_reported(known: Sequence[Problem], claim: Claim, held: HeldMessage, wake: JobWake | None) -> str | None:
     """Why the agent is not expected to report the failure of a job any more; None if another run is to deliver the wake."""
     agent = claim.entry.name
     if wake is None:
@@ -204,7 +204,7 @@ def release_unreported_notices(tick: Tick) -> None:
         _stop_waiting_for(tick.tx, held, reasons)
 
 
-def _stop_waiting_for(tx: Transaction, held: HeldNotice, reasons: dict[str, str | None]) -> None:
+def _stop_waiting_for(tx: Transaction, held: HeldMessage, reasons: dict[str, str | None]) -> None:
     """Do not wait any longer for agents with a reason. If no other agent is left, the notification is sent."""
     given_up = {agent: reason for agent, reason in reasons.items() if reason is not None}
     if not given_up:
@@ -212,9 +212,9 @@ def _stop_waiting_for(tx: Transaction, held: HeldNotice, reasons: dict[str, str 
     note = "; ".join(part for part in (held.note, *given_up.values()) if part)
     left = tuple(agent for agent in held.hold.agents if agent not in given_up)
     if left:
-        outbox.change_hold(tx, held, replace(held.hold, agents=left), note)
+        outbox.hold_message(tx, held, replace(held.hold, agents=left), note)
         return
-    outbox.release_notice(tx, held, note)
+    outbox.release_message(tx, held, note)
     problems.renew_notice(tx, held)
 
 

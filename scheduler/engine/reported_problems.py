@@ -123,7 +123,7 @@ def _change_of(tx: Transaction, news: News) -> Change | None:
     each, is_due = news.problem, False
     if news.change is not Change.OPENED or not each.evidence.jobs:
         return news.change
-    held = {notice.name: notice.notice for notice in outbox.held_notices(tx.db) if notice.target == news.target}
+    held = {notice.name: notice.notice or "" for notice in outbox.held_notices(tx.db) if notice.target == news.target}
     for job in each.evidence.jobs:
         own = problems.problems_of(tx.db, problem.Subject(Kind.CRON, job))
         last = next((known.notices[news.target] for known in own if known.is_open and known.is_known_to(news.target)), None)

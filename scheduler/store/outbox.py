@@ -7,8 +7,8 @@ import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import clock_changes
-from scheduler.store.rows import read_row
+from scheduler.store.rows import insert_row, read_row, replace_row
 from scheduler.store.transaction import Transaction, first_time, recall
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
@@ -87,28 +87,10 @@ class OutboxMessage(Message):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A notification is delayed until one of these agents has reported the failure, or at the latest until a time."""
+    """A message waits until a time: for the hours of its recipient, or for one of these agents to report the failure."""
 
     agents: tuple[str, ...]
     until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class HeldNotice:
-    """A notification about a cron job that is delayed for one target. `name` is the job. `note` says what happened so far."""
-
-    run_id: int
-    notice: str
-    name: str
-    target: Target
-    text: str
-    hold: Hold
-    note: str = ""
-
-    @property
-    def problem_id(self) -> int:
-        """The problem that it is about. Its notice has its number, such as `opened p12`."""
-        return int(self.notice.split(" ")[1].removeprefix("p"))
 
 
 def queue_run_messages(
@@ -181,25 +163,24 @@ def _queue_parts(
         parts = [message]
     else:
         parts = split_text(message, limit) if notice else message_parts(message, limit, *_places_of_text(channel, about.run_id))
-    now, row = to_millis(tx.now), None
-    not_before, awaits = (to_millis(hold.until), json.dumps(hold.agents)) if hold else (now, None)
+    common = {
+        "channel": target.channel, "whom": target.recipient, **asdict(about), "parts": len(parts), "title": title or about.name,
+        "notice": notice, "state": DeliveryState.PENDING, "not_before": hold.until if hold else tx.now, "created_at": tx.now,
+        "awaits": json.dumps(hold.agents) if hold else None,
+    }  # fmt: skip
+    row = None
     for part, text in enumerate(parts, 1):
-        row = tx.db.execute(
-            "insert into outbox (key, channel, whom, run_id, kind, name, trigger, slot, part, parts, title, text, notice, state,"
-            " not_before, created_at, awaits) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)"
-            " on conflict (key, channel) do nothing returning id",
-            (
-                message_key(about, part, notice), target.channel, target.recipient, about.run_id, about.kind, about.name,
-                about.trigger, to_millis(about.slot), part, len(parts), title or about.name, text, notice,
-                not_before, now, awaits,
-            ),
-        ).fetchone()  # fmt: skip
+        own = {"key": message_key(about, part, notice), "part": part, "text": text}
+        row = insert_row(tx.db, "outbox", own | common, "on conflict (key, channel) do nothing returning id").fetchone()
     return row
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message for one target that was not tried yet, with all its parts. `last_id` is the ID of the last one."""
+    """A message for one target that was not tried yet, with all its parts, and until when it waits.
+
+    `ids` are those of its parts. `note` says what happened to it so far.
+    """
 
     run_id: int
     notice: str | None
@@ -209,6 +190,8 @@ class HeldMessage:
     text: str
     created_at: datetime
     ids: tuple[int, ...]
+    hold: Hold
+    note: str | None
 
     @property
     def last_id(self) -> int:
@@ -219,6 +202,11 @@ class HeldMessage:
         """The ID of the last part of the message that it repeats because a person has asked for it; else its own."""
         repeats = REPEATS.match(self.notice or "")
         return int(repeats[1]) if repeats else self.last_id
+
+    @property
+    def problem_id(self) -> int:
+        """The problem that a delayed notification is about. Its notice has its number, such as `opened p12`."""
+        return int((self.notice or "").split(" ")[1].removeprefix("p"))
 
 
 REPEATS = re.compile(r"again (\d+) ")  # the notice of a message that repeats another one
@@ -236,44 +224,68 @@ def due_for_hours(db: sqlite3.Connection, now: datetime) -> tuple[list[HeldMessa
 
     A message of which a part was sent already is in neither.
     """
-    found: dict[tuple[object, ...], list[sqlite3.Row]] = {}
     next_at = _next_pending_at(db)
     if next_at is None or next_at > now:
         return [], []
-    for row in db.execute(DUE_FOR_HOURS, (to_millis(now), SENT_BY_USER)).fetchall():
-        key = (row["awaits"], row["run_id"], row["kind"], row["name"], row["notice"], row["channel"], row["whom"])
-        found.setdefault(key, []).append(row)
-    whole = [rows for rows in found.values() if rows[0]["part"] == 1]
+    found = _parts_of_messages(db.execute(DUE_FOR_HOURS, (to_millis(now), SENT_BY_USER)))
+    whole = [rows for rows in found if rows[0]["part"] == 1]
     waiting = [_join_held(rows) for rows in whole if rows[0]["awaits"] is None]
     return waiting, [_join_held(rows) for rows in whole if rows[0]["awaits"] is not None]
+
+
+def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldMessage]:
+    """The notifications that are delayed for agents to report the failure, of one cron job or of all, the oldest first."""
+    if not recall(db, "select 1 from outbox where awaits is not null and state = 'pending' limit 1", bool):
+        return []
+    query = (
+        "select * from outbox where awaits is not null and awaits <> '[]' and state = 'pending'"
+        " and (cast(? as text) is null or name = ?) order by id"
+    )
+    return [_join_held(rows) for rows in _parts_of_messages(db.execute(query, (name, name)))]
+
+
+def _parts_of_messages(rows: Iterable[sqlite3.Row]) -> list[list[sqlite3.Row]]:
+    """The parts of each message for each target."""
+    found: dict[tuple[object, ...], list[sqlite3.Row]] = {}
+    for row in rows:
+        key = (row["awaits"], row["run_id"], row["kind"], row["name"], row["notice"], row["channel"], row["whom"])
+        found.setdefault(key, []).append(row)
+    return list(found.values())
 
 
 def _join_held(rows: Sequence[sqlite3.Row]) -> HeldMessage:
     first, text = rows[0], "\n".join(row["text"] for row in rows)
     return read_row(
-        HeldMessage, first, target=Target(first["channel"], first["whom"]), text=text, ids=tuple(row["id"] for row in rows)
+        HeldMessage,
+        first,
+        target=Target(first["channel"], first["whom"]),
+        text=text,
+        ids=tuple(row["id"] for row in rows),
+        hold=Hold(tuple(json.loads(first["awaits"] or "[]")), from_millis(first["not_before"])),
+        note=first["hold_note"],
     )
 
 
 THESE = "id in (select cast(value as bigint) from json_each(?))"
-OF_HELD = "where " + THESE
 
 
-def hold_for_hours(tx: Transaction, message: HeldMessage, until: datetime, note: str) -> None:
-    """Delay a message until the hours of its recipient begin."""
-    query = "update outbox set awaits = ?, not_before = ?, hold_note = ? " + OF_HELD  # noqa: S608
-    tx.db.execute(query, (FOR_HOURS, to_millis(until), note, json.dumps(message.ids)))
+def hold_message(tx: Transaction, message: HeldMessage, hold: Hold, note: str | None) -> None:
+    """Delay a message, or delay it for other agents or until another time."""
+    query = "update outbox set awaits = ?, not_before = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
+    tx.db.execute(query, (json.dumps(hold.agents), to_millis(hold.until), note or None, json.dumps(message.ids)))
 
 
-def release_held(tx: Transaction, message: HeldMessage) -> None:
-    """Send a message whose hours have begun. Its time to be delivered begins now."""
-    query = "update outbox set awaits = null, created_at = ? " + OF_HELD  # noqa: S608
-    tx.db.execute(query, (to_millis(tx.now), json.dumps(message.ids)))
+def release_message(tx: Transaction, message: HeldMessage, note: str | None) -> None:
+    """Send a delayed message. Its time to be delivered begins now."""
+    query = "update outbox set awaits = null, not_before = ?, created_at = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
+    tx.db.execute(query, (to_millis(tx.now), to_millis(tx.now), note, json.dumps(message.ids)))
 
 
 def drop_held(tx: Transaction, message: HeldMessage, note: str) -> None:
-    """Drop a message that is no longer news."""
-    query = "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? " + OF_HELD  # noqa: S608
+    """Drop a delayed message that is no longer news, or whose content has reached the target in another message."""
+    query = (
+        "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? where state = 'pending' and " + THESE  # noqa: S608
+    )
     tx.db.execute(query, (to_millis(tx.now), note, json.dumps(message.ids)))
 
 
@@ -281,60 +293,9 @@ def merge_held(tx: Transaction, messages: Sequence[HeldMessage], into: int) -> N
     """Send messages as the message with this ID of its last part: they arrive, or are given up, with it."""
     ids = json.dumps([each for message in messages for each in message.ids])
     note = f"sent together with others as message {into}"
-    tx.db.execute("update outbox set merged_into = ?, hold_note = ? " + OF_HELD, (into, note, ids))  # noqa: S608
+    tx.db.execute("update outbox set merged_into = ?, hold_note = ? where " + THESE, (into, note, ids))  # noqa: S608
     tx.db.execute("update problem_notice set outbox_id = ? where outbox_" + THESE, (into, ids))  # noqa: S608
     tx.db.execute("update digest set outbox_id = ? where outbox_" + THESE, (into, ids))  # noqa: S608
-
-
-def held_notices(db: sqlite3.Connection, name: str | None = None) -> list[HeldNotice]:
-    """The delayed notifications, of one cron job or of all, the oldest first."""
-    found: dict[tuple[int, str, str, str], HeldNotice] = {}
-    if not recall(db, "select 1 from outbox where awaits is not null and state = 'pending' limit 1", bool):
-        return []
-    query = (
-        "select run_id, notice, name, channel, whom, text, awaits, not_before, hold_note from outbox"
-        " where awaits is not null and awaits <> '[]' and state = 'pending' and (cast(? as text) is null or name = ?) order by id"
-    )
-    for row in db.execute(query, (name, name)):
-        key = (row["run_id"], row["notice"], row["channel"], row["whom"])
-        before = found.get(key)  # an earlier part of the same message
-        text = f"{before.text}\n{row['text']}" if before else row["text"]
-        hold = Hold(tuple(json.loads(row["awaits"])), from_millis(row["not_before"]))
-        target = Target(row["channel"], row["whom"])
-        found[key] = HeldNotice(row["run_id"], row["notice"], row["name"], target, text, hold, row["hold_note"] or "")
-    return list(found.values())
-
-
-THIS_NOTICE = "run_id = ? and notice = ? and channel = ? and whom = ? and awaits is not null and state = 'pending'"
-
-
-def change_hold(tx: Transaction, held: HeldNotice, hold: Hold, note: str) -> None:
-    """Delay a notification for other agents, or until another time."""
-    tx.db.execute(
-        "update outbox set awaits = ?, not_before = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
-        (json.dumps(hold.agents), to_millis(hold.until), note or None, *_columns_of(held)),
-    )
-
-
-def release_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
-    """Send a delayed notification. Its time to be delivered begins now."""
-    now = to_millis(tx.now)
-    tx.db.execute(
-        "update outbox set awaits = null, not_before = ?, created_at = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
-        (now, now, note, *_columns_of(held)),
-    )
-
-
-def drop_notice(tx: Transaction, held: HeldNotice, note: str) -> None:
-    """Drop a delayed notification, because its content has reached the target in another message."""
-    tx.db.execute(
-        "update outbox set awaits = null, state = 'dropped', finished_at = ?, hold_note = ? where " + THIS_NOTICE,  # noqa: S608
-        (to_millis(tx.now), note, *_columns_of(held)),
-    )
-
-
-def _columns_of(held: HeldNotice) -> tuple[int, str, str, str]:
-    return held.run_id, held.notice, held.target.channel, held.target.recipient
 
 
 def message_key(about: Origin, part: int, notice: str | None = None) -> str:
@@ -913,15 +874,10 @@ def recent_digests(db: sqlite3.Connection, kind: Kind, name: str) -> list[str]:
 def record_text(tx: Transaction, entry: Entry, target: Target, message: str, outbox_id: int) -> None:
     """Record that a text was queued for a target. Within the entry's window, if it has one, it counts as a duplicate there."""
     if entry.dedup_window:
-        tx.db.execute(
-            'insert into digest (kind, name, channel, whom, hash, outbox_id, until_at, "window")'
-            " values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (kind, name, channel, whom, hash) do update set"
-            ' outbox_id = excluded.outbox_id, until_at = excluded.until_at, "window" = excluded."window"',
-            (
-                entry.kind, entry.name, target.channel, target.recipient, entry.message_digest(message), outbox_id,
-                to_millis(tx.now + entry.dedup_window), entry.dedup_window // MILLISECOND,
-            ),
-        )  # fmt: skip
+        key = {"kind": entry.kind, "name": entry.name, "channel": target.channel, "whom": target.recipient}
+        until, window = tx.now + entry.dedup_window, entry.dedup_window // MILLISECOND
+        sent = {"outbox_id": outbox_id, "until_at": until, "window": window}
+        replace_row(tx.db, "digest", {**key, "hash": entry.message_digest(message)}, sent)
 
 
 def restart_dedup_window(tx: Transaction, channel: str, run_id: int, notice: str | None) -> None:

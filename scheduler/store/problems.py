@@ -30,8 +30,8 @@ from scheduler.model.problem import (
 )
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store.outbox import FOR_HOURS, HeldNotice, delivery_text, hold_text
-from scheduler.store.rows import read_part
+from scheduler.store.outbox import FOR_HOURS, HeldMessage, delivery_text, hold_text
+from scheduler.store.rows import insert_row, read_part, replace_row, update_row
 from scheduler.store.transaction import Transaction
 
 MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
@@ -75,8 +75,6 @@ STATES = ("count", "since", "last_seen_at", "opened_at", "over_at", "ended_by", 
 EVIDENCE = tuple(each.name for each in fields(Evidence) if each.name != "has_returned")
 ACKED = tuple(each.name for each in fields(Acknowledgement))
 COLUMNS = (*Subject._fields, *FOUND, *STATES, *EVIDENCE, *(f"acked_{name}" for name in ACKED))
-ADD = f"insert into problem ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)}) returning id"  # noqa: S608
-CHANGE = f"update problem set {', '.join(f'{name} = :{name}' for name in COLUMNS)} where id = :id"  # noqa: S608
 
 
 def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
@@ -212,9 +210,9 @@ def save_problem(tx: Transaction, problem: Problem) -> Problem:
     ]
     columns = dict(zip(COLUMNS, values, strict=True))
     if problem.id:
-        tx.db.execute(CHANGE, {**columns, "id": problem.id})
+        update_row(tx.db, "problem", problem.id, **columns)
         return problem
-    return replace(problem, id=tx.db.execute(ADD, columns).fetchone()["id"])
+    return replace(problem, id=insert_row(tx.db, "problem", columns, "returning id").fetchone()["id"])
 
 
 def _values(part: object, names: Iterable[str]) -> list[object]:
@@ -237,15 +235,15 @@ def _item(value: datetime | str | TrackedLine) -> object:
 
 def save_notice(tx: Transaction, problem_id: int, target: Target, known: ProblemNotice, outbox_id: int | None) -> None:
     """Record what a recipient is being notified of. Without a message the last one stays the one that was sent."""
-    tx.db.execute(
-        "insert into problem_notice (problem_id, channel, whom, kind, severity, told_at, faults, severity_before, outbox_id)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (problem_id, channel, whom) do update set kind = excluded.kind,"
-        " severity = excluded.severity, told_at = excluded.told_at, faults = excluded.faults,"
-        " severity_before = excluded.severity_before, outbox_id = coalesce(excluded.outbox_id, problem_notice.outbox_id)",
-        (
-            problem_id, target.channel, target.recipient, known.kind, known.severity, to_millis(known.at),
-            json.dumps(known.faults), known.severity_before, outbox_id,
-        ),
+    message = {} if outbox_id is None else {"outbox_id": outbox_id}
+    replace_row(
+        tx.db,
+        "problem_notice",
+        {"problem_id": problem_id, "channel": target.channel, "whom": target.recipient},
+        {
+            "kind": known.kind, "severity": known.severity, "told_at": known.at, "faults": json.dumps(known.faults),
+            "severity_before": known.severity_before, **message,
+        },
     )  # fmt: skip
 
 
@@ -264,12 +262,11 @@ def note_lost_message(tx: Transaction, outbox_id: int) -> frozenset[Subject]:
     return frozenset(problem.subject for problem in found if problem is not None)
 
 
-def renew_notice(tx: Transaction, held: HeldNotice) -> None:
+def renew_notice(tx: Transaction, held: HeldMessage) -> None:
     """Count the interval of reminders from now on, because a delayed message is sent now."""
     tx.db.execute(
-        "update problem_notice set told_at = ? where channel = ? and whom = ? and outbox_id in"
-        " (select id from outbox where run_id = ? and notice = ? and name = ?)",
-        (to_millis(tx.now), held.target.channel, held.target.recipient, held.run_id, held.notice, held.name),
+        "update problem_notice set told_at = ? where channel = ? and whom = ? and outbox_id = ?",
+        (to_millis(tx.now), held.target.channel, held.target.recipient, held.last_id),
     )
 
 

@@ -24,7 +24,7 @@ from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import to_millis
 from scheduler.store import outbox, problems, questions, wakes
-from scheduler.store.outbox import HeldMessage, OutboxMessage
+from scheduler.store.outbox import HeldMessage, Hold, OutboxMessage
 
 LATER = timedelta(hours=1)
 MORNING = (9, 0)  # of a day without a time
@@ -162,7 +162,8 @@ class ReplyToMessage:
         channels = tick.plan.settings.channels
         again = outbox.queue_notice(tick.tx, channels, message.origin, notice, whole.text, (target,), message.title)[target]
         queued = outbox.whole_message(tick.tx.db, outbox.get_message(tick.tx.db, again))
-        outbox.hold_for_hours(tick.tx, queued, at, f"waits until {when}, as {one_line(self.reply.user)[:100]} has asked")
+        note = f"waits until {when}, as {one_line(self.reply.user)[:100]} has asked"
+        outbox.hold_message(tick.tx, queued, Hold((), at), note)
         return f"this message is sent again at {when}"
 
     def _report(self, tick: Tick, message: OutboxMessage, result: str) -> None:
