@@ -83,13 +83,8 @@ def count_open_runs(db: sqlite3.Connection) -> dict[str, int]:
     return dict(db.execute("select state, count(*) from run where state in ('running', 'waiting') group by state").fetchall())
 
 
-OWNERS = {
-    "run": "select kind, name from run where id = ?",
-    "wake": "select kind, name from wake where id = ?",
-    "outbox": "select kind, name from outbox where id = ?",
-    "problem": "select kind, name from problem where id = ?",
-    "question": "select kind, name from question where id = ?",
-}
+TABLES_OF_ENTRIES = ("run", "wake", "outbox", "problem", "question")
+OWNERS = {table: f"select kind, name from {table} where id = ?" for table in TABLES_OF_ENTRIES}  # noqa: S608 (names of ours)
 
 
 def entry_of_row(db: sqlite3.Connection, table: str, number: int) -> tuple[str, str] | None:

@@ -151,16 +151,27 @@ def _open_run_from_row(row: sqlite3.Row) -> OpenRun:
 
 def owns_run(tx: Transaction, claim: Claim) -> bool:
     """Whether a run in progress still belongs to the claim."""
-    query = "select 1 from run where id = ? and state = 'running' and owner = ? and fence = ?"
+    query = f"select 1 from run where {OWN} and state = 'running'"  # noqa: S608 (literals)
     return tx.db.execute(query, (claim.run.id, claim.run.owner, claim.run.fence)).fetchone() is not None
+
+
+OWN = "id = ? and owner = ? and fence = ?"
+
+
+def _change_own_run(tx: Transaction, run: OpenRun, changes: str, *values: object, of_result: bool = False) -> sqlite3.Row | None:
+    """Change a run in progress, unless it was taken over since; None, and nothing written, if it was.
+
+    `of_result`: it may also be the run of a late result.
+    """
+    states = "('running', 'reported')" if of_result else "('running')"
+    query = f"update run set {changes} where {OWN} and state in {states} returning finished_at, worker"  # noqa: S608 (literals)
+    changed: sqlite3.Row | None = tx.db.execute(query, (*values, run.id, run.owner, run.fence)).fetchone()
+    return changed
 
 
 def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
     """Record the worker that executes an attempt, or has executed it, if the run still belongs to the claim."""
-    tx.db.execute(
-        "update run set worker = ? where id = ? and state = 'running' and owner = ? and fence = ?",
-        (worker, claim.run.id, claim.run.owner, claim.run.fence),
-    )
+    _change_own_run(tx, claim.run, "worker = ?", worker)
 
 
 def add_usage(
@@ -189,29 +200,20 @@ def add_usage(
         summed = _add_tokens(json.loads(before["tokens"]), tokens)
         cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
     usage = _add_usage_by_model(before and before["model_usage"], by_model)
-    added = tx.db.execute(
-        "update run set cost_usd = ?, tokens = ?, model_usage = ?, static_digest = ?, cache_ttl = ?,"
-        " cache_saved_usd = coalesce(cache_saved_usd, 0) + ?,"
-        " charged_nanos = charged_nanos + ?, charged_tokens = charged_tokens + ?"
-        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (
-            cost, json.dumps(summed), json.dumps(usage), prompt.static_digest or None, prompt.cache, cache_saved,
-            charge.nanos, charge.tokens, claim.run.id, claim.run.owner, claim.run.fence,
-        ),
-    ).fetchone()  # fmt: skip
-    return added is not None
+    changes = (
+        "cost_usd = ?, tokens = ?, model_usage = ?, static_digest = ?, cache_ttl = ?,"
+        f" cache_saved_usd = coalesce(cache_saved_usd, 0) + ?, {CHARGE}"
+    )
+    sums, kept = (cost, json.dumps(summed), json.dumps(usage)), (prompt.static_digest or None, prompt.cache, cache_saved)
+    return _change_own_run(tx, claim.run, changes, *sums, *kept, charge.nanos, charge.tokens) is not None
 
 
 def add_charge(tx: Transaction, claim: Claim, charge: Amount) -> bool:
     """The same for an attempt whose usage is not known."""
-    added = tx.db.execute(
-        "update run set charged_nanos = charged_nanos + ?, charged_tokens = charged_tokens + ?"
-        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (charge.nanos, charge.tokens, claim.run.id, claim.run.owner, claim.run.fence),
-    ).fetchone()
-    return added is not None
+    return _change_own_run(tx, claim.run, CHARGE, charge.nanos, charge.tokens) is not None
 
 
+CHARGE = "charged_nanos = charged_nanos + ?, charged_tokens = charged_tokens + ?"
 LAST_LOOKS = """
 select started_at, static_digest, cache_ttl, tokens, model_usage from run
 where kind = ? and name = ? and static_digest is not null order by id desc limit ?
@@ -256,22 +258,19 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
     common = (result.outcome, result.reason, result.suppression, result.model_used, result.exit_code, result.text, result.error)
     checked = _precheck_columns(result)
     result_due_at = tx.now + claim.entry.spec.async_timeout if result.outcome is Outcome.ASYNC else None
-    closed = tx.db.execute(
-        "update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
+    closed = _change_own_run(
+        tx, claim.run,
+        "state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
         " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
-        " request_id = ?, left_out = ?, findings = ?, repeats = ?, fallback = ?, fallback_why = ?"
-        " where id = ? and state in ('running', 'reported') and owner = ? and fence = ? returning finished_at, worker",
-        (
-            to_millis(tx.now), json.dumps(dict(result.prompt.part_sizes)), *common, *checked,
-            _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
-            result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
-            json.dumps(result.prompt.left_out) if result.prompt.left_out else None,
-            json.dumps(result.findings) if result.findings else None,
-            json.dumps(list(repeats)) if repeats else None, result.fallback, result.fallback_why,
-            claim.run.id, claim.run.owner, claim.run.fence,
-        ),
-    ).fetchone()  # fmt: skip
+        " request_id = ?, left_out = ?, findings = ?, repeats = ?, fallback = ?, fallback_why = ?",
+        to_millis(tx.now), json.dumps(dict(result.prompt.part_sizes)), *common, *checked,
+        _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
+        result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
+        json.dumps(result.prompt.left_out) if result.prompt.left_out else None,
+        json.dumps(result.findings) if result.findings else None,
+        json.dumps(list(repeats)) if repeats else None, result.fallback, result.fallback_why, of_result=True,
+    )  # fmt: skip
     if closed is None:
         return False
     run, (kind, name) = claim.run, claim.entry.key
@@ -287,16 +286,14 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
 
 def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not_before: datetime) -> bool:
     """Let a run wait for its next attempt, with the result of the last one. False if the run no longer belongs to the claim."""
-    waiting = tx.db.execute(
-        "update run set state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
-        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, request_id = ?"
-        " where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (
-            to_millis(not_before), result.outcome, result.reason, result.error, result.text, *_precheck_columns(result),
-            _tool_calls_json([*_earlier_tool_calls(tx, claim), *(call for call in result.tool_calls if call.is_our_own)]),
-            result.request_id, claim.run.id, claim.run.owner, claim.run.fence,
-        ),
-    ).fetchone()  # fmt: skip
+    waiting = _change_own_run(
+        tx, claim.run,
+        "state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
+        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, request_id = ?",
+        to_millis(not_before), result.outcome, result.reason, result.error, result.text, *_precheck_columns(result),
+        _tool_calls_json([*_earlier_tool_calls(tx, claim), *(call for call in result.tool_calls if call.is_our_own)]),
+        result.request_id,
+    )  # fmt: skip
     return waiting is not None
 
 
@@ -305,13 +302,12 @@ def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime,
 
     The result of an earlier attempt is kept. Without one the outcome is `skipped` so far, and `detail` is its error.
     """
-    waiting = tx.db.execute(
-        "update run set state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
+    changes = (
+        "state = 'waiting', not_before = ?, attempt = attempt - 1, reason = ?,"
         " error = case when coalesce(outcome, 'skipped') = 'skipped' then coalesce(?, error) else error end,"
-        " outcome = coalesce(outcome, 'skipped') where id = ? and state = 'running' and owner = ? and fence = ? returning id",
-        (to_millis(not_before), reason, detail, claim.run.id, claim.run.owner, claim.run.fence),
-    ).fetchone()
-    return waiting is not None
+        " outcome = coalesce(outcome, 'skipped')"
+    )
+    return _change_own_run(tx, claim.run, changes, to_millis(not_before), reason, detail) is not None
 
 
 def _precheck_columns(result: AttemptResult) -> tuple[int | None, str | None, str | None]:
@@ -344,12 +340,11 @@ def record_interruption(tx: Transaction, run: OpenRun, cut_at: datetime) -> None
 
 def requeue_interrupted_run(tx: Transaction, run: OpenRun, *, crashed: bool) -> None:
     """Let an interrupted run wait for another attempt. An interruption by our own stop does not count as an attempt."""
-    tx.db.execute(
-        "update run set state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
+    changes = (
+        "state = 'waiting', not_before = ?, fence = fence + 1, crashes = crashes + ?, attempt = attempt - ?,"
         " outcome = coalesce(nullif(outcome, 'skipped'), 'abandoned')"
-        " where id = ? and state = 'running' and owner = ? and fence = ?",
-        (to_millis(tx.now), int(crashed), int(not crashed), run.id, run.owner, run.fence),
     )
+    _change_own_run(tx, run, changes, to_millis(tx.now), int(crashed), int(not crashed))
 
 
 def close_undeclared_run(tx: Transaction, kind: Kind, name: str, run: OpenRun, result: AttemptResult) -> None:

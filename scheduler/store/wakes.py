@@ -144,12 +144,8 @@ def postpone_reminder(tx: Transaction, reminder: Wake, at: datetime) -> None:
 
 def end_waiting_wake(tx: Transaction, wake_id: int, why: RejectedBecause) -> bool:
     """End one wake that waits, or a reminder, for this reason. False if it is in a run, or has ended."""
-    rows = tx.db.execute(
-        "update wake set state = 'ended', updated_at = ? where id = ? and state in ('waiting', 'planned') returning *",
-        (to_millis(tx.now), wake_id),
-    ).fetchall()
     result = WakeResult.CANCELLED if why is RejectedBecause.CANCELLED else WakeResult.REJECTED
-    return bool(_record_rejected(tx, rows, result, why))
+    return bool(_record_rejected(tx, _end(tx, "id = ? and state in ('waiting', 'planned')", wake_id), result, why))
 
 
 def find_wake_of_sender(tx: Transaction, wake: Wake) -> Wake | None:
@@ -287,26 +283,24 @@ def wakes_taken_by(db: sqlite3.Connection, run_id: int) -> tuple[Wake, ...]:
 
 def end_delivered_wakes(tx: Transaction, run_id: int) -> None:
     """End the wakes of a run that delivered them."""
-    rows = tx.db.execute(
-        "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
-        (to_millis(tx.now), run_id),
-    ).fetchall()
-    for wake in sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id):
+    for wake in _end(tx, "run_id = ? and state = 'taken'", run_id):
         _report_result(tx, wake, _delivered_result(wake))
 
 
 def reject_taken_wakes(tx: Transaction, run_id: int, why: RejectedBecause) -> None:
     """End the wakes of a run that cannot deliver them to its agent, now or later."""
-    rows = tx.db.execute(
-        "update wake set state = 'ended', updated_at = ? where run_id = ? and state = 'taken' returning *",
-        (to_millis(tx.now), run_id),
-    ).fetchall()
-    _record_rejected(tx, rows, WakeResult.REJECTED, why)
+    _record_rejected(tx, _end(tx, "run_id = ? and state = 'taken'", run_id), WakeResult.REJECTED, why)
 
 
-def _record_rejected(tx: Transaction, rows: Iterable[sqlite3.Row], result: WakeResult, why: RejectedBecause) -> list[Wake]:
+def _end(tx: Transaction, which: str, *values: object) -> list[Wake]:
+    """End the wakes for which this condition holds. Returns them, the oldest first."""
+    query = f"update wake set state = 'ended', updated_at = ? where {which} returning *"  # noqa: S608 (literals of this file)
+    rows = tx.db.execute(query, (to_millis(tx.now), *values)).fetchall()
+    return sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id)
+
+
+def _record_rejected(tx: Transaction, ended: list[Wake], result: WakeResult, why: RejectedBecause) -> list[Wake]:
     """Report and record these ended wakes as rejected. Returns them."""
-    ended = sorted((_wake_from_row(row) for row in rows), key=lambda wake: wake.id)
     for wake in ended:
         _report_result(tx, wake, result)
         if wake.kind is Kind.HEARTBEAT:
@@ -371,11 +365,8 @@ def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
     Wakes of a run stay as long as its record, all others for another `keep`.
     """
     last = to_millis(tx.now - keep)
-    rows = tx.db.execute(
-        "update wake set state = 'ended', updated_at = ? where state = 'waiting' and updated_at < ? returning *",
-        (to_millis(tx.now), last),
-    ).fetchall()
-    expired = _record_rejected(tx, rows, WakeResult.EXPIRED, RejectedBecause.EXPIRED)
+    ended = _end(tx, "state = 'waiting' and updated_at < ?", last)
+    expired = _record_rejected(tx, ended, WakeResult.EXPIRED, RejectedBecause.EXPIRED)
     tx.db.execute(
         "delete from wake where state = 'ended' and updated_at < ?"
         " and (run_id is null or not exists (select 1 from run where run.id = wake.run_id))",
@@ -386,11 +377,7 @@ def expire_old_wakes(tx: Transaction, keep: timedelta) -> list[Wake]:
 
 def expire_wakes_of_entry(tx: Transaction, kind: Kind, name: str, why: RejectedBecause) -> list[Wake]:
     """End all waiting wakes of an entry that is disabled or was removed. Returns them."""
-    rows = tx.db.execute(
-        "update wake set state = 'ended', updated_at = ? where kind = ? and name = ? and state = 'waiting' returning *",
-        (to_millis(tx.now), kind, name),
-    ).fetchall()
-    return _record_rejected(tx, rows, WakeResult.EXPIRED, why)
+    return _record_rejected(tx, _end(tx, "kind = ? and name = ? and state = 'waiting'", kind, name), WakeResult.EXPIRED, why)
 
 
 def reject_wake(tx: Transaction, wake: Wake, why: RejectedBecause) -> None:
