@@ -23,7 +23,7 @@ from scheduler.model.outcome import Kind, Skip, Trigger
 LONGEST_BACKOFF = 8  # intervals
 
 
-def no_slots(after: datetime, until: datetime) -> None:
+def no_slots(*_: datetime) -> None:
     """Stands for a rule that gives no slots."""
 
 
@@ -50,11 +50,7 @@ class EntrySchedule:
                 yield reason, found
 
 
-def no_next_slot(after: datetime) -> None:
-    """Stands for a rule that gives no slots."""
-
-
-NO_SCHEDULE = EntrySchedule(Trigger.MANUAL, next=no_next_slot, slots=no_slots)
+NO_SCHEDULE = EntrySchedule(Trigger.MANUAL, next=no_slots, slots=no_slots)
 
 
 def heartbeat_schedule_text(beat: Heartbeat) -> str:

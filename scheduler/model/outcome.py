@@ -6,34 +6,18 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 
-from heartbeat.checks import Skip
-from heartbeat.result import ANSWERED, FAILURES, SUCCESSES, UNSENT_CALL, AttemptResult, Outcome, Reason
-from heartbeat.runners import LONGEST_RETRY_AFTER, Call, Failure
-from heartbeat.verdict import Suppression
-
-__all__ = [
-    "ANSWERED",
-    "EXCUSED_SKIPS",
-    "FAILURES",
-    "LONGEST_RETRY_AFTER",
-    "PLANNED_SKIPS",
-    "REASONS",
-    "SUCCESSES",
-    "UNSENT_CALL",
-    "WOKEN",
-    "WORRYING_SKIPS",
-    "AttemptResult",
-    "Call",
-    "DeliveryState",
-    "Failure",
-    "Kind",
-    "Outcome",
-    "Reason",
-    "Skip",
-    "Suppression",
-    "Trigger",
-    "WakeResult",
-]
+from heartbeat.checks import Skip as Skip
+from heartbeat.result import ANSWERED as ANSWERED
+from heartbeat.result import FAILURES as FAILURES
+from heartbeat.result import SUCCESSES as SUCCESSES
+from heartbeat.result import UNSENT_CALL as UNSENT_CALL
+from heartbeat.result import AttemptResult as AttemptResult
+from heartbeat.result import Outcome as Outcome
+from heartbeat.result import Reason as Reason
+from heartbeat.runners import LONGEST_RETRY_AFTER as LONGEST_RETRY_AFTER
+from heartbeat.runners import Call as Call
+from heartbeat.runners import Failure as Failure
+from heartbeat.verdict import Suppression as Suppression
 
 
 class Kind(StrEnum):

@@ -173,11 +173,9 @@ def find_leader(db: sqlite3.Connection) -> Leader | None:
     if is_file(db):
         return None
     row = db.execute(
-        # Without a daemon of this version since the upgrade, the last two columns do not exist yet.
         "select holder, coalesce(host, '') as host, epoch,"
         " greatest(0, ? - extract(epoch from until_at - clock_timestamp()))::float8 as lag,"
-        " (extract(epoch from (to_jsonb(_leader) ->> 'since_at')::timestamptz) * 1000)::bigint as since,"
-        " to_jsonb(_leader) ->> 'former_host' as former_host from _leader where until_at > clock_timestamp()",
+        " (extract(epoch from since_at) * 1000)::bigint as since, former_host from _leader where until_at > clock_timestamp()",
         (int(LEASE.total_seconds()),),
     ).fetchone()
     return read_row(Leader, row) if row else None

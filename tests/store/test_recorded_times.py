@@ -4,13 +4,57 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 from checkout import DATA
 
-from scheduler.store.clock_changes import KEPT, MOVED, NEVER_WAS, SET_BACK
+from scheduler.store.clock_changes import MOVED, NEVER_WAS, SET_BACK
 from scheduler.store.database import open_empty_database
+
+PLANNED_ANEW = "engine/clock_adjustment plans each entry anew"
+IDENTITY = "it is part of the identity of a run"
+HISTORY = "it is shown as the clock showed it"
+BY_CHANGE = "each change of the clock has moved it"
+CHOSEN = "a person chose this time by the clock on the wall"
+KEPT: Mapping[str, str] = {
+    "entry.active_at": "a gateway sends the next one soon",
+    "entry.anchor": PLANNED_ANEW,
+    "entry.due_at": PLANNED_ANEW,
+    "entry.expected_at": PLANNED_ANEW,
+    "entry.expected_before": PLANNED_ANEW,
+    "entry.first_seen_at": PLANNED_ANEW,
+    "entry.last_slot": IDENTITY,
+    "entry.muted_until": CHOSEN,
+    "entry.paused_at": HISTORY,
+    "entry.paused_until": CHOSEN,
+    "entry.settled_until": PLANNED_ANEW,
+    "entry.slot": PLANNED_ANEW,
+    "former.anchor": "the slots up to `until_at` are counted from it",
+    "item.asked": IDENTITY,
+    "jump.at": "it is the record of the change",
+    "message.at": HISTORY,
+    "once.seen_at": "the one moment of a job is seen once",
+    "outbox.doubted_at": HISTORY,
+    "outbox.finished_at": HISTORY,
+    "outbox.sending_at": HISTORY,
+    "outbox.slot": IDENTITY,
+    "question.asked_at": BY_CHANGE,
+    "question.ended_at": HISTORY,
+    "question.ends_at": BY_CHANGE,
+    "question.waits_since": BY_CHANGE,
+    "run.cut_at": "a duration is measured from `started_at` to it",
+    "run.finished_at": HISTORY,
+    "run.slot": IDENTITY,
+    "spend.ends_at": "the day of a budget ends by the calendar",
+    "stall.since": HISTORY,
+    "stall.until": HISTORY,
+    "target.at": HISTORY,
+    "used_button.used_at": HISTORY,
+    "wake.created_at": HISTORY,
+}
+"""The columns with a time that a set-back leaves as they are, and why."""
 
 TIME_NAMES = re.compile(r"(^|_)(at|until|since|before|slot|anchor|asked)$")
 MILLISECONDS = 1_000_000_000_000  # so many of them had passed by the year 2001

@@ -20,10 +20,7 @@ TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": 'text collate 
 APPLIED = "select name from _migration order by name"
 UPGRADE_LOCK = 0x48425444  # of all heartbeatds that create or upgrade tables
 # ServerStore.transaction relies on it: only a change of a column with a unique index conflicts with `for key share`.
-LEADER_EPOCH = "create unique index if not exists leader_epoch on _leader (epoch)"
-# A database of an earlier version does not have these columns.
-LEADER_COLUMNS = "alter table _leader add column since_at timestamptz, add column former_host text"
-HAS_LEADER_COLUMNS = "select 1 from pg_attribute where attrelid = to_regclass('_leader') and attname = 'since_at'"
+LEADER_EPOCH = "create unique index leader_epoch on _leader (epoch)"
 
 # Functions of SQLite that PostgreSQL does not have, or has with another meaning. There is no form of them that both understand
 # (`count(*) filter` is one), so each use would have to be written twice: a list in one parameter (`json_each`), JSON in a column
@@ -148,7 +145,7 @@ def index_creation(schema: Schema, before: Schema | None = None) -> list[str]:
 def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrations = migrations) -> None:
     """Create the tables, or apply missing migrations, in one transaction. Raises StoreError if a newer version has been there."""
     unknown, missing = unknown_migrations(db, schema, server, steps)
-    if not missing and db.execute(HAS_LEADER_COLUMNS).fetchone():
+    if not missing:
         return
     db.execute("begin")
     try:
@@ -164,8 +161,6 @@ def apply_schema(db: sqlite3.Connection, schema: str, server: str, steps: Migrat
                     f"an older heartbeatd leads on {leader['host']}; stop it, so that this one can upgrade the tables"
                 )
             _migrate(db, missing, steps)
-        if not db.execute(HAS_LEADER_COLUMNS).fetchone():
-            db.execute(LEADER_COLUMNS)
         db.execute("commit")
         if unknown is not None and missing:
             log_event(logging.INFO, "migrated", database=server, migrations=",".join(missing))
@@ -215,7 +210,7 @@ def _create_all(db: sqlite3.Connection, schema: str, steps: Migrations) -> None:
         db.execute(statement)
     db.execute(
         "create table _leader (one boolean primary key default true check (one), epoch bigint not null default 0, holder text,"
-        " host text, until_at timestamptz not null default '-infinity')"
+        " host text, until_at timestamptz not null default '-infinity', since_at timestamptz, former_host text)"
     )
     db.execute("insert into _leader default values")
     db.execute(LEADER_EPOCH)
@@ -252,4 +247,3 @@ def _migrate(db: sqlite3.Connection, missing: list[str], steps: Migrations) -> N
             ):
                 db.execute(statement)
             db.execute("insert into _migration (name) values (?)", (step.name,))
-    db.execute(LEADER_EPOCH)

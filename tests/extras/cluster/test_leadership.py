@@ -708,22 +708,6 @@ def test_everyone_sees_who_leads_since_when_and_from_whom_it_took_over(
     assert (read.host, read.epoch, read.since) == ("two", 2, leader.since)
 
 
-def test_the_lease_of_an_earlier_version_is_read_and_gets_the_new_columns(
-    hosts: Hosts, address: str, postgres: PostgresServer
-) -> None:
-    one, store = hosts.add("one")
-    one.try_to_lead()
-    postgres.query(address, "alter table heartbeatd._leader drop column since_at, drop column former_host")
-    leader = boots.find_leader(store.connection)
-    assert leader is not None
-    assert (leader.host, leader.since, leader.former_host) == ("one", None, None)
-    open_for_writing(address).close()
-    postgres.query(address, EXPIRE)
-    assert one.try_to_lead() is not None
-    hosts.clock.now += PATIENCE
-    assert one.try_to_lead() is None
-
-
 @pytest.mark.process
 def test_a_standby_takes_over_from_a_frozen_leader_which_then_stands_by(
     address: str, tmp_path: Path, postgres: PostgresServer
