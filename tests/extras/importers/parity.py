@@ -90,7 +90,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("cron-timed heartbeats", ("test_story_schedules.py::test_a_heartbeat_runs_by_its_schedule_in_its_own_time_zone",)),
         Row("no heartbeat while the lane is not empty", ("test_story_lanes.py::test_a_gateway_holds_a_lane_for_a_limited_time",)),
         Row("wake now or at the next heartbeat", ("test_story_wakes.py::test_cron_wakes_a_heartbeat_and_the_prompt_has_the_reason", "test_story_wakes.py::test_a_wake_with_mode_next_starts_no_run_of_its_own")),
-        Row("per-channel visibility", ("test_library.py::test_a_run_ends_as_it_would_in_the_daemon", "test_story_failures.py::test_an_alert_with_show_alerts_off_is_recorded_and_not_sent"), waits="`show_ok` and `show_alerts` are set per agent"),
+        Row("per-channel visibility", waits="`show_ok` and `show_alerts` are set per agent"),
         Row("per-task intervals", ("test_story_checklists_and_prechecks.py::test_an_item_stays_due_until_a_run_with_it_succeeds",)),
     ),
     "ZeroClaw": (

@@ -226,6 +226,14 @@ def test_mistermorph_alerts_without_a_chat_go_to_the_log(make_world: MakeWorld) 
     assert world.records()[0]["delivery"]["targets"][0]["channel"] == "log"
 
 
+@row("OpenClaw", 5)
+def test_openclaw_alerts_and_ok_messages_can_be_hidden(make_world: MakeWorld) -> None:
+    world = make_world(agent(show_ok="true", show_alerts="false"), scripts=answers_in_turn("HEARTBEAT_OK", "Disk full"))
+    world.run(minutes=31)
+    assert [text for _, _, text in world.delivered] == ["HEARTBEAT_OK"]
+    assert outcomes(world)[1] == "interval alert not_shown"
+
+
 def functions(file: str) -> set[str]:
     tree = ast.parse(next((HOME / "tests").rglob(file)).read_text("utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
