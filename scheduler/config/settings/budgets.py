@@ -47,9 +47,10 @@ class Budgets:
         attempt = budget.attempt_usage(agent, self._prices.by_model, usd, tokens)
         own = budget_of_days(part, zone) if part else None
         bounds = EntryLimits(own, self._shared, attempt, kind.label_of(name))
-        self.unlimited[kind] += bool(attempt.all_models and part and not bounds.has_day_limit)
-        if not bounds.has_limit:  # as most entries: of a large config, the checks would take a tenth of the time
-            return
+        has_day_limit = own is not None or self._shared is not None
+        self.unlimited[kind] += bool(attempt.all_models and part and not has_day_limit)
+        if not (has_day_limit or bounds.has_run_limit):
+            return  # as for most entries: of a large config, the checks would take a tenth of the time
         bounds = replace(bounds, attempt=limit_prompt(attempt))
         for message, at in (*check_run_budget(attempt), *bounds.find_errors()):
             node.add_error(message, *filter(None, [at]))
@@ -103,22 +104,13 @@ class EntryLimits:
     label: str
 
     @property
-    def has_day_limit(self) -> bool:
-        """Whether a budget limits its days or months."""
-        return self.own is not None or self.shared is not None
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether any budget applies, including one for a single run."""
-        return self.has_day_limit or self._has_run_limit
-
-    @property
-    def _has_run_limit(self) -> bool:
+    def has_run_limit(self) -> bool:
+        """Whether a budget limits a single run."""
         return self.attempt.usd_per_run is not None or self.attempt.tokens_per_run is not None
 
     def build_allowance(self) -> Allowance:
         attempt = self.attempt
-        counted = any(True for _ in self._limits(*USD_LIMITS, "tokens_per_day")) or self._has_run_limit
+        counted = any(True for _ in self._limits(*USD_LIMITS, "tokens_per_day")) or self.has_run_limit
         room = attempt.input_tokens if counted and attempt.all_models else None
         turns = attempt.turn_budgets if counted else ()
         return Allowance(self.own, self.shared, attempt.max_usage, room, attempt.usd_per_run, attempt.tokens_per_run, turns)
@@ -126,7 +118,11 @@ class EntryLimits:
     def find_errors(self) -> Problems:
         """Limits that cannot be enforced: without a price, without known usage, or too low for a single run."""
         usd_by = [f"{prefix}{key}" for prefix, key, _ in self._limits(*USD_LIMITS)]
-        yield from self._check_prices(usd_by)
+        name = usd_by[0] if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
+        for question in self.attempt.all_models if name else ():
+            if not question.priced:
+                problem = f"{name} cannot be enforced, because {json.dumps(question.model)} has no price"
+                yield f"{problem}; write {price_line(question.model)}", ""
         yield from self._check_known_usage(usd_by)
         yield from self._check_day_size()
 
@@ -147,13 +143,6 @@ class EntryLimits:
         for shares, prefix in ((self.own, ""), (self.shared, "limits.budget.")):
             values = ((key, getattr(shares, key, None)) for key in keys)
             yield from ((prefix, key, value) for key, value in values if value is not None)
-
-    def _check_prices(self, usd_by: list[str]) -> Problems:
-        name = usd_by[0] if usd_by else "usd_per_run" if self.attempt.usd_per_run is not None else ""
-        for question in self.attempt.all_models if name else ():
-            if not question.priced:
-                problem = f"{name} cannot be enforced, because {json.dumps(question.model)} has no price"
-                yield f"{problem}; write {price_line(question.model)}", ""
 
     def _check_known_usage(self, usd_by: list[str]) -> Problems:
         attempt = self.attempt

@@ -73,9 +73,11 @@ def _build_channel(name: str, part: models.Channel, node: ConfigNode) -> Channel
     scheme = url_scheme(known or part.url or "")
     kind = registry.kind_for(part.kind, scheme)
     limit = None
-    if known:
+    if PLACEHOLDER in known and known.count(PLACEHOLDER) != (part.url or "").count(PLACEHOLDER):
+        # The values of references are not searched for it.
+        node.add_error(f"{PLACEHOLDER} must be in this file and not in a referenced value; write it here", "url")
+    elif known:
         try:
-            _check_placeholder_is_written(part.url or "", known)
             limit = _check_url_or_template(kind, known, is_named=part.kind is not None)
         except ValueError as error:
             node.add_error(str(error), "url")
@@ -121,12 +123,6 @@ def _check_other_keys(
     if part.allow_private and kind.own_connections and not kind.runs_program:
         problem = f"{kind.name.capitalize()} opens its own connections and may always reach private addresses"
         node.add_error(f"{problem}; remove allow_private", "allow_private")
-
-
-def _check_placeholder_is_written(written: str, known: str) -> None:
-    """{target} must be in the file itself, because values of references are not searched for it."""
-    if PLACEHOLDER in known and written.count(PLACEHOLDER) != known.count(PLACEHOLDER):
-        raise ValueError(f"{PLACEHOLDER} must be in this file and not in a referenced value; write it here")
 
 
 def _check_url_or_template(kind: ChannelKind, url: str, *, is_named: bool) -> int | None:
