@@ -79,6 +79,17 @@ def test_a_source_has_a_title_without_secrets(tmp_path: Path, precheck: str, tit
                 ".json: json belongs to http, and this precheck looks at files; remove json",
             ],
         ),
+        (
+            '{files: "*", branch: main, ahead: 1h, path: /, headers: {A: b}, folder: x, confirm: 1}',
+            [
+                ".branch: branch belongs to git, and this precheck looks at files; remove branch",
+                ".ahead: ahead belongs to calendar, and this precheck looks at files; remove ahead",
+                ".path: path belongs to disk, and this precheck looks at files; remove path",
+                ".headers: headers belongs to http or rss or calendar, and this precheck looks at files; remove headers",
+                ".folder: folder belongs to imap, and this precheck looks at files; remove folder",
+                ".confirm: confirm belongs to command, and this precheck looks at files; remove confirm",
+            ],
+        ),
         ('{files: "*", timeout: 1h}', [".timeout: 1h leaves the agent no time; write less than the whole timeout of 5m"]),
     ],
 )

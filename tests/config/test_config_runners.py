@@ -572,7 +572,7 @@ def test_an_invalid_price_is_not_also_reported_as_missing(tmp_path: Path) -> Non
 
 
 def test_a_disabled_agent_needs_no_key_no_price_and_no_set_secret(tmp_path: Path) -> None:
-    text = "agents:\n  a: {heartbeat: {interval: 30m, enabled: false, deliver: log}}\n"
+    text = "agents:\n  a: {model: unknown-model, heartbeat: {interval: 30m, enabled: false, deliver: log}}\n"
     assert warnings(tmp_path, text, ENVIRON) == []
     text += '  b: {runner: {kind: http, url: "${NOPE}"}, heartbeat: {interval: 0m, deliver: log}}\n'
     assert [line.split(": ")[1] for line in warnings(tmp_path, text, ENVIRON)] == ["agents.b.runner.url"]
