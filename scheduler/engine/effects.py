@@ -434,8 +434,8 @@ def mute(tick: Tick, request: VerbRequest[verbs.Mute]) -> Muted:
 
 
 def _state_now(tx: Transaction, entry: Entry, entry_row: EntryRow) -> KnownState:
-    reported = problems.open_reports_of(tx.db, entry.name, entry.kind) if entry_row.reported else ()
-    observed = problems.problems_of(tx.db, Subject(*entry.key)) if entry_row.troubles else ()
+    reported = problems.open_reports_of(tx.db, entry.name, entry.kind)
+    observed = problems.problems_of(tx.db, Subject(*entry.key))
     last = runs.last_text(tx.db, entry_row.kind, entry_row.name)
     texts = outbox.recent_digests(tx.db, entry_row.kind, entry_row.name)
     return KnownState(

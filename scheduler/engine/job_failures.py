@@ -17,9 +17,8 @@ from scheduler.engine.problems import Change, News, after_end
 from scheduler.engine.reported_problems import failing_jobs, is_about_job
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
-from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
-from scheduler.model.problem import PAUSED, EndedBy, Problem, Subject
+from scheduler.model.problem import PAUSED, EndedBy, Problem
 from scheduler.model.settings import Target
 from scheduler.store import breakers, entries, outbox, problems, wakes
 from scheduler.store.outbox import HeldMessage, Hold
@@ -218,22 +217,21 @@ def _stop_waiting_for(tx: Transaction, held: HeldMessage, reasons: dict[str, str
     problems.renew_notice(tx, held)
 
 
-def end_reports_about_recovered_jobs(tick: Tick, claim: Claim, after: EntryRow) -> EntryRow:
-    """End what an agent reports about jobs that work again. Returns its updated row.
+def end_reports_about_recovered_jobs(tick: Tick, claim: Claim) -> None:
+    """End what an agent reports about jobs that work again.
 
     An agent may be woken by a failure and run hours later. Its problems are saved already.
     """
     tx = tick.tx
     woken_by = {wake.sender for wake in claim.facts.wakes if wake.source == Trigger.CRON}
     if not woken_by:
-        return after
+        return
     known = problems.open_reports_of(tx.db, claim.entry.name)
     jobs = frozenset[str]().union(*(each.evidence.jobs for each in known)) & woken_by
     rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in sorted(jobs)}
-    recovered = [job for job, row in rows.items() if row is not None and row.state == "active" and not row.failures]
-    for job in recovered:
-        end_reports_about(tick, job, claim)
-    return after._replace(reported=problems.count_unsettled(tx.db, Subject.of_reports(after.name))) if recovered else after
+    for job, row in rows.items():
+        if row is not None and row.state == "active" and not row.failures:
+            end_reports_about(tick, job, claim)
 
 
 def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
@@ -252,7 +250,6 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
             covered |= {target for each in unstable for target in each.notices if each.is_known_to(target)}
             if entry.spec.show_resolved:
                 covered |= notices.send_ends_together(tick, outbox.origin_of_claim(claim), ended)
-        notices.update_count(tx, Subject.of_reports(agent))
     return frozenset(covered)
 
 

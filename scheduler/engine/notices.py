@@ -18,7 +18,7 @@ from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip,
 from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem, Subject
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
-from scheduler.store import agent_memory, entries, outbox, problems
+from scheduler.store import agent_memory, outbox, problems
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.outbox import NO_RUN, Hold, Origin, OutboxMessage
 from scheduler.store.transaction import Transaction
@@ -319,27 +319,18 @@ def send_news_of_entry(tick: Tick, entry: Entry, problem: Problem) -> None:
     send_news(tick, problem, notice_targets(tick, entry), about, (), entry.problem_rule.remind)
 
 
-def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> EntryRow:
-    """End a problem of an agent or job, because a user has removed its cause. Returns the updated row.
+def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> None:
+    """End a problem of an agent or job, because a user has removed its cause.
 
     While the entry is muted, nothing is sent: the next run after the mute sends the end.
     """
     subject, entry = Subject(entry_row.kind, entry_row.name), tick.plan.entries.get((entry_row.kind, entry_row.name))
     was = problems.find_problem(tick.tx.db, subject, key)
     if was is None or was.over_at is not None:
-        return entry_row
+        return
     over = problems.save_problem(tick.tx, after_end(was, tick.now))
     if entry is not None and not entry_row.is_muted(tick.now):
         send_news_of_entry(tick, entry, over)
-    return entry_row._replace(troubles=problems.count_unsettled(tick.tx.db, subject))
-
-
-def update_count(tx: Transaction, subject: Subject) -> None:
-    """Update how many problems of an agent or job are not settled, in its row. Other subjects have none."""
-    row = entries.current_entry(tx, Kind(subject.kind), subject.name) if subject.kind in tuple(Kind) else None
-    if row is not None:
-        number = problems.count_unsettled(tx.db, subject)
-        entries.change_entry(tx, row, row._replace(reported=number) if subject.part else row._replace(troubles=number))
 
 
 def record_close(tx: Transaction, closed: Problem) -> None:
@@ -347,4 +338,3 @@ def record_close(tx: Transaction, closed: Problem) -> None:
     problems.save_problem(tx, closed)
     for target, last in closed.notices.items():
         problems.save_notice(tx, closed.id, target, last, None)
-    update_count(tx, closed.subject)

@@ -192,8 +192,8 @@ def follow_deliveries(tick: Tick) -> None:
         elif happened.state is DeliveryState.DEAD or happened.retried:
             message = outbox.get_message(tick.tx.db, happened.outbox_id)
             is_lost = happened.state is DeliveryState.DEAD
-            for subject in problems.note_lost_message(tick.tx, happened.outbox_id) if is_lost else ():
-                notices.update_count(tick.tx, subject)  # so that the next run sends the end again
+            if is_lost:
+                problems.note_lost_message(tick.tx, happened.outbox_id)
             if is_lost or _is_late(tick, message):
                 _record_refusal(tick, message, happened.error, given_up, is_lost=is_lost)
 

@@ -175,7 +175,7 @@ def _retire_entry(
     if entry_row.kind is Kind.CRON:
         job_failures.forget_job(tick.tx, entry_row.name)
     current = entries.get_entry(tick.tx, entry_row.kind, entry_row.name)
-    planning.save_with_next_due(tick.tx, current, current._replace(troubles=0))
+    planning.save_with_next_due(tick.tx, current, current)
 
 
 def planned_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:

@@ -241,8 +241,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
     """
     if entry_row.state == "active":
         entry_row = skip_paused_slots(tick.tx, entry_row, at)
-    if entry_row.troubles:  # a person may have paused it for another time since
-        entry_row = notices.end_problem(tick, entry_row, PAUSED)
+    notices.end_problem(tick, entry_row, PAUSED)  # also if a person has paused it for another time since
     resumed = entry_row._replace(**NO_PAUSE)
     if not slot_comes_by(tick, resumed, tick.now + NEAR_SLOT):
         wakes.start_waiting_wakes_now(

@@ -12,10 +12,9 @@ from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read
 from heartbeat.findings import Severity, comparable_key
 from heartbeat.precheck import PrecheckStatus
 from heartbeat.spec import Agent
-from scheduler.engine.problems import Change, News, after_end, after_finding, after_news, news_of
+from scheduler.engine.problems import Change, News, after_end, after_finding, news_of
 from scheduler.model import problem
 from scheduler.model.entry import Claim
-from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
 from scheduler.model.problem import Effect, EndedBy, Evidence, Problem
 from scheduler.model.settings import Target
@@ -54,14 +53,6 @@ class ReportUpdate:
     unnamed: frozenset[str] = frozenset()
 
     @property
-    def unsettled(self) -> int:
-        """The number of problems that are open, or whose end is still to be sent."""
-        return sum(
-            not after_news(each, [news for news in self.news if news.problem.key == each.key]).is_settled
-            for each in self.problems
-        )
-
-    @property
     def effects(self) -> tuple[Mapping[str, object], ...]:
         """For the run record: what happened to each finding, and to each problem that was open or over and is sent."""
         effects = dict(self.noted)
@@ -74,7 +65,7 @@ class ReportUpdate:
 
 
 def plan_update(
-    tx: Transaction, claim: Claim, result: AttemptResult, before: EntryRow, targets: Sequence[Target], most: int
+    tx: Transaction, claim: Claim, result: AttemptResult, targets: Sequence[Target], most: int
 ) -> ReportUpdate | None:
     """What this result does to the problems that the agent reports; None if it does not concern them. Nothing is written.
 
@@ -89,9 +80,10 @@ def plan_update(
     lines = lines_of_precheck(result)
     has_findings = result.report is not None and bool(result.report.findings)
     has_looked = result.outcome in ANSWERED or lines is not None or has_findings
-    if spec is None or not has_looked or not (before.reported or has_findings):
+    subject = problem.Subject.of_reports(name, kind)
+    if spec is None or not has_looked or not (has_findings or problems.has_unsettled(tx.db, subject)):
         return None
-    known = {each.key: each for each in problems.problems_of(tx.db, problem.Subject.of_reports(name, kind))}
+    known = {each.key: each for each in problems.problems_of(tx.db, subject)}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
     look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()))

@@ -13,7 +13,7 @@ from heartbeat.words import format_count
 from scheduler.engine import job_failures, notices, observed_problems, planning
 from scheduler.engine.job_failures import Woken
 from scheduler.engine.observed_problems import FailedCircuit
-from scheduler.engine.problems import Change, after_end, after_finding, after_news, news_of, times_in_a_row
+from scheduler.engine.problems import Change, after_end, after_finding, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim, Entry
@@ -73,8 +73,8 @@ def update_problems(
     A successful run of an entry without problems needs no database access.
     """
     updated = _update_problems(tick, claim, result, entry_row, woken, covered)
-    if updated.state != "active" and updated.troubles:
-        updated = _forget_problems(tick.tx, claim.entry, updated)  # it was removed or disabled during the run
+    if updated.state != "active":
+        problems.delete_problems_of(tick.tx, Subject(*claim.entry.key))  # it was removed or disabled during the run
     is_mute_over = updated.mute is not None and not updated.is_muted(tick.now)
     return updated._replace(muted_until=None, mute=None) if is_mute_over else updated
 
@@ -87,12 +87,14 @@ def _update_problems(
     if result.reason is Skip.BREAKER_OPEN and blamed is None:
         return entry_row  # the breaker has closed in the meantime, or failures are not reported
     found = {each.key: each for each in _findings(claim, result, blamed)} if rule.after else {}
-    if not found and not entry_row.troubles:
+    if not found and not problems.has_unsettled(tick.tx.db, subject):
         return entry_row
     known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, subject)}
     over = {key: problem for key, problem in known.items() if key not in found and _is_over(tick.tx, claim, result, problem)}
     if not rule.after:
-        return _forget_problems(tick.tx, entry, entry_row) if over else entry_row
+        if over:
+            problems.delete_problems_of(tick.tx, subject)
+        return entry_row
     cause = None
     if blamed is not None:
         was = known.get(FAILED)
@@ -116,22 +118,16 @@ def _update_problems(
     if not entry_row.is_muted(tick.now):
         details = (notices.job_output(claim, result), notices.place_of_run(claim))
         job_failures.send_or_hold_news(tick, claim, list(chain.from_iterable(news.values())), details, woken, covered)
-        after = {key: after_news(problem, news[key]) for key, problem in after.items()}
     elif any(each.change is Change.OPENED for each in chain.from_iterable(news.values())):
         entry_row = count_held(entry_row)
     for problem in over.values() if result.outcome in ANSWERED else ():
         observed_problems.record_working_circuit(tick, claim, result, problem.found.cause_id)
-    return entry_row._replace(troubles=sum(not problem.is_settled for problem in after.values()))
+    return entry_row
 
 
 def _is_switched(tx: Transaction, claim: Claim) -> bool:
     """Whether the breaker of what an entry calls without a fallback is open, so that fallbacks answer until it closes."""
     return any(breakers.find_breaker(tx, circuit) is not None for circuit in claim.entry.alternatives[0])
-
-
-def _forget_problems(tx: Transaction, entry: Entry, entry_row: EntryRow) -> EntryRow:
-    problems.delete_problems_of(tx, Subject(*entry.key))
-    return entry_row._replace(troubles=0)
 
 
 def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None) -> Iterator[Finding]:

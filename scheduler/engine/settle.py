@@ -221,10 +221,11 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     has_answered = result.reason in FAILURES_WITH_ANSWER and entry.reporter is not None
     if result.outcome in FAILURES and not has_answered and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    may_send = bool(result.message or result.report or (before.reported and entry.reporter))
+    has_reports = entry.reporter is not None and problems.has_unsettled(tick.tx.db, Subject.of_reports(entry.name, entry.kind))
+    may_send = bool(result.message or result.report or has_reports)
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
-    update = reported_problems.plan_update(tick.tx, claim, result, before, targets, tick.limits.new_problems)
+    update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)
     recipients = {*text_targets, *(each.target for each in update.news if each.change)} if update else {*text_targets}
     is_muted = before.is_muted(tick.now)
     known = known_state(before, tick.now) if is_muted else None
@@ -237,8 +238,6 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
         recipients, text_targets = set(), ()
     result = _with_suppression(result, update, is_sent=bool(recipients), is_held=is_held, has_targets=bool(targets))
     repeats = _runs_with_content(tick.tx, claim, result, targets, update) if result.suppression is Suppression.DUPLICATE else ()
-    if update:
-        row = row._replace(reported=update.unsettled)
     if result.outcome in ANSWERED:
         row = _record_look(tick.tx, row, claim, result, update)
     slots = planning.count_slots(row, claim.run.slot, claim.run.trigger, result)
@@ -275,9 +274,9 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         tx.report(MuteChanged(row.kind, row.name, False, "change", None))
         row = row._replace(muted_until=None)
     _queue_messages(tick, claim, closing)
-    if row.reported and entry.reporter is None and result.outcome in ANSWERED:  # by an earlier config
-        problems.delete_problems_of(tx, Subject.of_reports(entry.name, entry.kind))
-        row = row._replace(reported=0)
+    reports = Subject.of_reports(entry.name, entry.kind)
+    if entry.reporter is None and result.outcome in ANSWERED and problems.has_unsettled(tx.db, reports):  # by an earlier config
+        problems.delete_problems_of(tx, reports)
     if result.prompt.selection and result.prompt.selection.remarks:
         tx.report(ChecklistRemarked(entry.name, result.prompt.selection.remarks))
     agent_memory.remember_run(tx, claim, result)
@@ -285,10 +284,9 @@ def _write_closing(tick: Tick, claim: Claim, closing: Closing) -> EntryRow | Non
         agent_memory.add_to_awaited_state(tx, claim, closing.seen)
     _settle_wakes(tick, row, claim, result)
     _set_reminders(tick, claim, result)
-    if entry.kind is Kind.HEARTBEAT and (claim.facts.wakes or row.reported):
-        job_failures.settle_after_run(tx, claim, result, closing.text_targets)
-        row = job_failures.end_reports_about_recovered_jobs(tick, claim, row)
     if entry.kind is Kind.HEARTBEAT:
+        job_failures.settle_after_run(tx, claim, result, closing.text_targets)
+        job_failures.end_reports_about_recovered_jobs(tick, claim)
         return run_problems.update_problems(tick, claim, result, row)
     woken = [(wake.name, wake_id) for wake in entry.wakes_caused_by(claim, result) if (wake_id := _request_wake(tick, wake))]
     wake_starts.release_held_wakes(tick, entry)

@@ -129,16 +129,13 @@ def quiet_reasons(
     if count:
         says = "1 run waits for its result" if count == 1 else f"{count:,} runs wait for their result"
         found.append(QuietReason(code="awaits_results", says=says, count=count))
-    if row.troubles and (used := problems.find_problem(db, Subject(row.kind, row.name), FALLBACK)) and used.over_at is None:
+    own = problems.problems_of(db, Subject(row.kind, row.name))
+    for used in (each for each in own if each.key == FALLBACK and each.over_at is None):
         says = f"fallback in use since {times.at(used.since)}: {used.found.text}"
         found.append(QuietReason(code=FALLBACK, says=says, count=used.count))
-    if row.troubles or row.reported:
-        known = problems.problems_of(db, Subject(row.kind, row.name)) if row.troubles else []
-        known += problems.open_reports_of(db, row.name, row.kind) if row.reported else []
-        found += _problem_reasons(
-            [each for each in known if each.is_open and (each.is_reported or each.is_acknowledged)], spec, now, times
-        )
-    return found
+    known = [*own, *problems.open_reports_of(db, row.name, row.kind)]
+    shown = [each for each in known if each.is_open and (each.is_reported or each.is_acknowledged)]
+    return [*found, *_problem_reasons(shown, spec, now, times)]
 
 
 def _problem_reasons(known: list[Problem], spec: Agent | None, now: datetime, times: TimeFormat) -> Iterator[QuietReason]:

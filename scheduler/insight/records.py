@@ -23,7 +23,7 @@ from scheduler.model.config_changes import KeyChange, Override, RecordedConfigEv
 from scheduler.model.entry import Entry, Key
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind, Trigger
-from scheduler.store import config_history, entries, lane_holds, outbox, questions, rejected_wakes, run_history, wakes
+from scheduler.store import config_history, entries, lane_holds, outbox, problems, questions, rejected_wakes, run_history, wakes
 from scheduler.store.entries import PastState
 from scheduler.store.outbox import EntryMessages
 from scheduler.store.rejected_wakes import RejectedWakes
@@ -122,6 +122,11 @@ class Records:
     def awaiting(self) -> frozenset[Key]:
         """The entries with runs whose result comes later."""
         return run_history.awaiting_entries(self.db)
+
+    @cached_property
+    def with_problems(self) -> frozenset[Key]:
+        """The entries with problems that are not over, or whose end is still to be sent."""
+        return problems.entries_with_problems(self.db)
 
     @cached_property
     def asking(self) -> dict[Key, PersonQuestion]:
@@ -250,7 +255,7 @@ class ExplainedEntry:
     def quiet_reasons(self) -> list[QuietReason]:
         """Why it is quiet now, the strongest reason first; empty for a period that has passed."""
         records, row = self.records, self.row
-        is_possible = row.is_muted(records.now) or row.reported or row.troubles or self.key in records.awaiting
+        is_possible = row.is_muted(records.now) or self.key in records.awaiting | records.with_problems
         if not records.is_today or not is_possible:  # without these queries, ten thousand entries take seconds
             return []
         return obstacles.quiet_reasons(records.db, row, self.reporter, records.now, self.times)

@@ -55,10 +55,6 @@ class _Columns(NamedTuple):
     expected_at: datetime | None = None  # when it comes due; None: none is expected
     expected_before: datetime | None = None  # when the slot after it comes due
 
-    # Its problems that are not over, or whose end is yet to be sent
-    troubles: int = 0
-    reported: int = 0  # of those that the agent reports itself (the column `conditions`)
-
     # What the agent has seen of its precheck
     precheck: str | None = None  # the digest of the output at the last complete answer
     unconfirmed: str | None = None  # the digest of a newer output

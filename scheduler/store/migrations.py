@@ -549,3 +549,10 @@ create index rejected_wake_at on rejected_wake (at)
 def m041_mutes_of_earlier_versions(db: Any) -> None:
     """A mute until something changes names what agents report `problems`."""
     db.conn.execute("""update entry set mute = replace(mute, '"conditions":', '"problems":') where mute like '%"conditions":%'""")
+
+
+@migrations()
+def m042_problems_are_counted_where_they_are(db: Any) -> None:
+    """The row of an entry counted its problems, which the table of problems says too."""
+    db.conn.execute("alter table entry drop column troubles")
+    db.conn.execute("alter table entry drop column conditions")

@@ -32,7 +32,7 @@ from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
 from scheduler.store.outbox import FOR_HOURS, HeldMessage, delivery_text, hold_text
 from scheduler.store.rows import insert_row, read_part, replace_row, update_row
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, recall
 
 MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
 
@@ -45,10 +45,7 @@ ALL_UNSETTLED = (
     "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind"  # noqa: S608
     " and coalesce(?, name) = name order by kind, name, part, key"
 )
-COUNT_UNSETTLED = (
-    "update entry set troubles = (select count(*) from problem where problem.kind = entry.kind"  # noqa: S608
-    " and problem.name = entry.name and part = '' and " + UNSETTLED + ") where kind = ? and name = ?"
-)
+IS_ANY_UNSETTLED = "select exists (select 1 from problem where " + UNSETTLED + ")"  # noqa: S608
 
 # The last message to each recipient, with the states of its parts. A message that was deleted had arrived.
 NOTICES = """
@@ -247,19 +244,17 @@ def save_notice(tx: Transaction, problem_id: int, target: Target, known: Problem
     )  # fmt: skip
 
 
-def note_lost_message(tx: Transaction, outbox_id: int) -> frozenset[Subject]:
-    """Record that a message was given up. Returns the subjects of problems whose end it said, which is still to be sent.
+def note_lost_message(tx: Transaction, outbox_id: int) -> None:
+    """Record that a message was given up. The ends of problems that it said are still to be sent.
 
     An end that needed no message has no `severity_before`, because its last message may be an earlier one that is lost later.
     """
-    lost = tx.db.execute(
+    tx.db.execute(
         "update problem_notice set kind = ? where kind in (?, ?) and severity_before is not null and outbox_id in (select last.id"
         " from outbox as last join outbox as part on part.run_id = last.run_id and part.channel = last.channel"
-        " and part.whom = last.whom and part.notice is not distinct from last.notice where part.id = ?) returning problem_id",
+        " and part.whom = last.whom and part.notice is not distinct from last.notice where part.id = ?)",
         (Told.LOST_END, Told.OVER, Told.LOST_END, outbox_id),
-    ).fetchall()
-    found = (get_problem(tx.db, row["problem_id"]) for row in lost)
-    return frozenset(problem.subject for problem in found if problem is not None)
+    )
 
 
 def renew_notice(tx: Transaction, held: HeldMessage) -> None:
@@ -270,10 +265,16 @@ def renew_notice(tx: Transaction, held: HeldMessage) -> None:
     )
 
 
-def count_unsettled(db: sqlite3.Connection, subject: Subject) -> int:
-    """The number of problems of a subject that are not over, or whose end is still to be sent."""
-    query = "select count(*) from problem where kind = ? and name = ? and part = ? and " + UNSETTLED  # noqa: S608
-    return int(db.execute(query, subject).fetchone()[0])
+def has_unsettled(db: sqlite3.Connection, subject: Subject) -> bool:
+    """Whether a problem of a subject is not over, or its end is still to be sent. In a tick without any, this takes no query."""
+    query = "select exists (select 1 from problem where kind = ? and name = ? and part = ? and " + UNSETTLED + ")"  # noqa: S608
+    return recall(db, IS_ANY_UNSETTLED, lambda rows: bool(rows[0][0])) and bool(db.execute(query, subject).fetchone()[0])
+
+
+def entries_with_problems(db: sqlite3.Connection) -> frozenset[Key]:
+    """The agents and jobs with a problem that is not over, or whose end is still to be sent."""
+    rows = db.execute("select distinct kind, name from problem where kind in ('heartbeat', 'cron') and " + UNSETTLED)  # noqa: S608
+    return frozenset((Kind(row["kind"]), row["name"]) for row in rows)
 
 
 def delete_problem(tx: Transaction, problem_id: int) -> None:
@@ -296,11 +297,7 @@ def consequences_of(db: sqlite3.Connection, cause_id: int) -> list[tuple[str, st
 
 def release_consequences(tx: Transaction, cause_id: int, keep: Key) -> None:
     """Delete the problems that were only consequences and never sent, except that of `keep`, which is updated anyway."""
-    released = tx.db.execute(
-        "delete from problem where cause_id = ? and openings = '[]' and not (kind = ? and name = ?) returning kind, name",
-        (cause_id, *keep),
-    ).fetchall()
-    tx.db.executemany(COUNT_UNSETTLED, [tuple(row) for row in released])
+    tx.db.execute("delete from problem where cause_id = ? and openings = '[]' and not (kind = ? and name = ?)", (cause_id, *keep))
 
 
 def unsettled_channels(db: sqlite3.Connection) -> bool:

@@ -68,7 +68,7 @@ class Transaction:
 
 
 # Some columns have older names than their fields. Columns are read by position: names would take three times as long.
-FORMER_NAMES = {"schedule_text": "pace", "reported": "conditions"}
+FORMER_NAMES = {"schedule_text": "pace"}
 COLUMNS = tuple(FORMER_NAMES.get(field, field) for field in EntryRow._fields)
 
 MAX_KEPT_ROWS = 2000  # of entries with a run in progress, from one transaction to the next

@@ -26,7 +26,7 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
-from scheduler.store import overviews
+from scheduler.store import overviews, problems
 from scheduler.telemetry.event_log import EventLog
 
 HOOKS = """\
@@ -798,7 +798,8 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
     ]
     assert [row["precheck"]["error"] for row in world.records()] == ["exit code 3: look: not found"] * 3 + [None]
     assert metrics.series("precheck_failures_total") == {"precheck_failures_total{ops}": 3}
-    assert world.store.connection.execute("select failures, troubles from entry").fetchone()[:] == (0, 0)
+    assert world.store.connection.execute("select failures from entry").fetchone()[:] == (0,)
+    assert problems.unsettled_problems(world.store.connection) == []
 
 
 def test_a_failed_precheck_is_logged_with_its_reason(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
