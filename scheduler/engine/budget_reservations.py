@@ -44,7 +44,7 @@ def reserve_budget(tx: Transaction, settings: Settings, claim: Claim, *, first: 
     `first`: this attempt starts the run, so it counts as a run. So does one after a crash before the run was counted. An entry
     without a budget needs no database access.
     """
-    allowance = _allowance_of(settings, claim.entry)
+    allowance = settings.allowances.get(claim.entry.key)
     if allowance is None:
         return claim
     most = replace(allowance.max_usage, runs=int(first or not spend.is_charged(tx, claim.run.id)))
@@ -69,7 +69,7 @@ class Shortage:
 
 def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
     """The shortage that a further attempt of a run, or the `first` of a new one, would meet; None if it fits into all budgets."""
-    allowance = _allowance_of(tick.plan.settings, entry)
+    allowance = tick.plan.settings.allowances.get(entry.key)
     of_accounts = account_shortages(tick, entry) if first else ()
     lacking = [shortage for shortage in of_accounts if shortage is not None]
     if lacking and len(lacking) == len(of_accounts):
@@ -168,10 +168,6 @@ def settle_reservation(tx: Transaction, claim: Claim, charge: Amount) -> None:
     spend.add_to_share(tx, claim.facts.reserved.days, _scope_of(claim.entry), charge)
 
 
-def _allowance_of(settings: Settings, entry: Entry) -> Allowance | None:
-    return settings.allowances.get((entry.kind, entry.name))
-
-
 def _budget_days(tx: Transaction, entry: Entry, allowance: Allowance) -> list[tuple[BudgetDay, Budget, Spent]]:
     """The present day of each budget of an entry, and what was spent of it."""
     found = []
@@ -227,18 +223,13 @@ def _largest_shares(tx: Transaction, budget_day: BudgetDay, key: str, used: Spen
 
 
 def _amount_used(prices: Mapping[str, Price], most: Amount, result: AttemptResult, day: date) -> Amount:
-    if not result.calls:
-        return NO_USAGE if _called_no_model(result) else most
+    if not result.calls:  # unless no call was made, the daemon has made this result, and the usage is unknown
+        return NO_USAGE if result.outcome is Outcome.SKIPPED or result.precheck is not None else most
     parts = [_amount_of_call(prices, most, call, day) for call in result.calls]
     known = sum((part for part in parts if part is not None), Amount(runs=most.runs))
     if None not in parts and result.outcome is not Outcome.ASYNC:  # an asynchronous run is still using tokens
         return known
     return Amount(max(known.nanos, most.nanos), max(known.tokens, most.tokens), most.runs)
-
-
-def _called_no_model(result: AttemptResult) -> bool:
-    """Whether no call was made. Otherwise a result without calls was made by the daemon, and the usage is unknown."""
-    return result.outcome is Outcome.SKIPPED or result.precheck is not None
 
 
 def _amount_of_call(prices: Mapping[str, Price], most: Amount, call: Call, day: date) -> Amount | None:

@@ -216,7 +216,7 @@ def _keep_local_schedule(tx: Transaction, entry_row: EntryRow) -> EntryRow:
 
 def _move_fixed_schedule(tx: Transaction, entry_row: EntryRow, by: timedelta, since_start: SinceStart) -> EntryRow:
     """A fixed interval keeps its anchor if its next slot is still in time; otherwise the anchor moves with the clock."""
-    back = timedelta() if _next_slot_is_in_time(tx, entry_row, since_start) else _whole_seconds(by)
+    back = timedelta() if _next_slot_is_in_time(tx, entry_row, since_start) else -(-by // SECOND) * SECOND  # whole seconds
     settled = min(entry_row.settled_until - back, tx.now - entry_row.schedule.offset)
     return entry_row._replace(anchor=entry_row.anchor - back, settled_until=settled)
 
@@ -231,7 +231,3 @@ def _next_slot_is_in_time(tx: Transaction, entry_row: EntryRow, since_start: Sin
         return True
     since = since_start(entry_row.kind, entry_row.name)
     return since is not None and since + (following - now) <= period + SECOND
-
-
-def _whole_seconds(by: timedelta) -> timedelta:
-    return -(-by // SECOND) * SECOND

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
@@ -89,7 +89,7 @@ def _state_of_news(news: News, zone: ZoneInfo) -> Iterator[str]:
             yield "reminder"
     is_of_runs = problem.subject.kind in tuple(Kind) and not problem.is_reported  # of others, it counts several agents, or looks
     often = f"{problem.count} times in a row " if problem.count > 1 and is_of_runs else ""
-    yield f"{often}since {_local_time(problem.since, zone)}"
+    yield f"{often}since {problem.since.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
 def _join_lines(*lines: str) -> str:
@@ -211,10 +211,6 @@ def _describe_wake(wake: Wake) -> str:
     reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
     cut = squeeze(wake.text, MAX_WAKE_TEXT_LENGTH)
     return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
-
-
-def _local_time(instant: datetime, zone: ZoneInfo) -> str:
-    return f"{instant.astimezone(zone):%Y-%m-%d %H:%M} {zone.key}"
 
 
 def _shorten(text: str) -> str:

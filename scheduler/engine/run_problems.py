@@ -145,18 +145,14 @@ def _findings(claim: Claim, result: AttemptResult, blamed: FailedCircuit | None)
     if result.outcome in ANSWERED and result.truncated and claim.entry.kind is Kind.HEARTBEAT:
         yield Finding(TRUNCATED, Severity.WARNING, "each answer is cut at the limit of its tokens", TRUNCATED, TRUNCATED)
     if result.outcome in SUCCESSES and result.fallback:
-        yield _finding_of_fallback(result)
+        # It is news, and no defect: the user has provided for it.
+        yield Finding(FALLBACK, Severity.INFO, f"{result.fallback} answers: {result.fallback_why}", FALLBACK, FALLBACK)
 
 
 def _finding_of_pause(entry_row: EntryRow, failure: Finding) -> Finding:
     number, what = format_count(entry_row.failures_for_pause, "failure"), Kind(entry_row.kind).label_of(entry_row.name)
     text = f"no run starts after {number} in a row until it is resumed: {failure.text}\nResume: heartbeatd resume {what}"
     return replace(failure, key=PAUSED, text=text, cause_id=None)
-
-
-def _finding_of_fallback(result: AttemptResult) -> Finding:
-    """That a fallback has answered. It is news, and no defect: the user has provided for it."""
-    return Finding(FALLBACK, Severity.INFO, f"{result.fallback} answers: {result.fallback_why}", FALLBACK, FALLBACK)
 
 
 def _finding(key: str, severity: Severity, result: AttemptResult) -> Finding:

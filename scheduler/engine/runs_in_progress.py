@@ -28,6 +28,9 @@ RESULT_BY_CAUSE: dict[EndReason, tuple[Outcome, Failure | Reason, str]] = {
 }
 
 
+STUCK = AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, even after it was cancelled")
+
+
 class PersonWaits:
     """How long each run in progress has waited for people, in seconds. Any thread may read it."""
 
@@ -112,7 +115,7 @@ class Deadlines:
                 self.end_run(run_id, "timeout", monotonic)
         for run_id, claim in inflight.items():
             if self._next_deadline(run_id) <= monotonic:
-                self._runs.give_up(run_id, Done(claim, _result_of_stuck_run()))
+                self._runs.give_up(run_id, Done(claim, STUCK))
         self._first_deadline = min((self._next_deadline(run_id) for run_id in inflight), default=math.inf)
 
     def _next_deadline(self, run_id: int) -> float:
@@ -160,10 +163,6 @@ class HeldPlaces:
     def _time_held(self, run_id: int) -> tuple[float, int]:
         _, first, last = self._held[run_id]
         return last - first, -run_id
-
-
-def _result_of_stuck_run() -> AttemptResult:
-    return AttemptResult(Outcome.TIMEOUT, Failure.TIMEOUT, error="did not end, even after it was cancelled")
 
 
 def result_of(done: Done[Claim, AttemptResult]) -> AttemptResult:

@@ -255,7 +255,7 @@ class ExplainedEntry:
     def quiet_reasons(self) -> list[QuietReason]:
         """Why it is quiet now, the strongest reason first; empty for a period that has passed."""
         records, row = self.records, self.row
-        is_possible = row.is_muted(records.now) or self.key in records.awaiting | records.with_problems
+        is_possible = row.is_muted(records.now) or self.key in records.awaiting or self.key in records.with_problems
         if not records.is_today or not is_possible:  # without these queries, ten thousand entries take seconds
             return []
         return obstacles.quiet_reasons(records.db, row, self.reporter, records.now, self.times)
