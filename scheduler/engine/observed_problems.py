@@ -118,9 +118,9 @@ def record_answer(tick: Tick, claim: Claim, call: Call) -> None:
     2. The end of an unstable circuit is sent when it no longer opens again and again.
     """
     called = circuit_of_call(call)
-    failing = breakers.failing_circuits(tick.tx)
     for circuit in required_circuits((called,)) if called else ():
-        problem = problems.find_problem(tick.tx.db, Subject.of_circuit(circuit)) if circuit in failing else None
+        subject = Subject.of_circuit(circuit)
+        problem = problems.find_problem(tick.tx.db, subject) if problems.has_unsettled(tick.tx.db, subject) else None
         if problem is not None and problem.over_at is not None:
             send_news_of_circuit(tick, claim, problem)
         elif problem is not None and set(problems.consequences_of(tick.tx.db, problem.id)) <= {claim.entry.key}:
@@ -209,10 +209,9 @@ def _is_late(tick: Tick, message: OutboxMessage) -> bool:
 
 
 def _record_delivery(tick: Tick, outbox_id: int) -> None:
-    if not problems.unsettled_channels(tick.tx.db):
-        return
     message = outbox.get_message(tick.tx.db, outbox_id)
-    problem = problems.find_problem(tick.tx.db, Subject.of_target(Target(message.channel, message.recipient)))
+    subject = Subject.of_target(Target(message.channel, message.recipient))
+    problem = problems.find_problem(tick.tx.db, subject) if problems.has_unsettled(tick.tx.db, subject) else None
     if problem is None or problem.is_settled:
         return
     now = problems.save_problem(tick.tx, after_end(problem, tick.now))  # if it is over already, its end was lost

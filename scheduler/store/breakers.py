@@ -40,10 +40,6 @@ PlannedEntries = Mapping[Key, Entry]
 MAX_TURNS = 100  # entries that are remembered in `turns`
 
 # The circuits with a problem that is not over, or whose end is still to be sent.
-FAILING = """
-select name, part from problem where kind = 'provider' and (over_at is null
-  or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +106,6 @@ def first_open_breaker(tx: Transaction, entry: Entry) -> Breaker | None:
 def find_breaker(tx: Transaction, circuit: Circuit) -> Breaker | None:
     """The open breaker of a circuit; None if it is closed."""
     return _open_breakers_by_circuit(tx.db).get(circuit)
-
-
-def failing_circuits(tx: Transaction) -> frozenset[Circuit]:
-    """The circuits with a problem that is not over, or whose end is still to be sent."""
-    return tx.db.recall(FAILING, lambda rows: frozenset(Circuit(row["name"], row["part"]) for row in rows))
 
 
 def has_open_breaker(tx: Transaction, entry: Entry) -> bool:

@@ -300,12 +300,6 @@ def release_consequences(tx: Transaction, cause_id: int, keep: Key) -> None:
     tx.db.execute("delete from problem where cause_id = ? and openings = '[]' and not (kind = ? and name = ?)", (cause_id, *keep))
 
 
-def unsettled_channels(db: sqlite3.Connection) -> bool:
-    """Whether a channel has a problem that is not over, or whose end is still to be sent."""
-    query = "select exists (select 1 from problem where kind = ? and " + UNSETTLED + ")"  # noqa: S608
-    return bool(db.execute(query, (CHANNEL,)).fetchone()[0])
-
-
 def failing_targets(db: sqlite3.Connection) -> frozenset[Target]:
     """The targets that do not take messages. One failing recipient does not make its channel useless for others."""
     rows = db.execute("select name, part from problem where kind = ? and over_at is null", (CHANNEL,))
