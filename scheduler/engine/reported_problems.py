@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from heartbeat import findings
 from heartbeat.evidence import MAX_LINES, Line, Look, Subject, TrackedLine, read_lines
@@ -93,15 +94,17 @@ def plan_update(
     is_flooded = tracker.note_flood(most)
     after = tuple(tracker.now_known.values())
     is_shown = spec.show_alerts and result.suppression is not Suppression.NOT_SHOWN
-    found = [news for each in after if is_shown for news in news_of(each, targets, spec.problems_remind, tx.now)]
-    found = [each for each in found if each.target in targets]  # a recipient that was removed from `deliver` gets no end
-    hidden = None if spec.show_resolved else Change.OVER
-    news = [replace(each, change=None if each.change is hidden else _change_of(tx, each)) for each in found]
+    news: list[News] = []
+    for each in chain.from_iterable(news_of(one, targets, spec.problems_remind, tx.now) for one in after) if is_shown else ():
+        if each.target not in targets or (is_flooded and tracker.is_held_back(each)):
+            continue  # a recipient that was removed from `deliver` gets no end
+        is_hidden = each.change is Change.OVER and not spec.show_resolved
+        news.append(replace(each, change=None if is_hidden else _change_of(tx, each)))
     named = {line.name for each in after if each.is_open for line in each.evidence.lines}
     return ReportUpdate(
         after,
         tuple(each for each in after if each != known.get(each.key)),
-        tuple(each for each in news if not (is_flooded and tracker.is_held_back(each))),
+        tuple(news),
         tracker.effects,
         frozenset(line.name for line in lines or ()) - named,
     )
@@ -214,16 +217,19 @@ class _Tracker:
 
     def note_flood(self, most: int) -> bool:
         """Whether new problems are not sent one by one, because there are too many. This is a problem, too."""
-        times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
+        known = self.now_known.get(FLOOD.key)
+        flood = known if known is not None and known.is_open else None
         opened = [each for each in self.now_known.values() if each.is_open and self._is_new(each)]
+        if flood is None and not opened:
+            return False
+        times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
         number, in_hour = (sum(at > self.now - span for at in times) for span in (DAY, HOUR))
-        flood = self.now_known.get(FLOOD.key)
         self.is_unreliable = self._count_unconfirmed() >= max(MIN_UNCONFIRMED, most // SHARE_UNCONFIRMED)
-        if flood is not None and flood.is_open:
+        if flood is not None:
             if opened or in_hour or self.is_unreliable:
                 return True
             self._keep(after_end(flood, self.now))
-        elif opened and (self.is_unreliable or in_hour >= most or number >= HOURS_OF_DAY * most):
+        elif self.is_unreliable or in_hour >= most or number >= HOURS_OF_DAY * most:
             for each in self._without_evidence() if self.is_unreliable else ():
                 if each.is_open and each.evidence.missed:
                     self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))

@@ -221,8 +221,8 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     has_answered = result.reason in FAILURES_WITH_ANSWER and entry.reporter is not None
     if result.outcome in FAILURES and not has_answered and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
-    has_reports = entry.reporter is not None and problems.has_unsettled(tick.tx.db, Subject.of_reports(entry.name, entry.kind))
-    may_send = bool(result.message or result.report or has_reports)
+    reports = Subject.of_reports(entry.name, entry.kind)
+    may_send = result.message or result.report or (entry.reporter and problems.has_unsettled(tick.tx.db, reports))
     targets = notices.resolve_targets(tick, entry.deliver, entry.lane) if may_send else ()
     text_targets = outbox.targets_without_text(tick.tx, entry, result.message, targets) if result.message else ()
     update = reported_problems.plan_update(tick.tx, claim, result, targets, tick.limits.new_problems)

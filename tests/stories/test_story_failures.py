@@ -407,9 +407,7 @@ def test_a_run_interrupted_by_a_stop_is_due_again_and_uses_no_retry(make_world: 
     world = make_world(agent(retries="0"))
     world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
     world.run(seconds=10)
-    world.engine.stopping = True
-    world.engine.end_all_runs(world.clock.read())
-    world.engine.tick(world.clock.read())
+    world.end_runs()
     world.stop()
     world.boot()
     world.run(minutes=2)
@@ -434,9 +432,7 @@ def test_an_interrupted_run_that_another_daemon_has_claimed_is_not_put_back(make
     world.run(seconds=5)
     with world.store.transaction() as db:
         db.execute("update run set fence = fence + 1, owner = 'another'")
-    world.engine.stopping = True
-    world.engine.end_all_runs(world.clock.read())
-    world.engine.tick(world.clock.read())
+    world.end_runs()
     assert world.records()[0]["state"] == "running"
 
 

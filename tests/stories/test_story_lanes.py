@@ -247,9 +247,7 @@ def test_a_run_interrupted_by_a_stop_that_never_gets_its_lane_is_abandoned(make_
     world = make_world(OPS)
     world.scripts["ops"] = lambda call: Delayed(QUIET, timedelta(minutes=3))
     world.run(minutes=1)
-    world.engine.stopping = True
-    world.engine.end_all_runs(world.clock.read())
-    world.engine.tick(world.clock.read())
+    world.end_runs()
     world.stop()
     with lane_locked(world):
         world.boot()

@@ -220,6 +220,12 @@ class World:
             may_lack = boots.may_lack_commits(store.connection, None, last_write)
         self.boot(may_lack_commits=may_lack)
 
+    def end_runs(self) -> None:
+        """Begin to stop the daemon: no run starts any more, and those in progress are interrupted."""
+        self.engine.stopping = True
+        self.engine.end_all_runs(self.clock.read())
+        self.engine.tick(self.clock.read())
+
     def stop(self) -> None:
         """Stop the daemon in an orderly way."""
         self.engine.finish_boot(self.clock.read())
