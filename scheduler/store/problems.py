@@ -215,7 +215,8 @@ def save_problem(tx: Transaction, problem: Problem) -> Problem:
 def _values(part: object, names: Iterable[str]) -> list[object]:
     """What columns have of a part of a problem: times in milliseconds, and lists and sets as JSON."""
     found: list[object] = []
-    for value in (getattr(part, name) for name in names):
+    for name in names:
+        value = getattr(part, name)
         if isinstance(value, tuple | frozenset):
             items = sorted(value) if isinstance(value, frozenset) else value
             found.append(json.dumps([_item(each) for each in items]))
