@@ -556,3 +556,5 @@ def m042_problems_are_counted_where_they_are(db: Any) -> None:
     """The row of an entry counted its problems, which the table of problems says too."""
     db.conn.execute("alter table entry drop column troubles")
     db.conn.execute("alter table entry drop column conditions")
+    db.conn.execute("create index problem_not_over on problem (kind, name, part) where over_at is null")
+    db.conn.execute("create index problem_notice_not_over on problem_notice (problem_id) where kind <> 'over'")
