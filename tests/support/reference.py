@@ -59,6 +59,7 @@ class Entry:
     max_runs: int = 0  # of its account, in the time WITHIN
     hours: tuple[int, int] | None = None  # in UTC, between which the first of its channels takes messages
     holds_critical: bool = False  # also messages about critical problems wait for these hours
+    asks: str = ""  # the channel that gets the questions of its runs
 
     @property
     def key(self) -> Key:
@@ -128,6 +129,16 @@ class WakeSent:
 
 
 @dataclass
+class Question:
+    """A question of a run to people, which ends by its first answer, after its time, or with the run."""
+
+    run: int
+    until: datetime
+    answer: str | None = None
+    is_exact: bool = True  # False: a change of the clock has moved its end
+
+
+@dataclass
 class Reference:
     """What must be true. Methods named after events are called by the simulator; those named `check` raise Broken."""
 
@@ -158,6 +169,8 @@ class Reference:
     limited: tuple[datetime, datetime] | None = None  # between which no program may start
     has_failed: set[str] = field(default_factory=set)  # providers that have refused a request at some time
     was_set_back: bool = False  # the clock
+    questions: dict[int, Question] = field(default_factory=dict)  # by their numbers
+    question_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # the question of each run and key
 
     def __post_init__(self) -> None:
         self.wakers = [*self.entries.values()]  # entries as they were at some time
@@ -188,6 +201,11 @@ class Reference:
         anchor = EPOCH if entry.rhythm == "schedule" else slots.anchor
         period = entry.minutes * MINUTE
         return (until - anchor) // period - (after - anchor) // period
+
+    def clock_changed(self) -> None:
+        """The times of open questions may have moved."""
+        for question in self.questions.values():
+            question.is_exact = False
 
     def clock_set_back(self) -> None:
         """Which slots are due again depends on whether the clock was wrong before. None of them runs twice."""
@@ -424,6 +442,39 @@ class Reference:
                     raise Broken(
                         "chains", f"run {run} of {name} has started {entry.name}, although it follows {entry.follows[1]}"
                     )
+
+    # --- questions to people --------------------------------------------------------------------------------------------
+
+    def question_asked(self, number: int, run: int, key: str, until: datetime) -> None:
+        """A run has asked a question. With the same key it is the same question."""
+        if self.question_keys.setdefault((run, key), number) != number:
+            raise Broken("questions", f"run {run} has asked {number} with the key {key!r}, and before that another question")
+        if self.questions.setdefault(number, Question(run, until)).run != run:
+            raise Broken("questions", f"question {number} of run {self.questions[number].run} is given to run {run}")
+
+    def question_answered(self, number: int, answer: str) -> None:
+        """An answer was accepted: the first one, in time, and one of the options."""
+        question = self.questions[number]
+        if question.answer is not None or answer not in ("yes", "no"):
+            raise Broken("questions", f"question {number} got {answer!r} after {question.answer!r}")
+        if question.is_exact and question.until <= self.now:
+            raise Broken("questions", f"question {number} was answered after {question.until}")
+        question.answer = answer
+
+    def check_questions(self, rows: Iterable[tuple[int, str | None, datetime | None, datetime | None, int, int]]) -> None:
+        """At a quiet time each question has ended, with the answer that was accepted, and whoever got it got its end.
+
+        `rows` are its number, its answer, when it and its run ended, and how many channels got it and were sent its end.
+        """
+        for number, answer, ended_at, run_ended_at, asked, informed in rows:
+            question = self.questions[number]
+            if ended_at is None or answer != question.answer:
+                raise Broken("questions", f"question {number} ended at {ended_at} with {answer!r}, and not {question.answer!r}")
+            is_early = answer is None and question.is_exact and ended_at < question.until
+            if is_early and (run_ended_at is None or run_ended_at > ended_at):
+                raise Broken("questions", f"question {number} ended at {ended_at}, before {question.until} and before its run")
+            if informed < asked:
+                raise Broken("questions", f"{asked} channels got question {number}, and {informed} its end")
 
     # --- messages -------------------------------------------------------------------------------------------------------
 

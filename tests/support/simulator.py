@@ -48,6 +48,7 @@ from scheduler.engine.inbox import Refused, Request
 from scheduler.model.entry import Claim
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
+from scheduler.model.timestamps import from_optional_millis
 from scheduler.model.wake import RejectedBecause
 from scheduler.store.database import DatabaseFull
 from scheduler.store.transaction import UnitOfWork
@@ -138,6 +139,7 @@ def _agent(entry: Entry) -> dict[str, Any]:
         "timeout": "50m",
     }
     heartbeat |= {"problems": {"pause_after": entry.pause_after}} if entry.pause_after else {}
+    heartbeat |= {"ask": entry.asks} if entry.asks else {}
     if entry.rhythm == "schedule":
         heartbeat["schedule"] = _cron(entry.minutes)
     else:
@@ -179,6 +181,7 @@ def _job(entry: Entry) -> dict[str, Any]:
         "enabled": entry.is_enabled,
     }
     job |= {"problems": {"pause_after": entry.pause_after}} if entry.pause_after else {}
+    job |= {"ask": entry.asks} if entry.asks else {}
     if entry.wakes:
         job["wake_heartbeat"] = list(entry.wakes)
     if entry.rhythm == "after":
@@ -225,6 +228,7 @@ def _with_more(chance: Random, entry: Entry, entries: Sequence[Entry]) -> Entry:
         changes["max_runs"] = chance.choice((2, 4))
     if entry.kind == "heartbeat" and chance.random() < 0.3:
         changes["usd_per_month"] = chance.choice((0.1, 0.4))
+    changes["asks"] = chance.choice(("", *CHANNELS, *CHANNELS))
     return replace(entry, **changes)
 
 
@@ -283,8 +287,9 @@ _PLACE, _TOKEN = _below(12), _below(5)  # the place of an entry or of a token, m
 WEIGHTS = {
     "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
     "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2, "remind": 5,
+    "question": 4, "reply": 4,
 }  # fmt: skip
-ALWAYS = ("wait", "answers", "wake")
+ALWAYS = ("wait", "answers", "wake", "question", "reply")
 STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "wait": (_of(*WAITS),),
     "answers": (_PLACE, _of(*MOODS), _below(27), _of(*DURATIONS), _of(None, 0.001, 0.01, 0.03)),
@@ -311,6 +316,8 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "problem": (_TOKEN, _of("close", "acknowledge", "unacknowledge"), _PLACE),
     "row": (_TOKEN, _of("get_run", "get_wake"), _PLACE),
     "look": (_PLACE, _of(*LOOKS)),
+    "question": (_of(0, 0, 0, 3), _PLACE, _of("a", "a", "b"), _of(60, 1500, 7200), _of((), ("yes", "no"), ("perhaps", "no"))),
+    "reply": (_of(0, 0, 0, 3, 4), _PLACE, _of("yes", "no", "no", "perhaps")),
     "full": (_of(*WAITS[:4]),),
 }
 
@@ -531,7 +538,7 @@ class Player:
         self.reference.now = self.world.clock.now
         about = (str(outgoing.message.kind), outgoing.message.name)
         is_first = f"{channel} {key}" not in self.reference.texts  # only these wait for hours
-        if is_first and key not in self.wanted and not (outgoing.message.notice or "").startswith("held until "):
+        if is_first and key not in self.wanted and not (outgoing.message.notice or "").startswith(("held until ", "question ")):
             self.reference.check_hours(about, channel, words)
         self.reference.message_tried(channel, key, words, state)
         return Delayed(DeliveryResult(state, "" if state == "delivered" else "no"), timedelta(seconds=seconds))
@@ -630,10 +637,10 @@ class Player:
         self._boot(down)
 
     def _settle_recorded_calls(self) -> None:
-        """Calls are charged with what they cost if their run is recorded: then the daemon has got their result before it ends."""
-        closed = {row[0] for row in self.world.store.connection.execute("select id from run where state = 'closed'").fetchall()}
+        """Calls are charged with what they cost if their result is recorded, also if their run waits for another attempt."""
+        running = {row[0] for row in self.world.store.connection.execute("select id from run where state = 'running'").fetchall()}
         for call in self.reference.calls:
-            call.is_open = call.is_open and call.run not in closed
+            call.is_open = call.is_open and call.run in running
 
     def _step_restart(self, down: float) -> None:
         self._settle_recorded_calls()
@@ -667,6 +674,7 @@ class Player:
         self.looks[self._entry(place).name] = found
 
     def _step_clock(self, seconds: int) -> None:
+        self.reference.clock_changed()
         if seconds < 0:
             self.reference.clock_set_back()
         self.world.clock.now += timedelta(seconds=seconds)
@@ -743,6 +751,32 @@ class Player:
         if self._perform_on(token, "cancel_run", row, {}) is not None:
             self.reference.run_cancelled(row["id"])
             self.reference.limited = None  # it may have been this run that was limited
+
+    def _step_question(self, token: int, place: int, key: str, seconds: int, replies: Sequence[str]) -> None:
+        """Start an agent or a job that takes forty minutes, ask twice with one key in a run in progress, and reply."""
+        entry = self._entry(place)
+        self.moods[entry.name] = Mood("late" if place % 2 else "quiet", seconds=40 * 60)
+        if entry.kind == "heartbeat":
+            self._step_wake(0, [each for each in self.entries if each.kind == "heartbeat"].index(entry))
+        else:
+            self._perform(self.tokens[0], "run_job", {"name": entry.name}, entry.key, {})
+        self._run(40)
+        row = self._row("select id, kind, name from run where state = 'running' or result_due_at > 0 order by id desc", place)
+        keys: dict[str, object] = {"text": f"Go on with {key}?", "key": key, "timeout": f"{seconds}s"}
+        for _ in range(2):
+            answer = self._perform_on(token, "ask_person", row, keys)
+            if answer is not None:
+                until = self.world.clock.now + timedelta(seconds=seconds)
+                self.reference.question_asked(answer["question"]["id"], row["id"], key, until)
+            self._run(60)
+        for word in replies:
+            self._step_reply(token, 0, word)
+
+    def _step_reply(self, token: int, place: int, word: str) -> None:
+        row = self._row("select id, kind, name from question order by id desc limit 3", place)
+        if self._perform_on(token, "answer_question", row, {"answer": word}) is not None:
+            self.reference.now = self.world.clock.now
+            self.reference.question_answered(row["id"], word)
 
     def _step_message(self, token: int, word: str, place: int) -> None:
         row = self._row(
@@ -854,6 +888,12 @@ class Player:
         states = {row[0]: row[1] for row in db.execute("select id, state from wake").fetchall()}
         answered = [row[0] for row in db.execute("select id from run where outcome in ('ok', 'alert', 'async')").fetchall()]
         self.reference.check_wakes(states, answered, *(dict(map(tuple, db.execute(query).fetchall())) for query in WAKE_COUNTS))
+        self.reference.check_questions(
+            [
+                (row[0], row[1], *map(from_optional_millis, row[2:4]), *row[4:])
+                for row in map(tuple, db.execute(QUESTIONS).fetchall())
+            ]
+        )
         results: dict[int, list[str]] = {}
         for run, reason in db.execute(RESULTS).fetchall():
             results.setdefault(run, []).extend([] if reason is None else [reason])
@@ -889,6 +929,15 @@ RESULTS = (
     "select run.id, coalesce(result.reason, result.outcome) from run left join run as result on result.kind = run.kind"
     " and result.name = run.name and result.slot = run.slot and result.trigger = 'result' where run.outcome = 'async' order by 1"
 )
+
+# The questions with their ends, those of their runs, and how many channels got the question and a message about its end.
+QUESTIONS = """
+select question.id, answer, question.ended_at, (select max(ended.finished_at) from run as ended where ended.kind = run.kind
+    and ended.name = run.name and ended.slot = run.slot and ended.state = 'closed' and ended.outcome <> 'async'),
+  (select count(*) from outbox where run_id = run.id and notice = 'question ' || question.id and state = 'delivered'),
+  (select count(*) from outbox where run_id = run.id and notice = 'question ' || question.id || ' has ended')
+from question join run on run.id = question.run_id order by 1
+"""
 
 # The last runs of an entry that count for `pause_after`, and whether they have failed.
 ENDED = (
