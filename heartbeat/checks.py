@@ -21,7 +21,7 @@ class Skip(StrEnum):
     """Why a slot was skipped, in the order of the checks.
 
     No check here gives `removed`, `already_running`, `missed`, `superseded` and `predecessor`: the scheduler records them by
-    itself. A new reason also needs a text in scheduler/insight/reason_texts.py, a place in the lists of grafana/panels.py, a row
+    itself. A new reason also needs a text in scheduler/model/outcome.py, a place in the lists of grafana/panels.py, a row
     in docs/why.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
     """
 

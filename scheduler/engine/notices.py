@@ -14,7 +14,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip, Trigger
+from scheduler.model.outcome import SKIP_TEXTS, AttemptResult, Failure, Kind, Outcome, Skip, Trigger
 from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem, Subject
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
@@ -28,17 +28,6 @@ MAX_OUTPUT_LENGTH = 700  # characters of a job's output, counted from its end
 MAX_ENTRIES_LISTED = 10  # affected entries in one notification
 MAX_WAKES_LISTED = 20  # expired wakes in one notification
 MAX_WAKE_TEXT_LENGTH = 200  # characters of the text of each wake
-
-# The skips that count as failures, in words.
-SKIP_EXPLANATIONS = {
-    Skip.BREAKER_OPEN: "the circuit breaker of its provider, model or account is open",
-    Skip.BUDGET: "its budget is used up",
-    Skip.CHECKLIST_TOO_LARGE: "its checklist is too large",
-    Skip.CHECKLIST_UNREADABLE: "its checklist file cannot be read",
-    Skip.PRECHECK_FAILED: "its precheck fails",
-    Skip.PROMPT_TOO_LARGE: "its prompt is too long",
-}
-
 
 ENDS = {
     EndedBy.NOT_MENTIONED: ", no longer mentioned",
@@ -98,7 +87,7 @@ def _join_lines(*lines: str) -> str:
 
 def failure_says(result: AttemptResult) -> str:
     """Why a run failed or was not started: the class of the error, its explanation, and the error."""
-    why = SKIP_EXPLANATIONS.get(result.reason) if isinstance(result.reason, Skip) else None
+    why = SKIP_TEXTS[result.reason] if isinstance(result.reason, Skip) else None
     how = "interrupted" if result.outcome is Outcome.ABANDONED else ""
     return ": ".join(part for part in (how, result.reason, why, _shorten(result.error or "")) if part)
 

@@ -44,6 +44,18 @@ PRECHECK = "precheck"  # the precheck fails, and the agent is called although it
 TRUNCATED = "truncated"  # each answer is cut
 FALLBACK: Final = "fallback"  # a fallback answers in place of the agent itself
 
+# The skips that count as failures.
+STOPPING_SKIPS = frozenset(
+    {
+        Skip.BREAKER_OPEN,
+        Skip.BUDGET,
+        Skip.CHECKLIST_TOO_LARGE,
+        Skip.CHECKLIST_UNREADABLE,
+        Skip.PRECHECK_FAILED,
+        Skip.PROMPT_TOO_LARGE,
+    }
+)
+
 CHECK_ORDER = tuple(Skip)  # the order in which a heartbeat run is checked
 
 # The results of the same check. A new result replaces the previous one of this check.
@@ -164,7 +176,7 @@ def _finding(key: str, severity: Severity, result: AttemptResult) -> Finding:
 
 def _is_failure(result: AttemptResult) -> bool:
     if result.outcome is Outcome.SKIPPED:
-        return result.reason in notices.SKIP_EXPLANATIONS
+        return result.reason in STOPPING_SKIPS
     return result.outcome in FAILURES and result.reason is not Reason.CANCELLED
 
 

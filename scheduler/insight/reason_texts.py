@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from heartbeat.words import format_count
 from heartbeatd.answers import RunNotice
 from scheduler.model.levels import Level, level_of
-from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
+from scheduler.model.outcome import ANSWERED, SKIP_TEXTS, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.problem import Effect, EndedBy
 from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
@@ -110,28 +110,7 @@ REASON_TEXTS: dict[str, str] = {
     Outcome.TIMEOUT: "ran, timed out",
     Outcome.ABANDONED: "ran, interrupted",
     Outcome.ASYNC: "ran, answers later",
-    Skip.DISABLED: "disabled in the config",
-    Skip.PAUSED: "paused",
-    Skip.REMOVED: "not in the config",
-    Skip.CALENDAR: "excluded by a calendar",
-    Skip.ACTIVE_HOURS: "outside active hours",
-    Skip.ALREADY_RUNNING: "the previous run was still in progress",
-    Skip.BUSY: "busy: the agent was locked",
-    Skip.CHECKLIST_MISSING: "no checklist",
-    Skip.CHECKLIST_EMPTY: "nothing on the checklist",
-    Skip.CHECKLIST_UNREADABLE: "the checklist cannot be read",
-    Skip.CHECKLIST_TOO_LARGE: "the checklist is too large",
-    Skip.NOTHING_DUE: "no item of the checklist was due",
-    Skip.NOT_SHOWN: "no answer would be sent (show_ok, show_alerts: false)",
-    Skip.BUDGET: "the budget is used up",
-    Skip.BREAKER_OPEN: "the circuit breaker of its provider, model or account is open",
-    Skip.PRECHECK: "the precheck found nothing to do",
-    Skip.PRECHECK_UNCHANGED: "the precheck found nothing new",
-    Skip.PRECHECK_FAILED: "the precheck failed",
-    Skip.PROMPT_TOO_LARGE: "the prompt was too large",
-    Skip.MISSED: "missed: it could not start within its grace",
-    Skip.SUPERSEDED: "replaced by a woken run, or skipped because of the longer interval after failures",
-    Skip.PREDECESSOR: "the job that it follows ended in another way",
+    **SKIP_TEXTS,
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
     FROZEN: f"the daemon was frozen: {FREEZE_TEXTS[None]}",

@@ -270,7 +270,7 @@ def test_an_agent_whose_budget_is_spent_is_not_called_failing(make_world: MakeWo
     world.stop()
     assert main(["status", "-c", str(world.config)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "info: agent/ops stopped: budget: its budget is used" in shown
+    assert "info: agent/ops stopped: budget: the budget is used" in shown
     assert "failing" not in shown
 
 
@@ -475,7 +475,7 @@ def test_a_run_skipped_by_its_budget_names_the_limit_and_when_it_resets(make_wor
         " until 2026-03-03 00:00 Asia/Ho_Chi_Minh"
     )
     assert world.records()[-1]["error"] == error
-    assert f"budget: its budget is used up: {error}" in world.delivered[-1][2]
+    assert f"budget: the budget is used up: {error}" in world.delivered[-1][2]
     assert explanation.explain_now(explained_entry(world)).as_data()["now"]["detail"] == error
     world.reload("limits: {budget: {runs_per_day: 2}}\n" + yaml.replace("0.10", "0.20"))
     world.run(hours=3)

@@ -56,7 +56,7 @@ def test_a_month_ends_by_the_clock_of_the_agent_and_is_reported_once(make_world:
     assert len(skipped) > 1
     assert set(skipped) == {reason}
     (message,) = [text for _, _, text in world.delivered if "budget" in text]
-    assert f"budget: its budget is used up: {reason}" in message
+    assert f"budget: the budget is used up: {reason}" in message
     told = explanation.explain_now(explained_entry(world)).as_data()["now"]
     assert (told["reason"], told["detail"]) == ("budget", reason)
     assert limit_of(world) == {"used": pytest.approx(0.3), "of": 0.3}  # though nothing was counted today

@@ -243,7 +243,7 @@ def test_worrying_skips_are_reported_and_are_over_when_the_check_passes(make_wor
     assert [line[12:] for line in world.history()] == ["interval skipped precheck_failed"] * 3 + ["interval skipped precheck"] * 2
     assert message_lines(world) == [
         (
-            "03-02 08:30 warning  ops stopped: precheck_failed: its precheck fails: exit code 3: look: not found"
+            "03-02 08:30 warning  ops stopped: precheck_failed: the precheck failed: exit code 3: look: not found"
             " (2 times in a row since 2026-03-02 08:00 UTC)   p1"
         ),
         "03-02 09:30 over     ops stopped: after 1h30m   p1",
@@ -272,7 +272,7 @@ def test_an_unreadable_checklist_is_reported(make_world: MakeWorld) -> None:
     world = make_world(agent(checklist="HEARTBEAT.md"))
     world.write("ops/HEARTBEAT.md/x", "a folder where a file should be")
     world.run(minutes=31)
-    assert message_lines(world)[0].startswith("03-02 08:30 warning  ops stopped: checklist_unreadable: its checklist file cannot")
+    assert message_lines(world)[0].startswith("03-02 08:30 warning  ops stopped: checklist_unreadable: the checklist cannot")
 
 
 def test_the_notification_of_a_failed_program_has_what_it_printed(make_world: MakeWorld) -> None:
@@ -791,7 +791,7 @@ def test_a_precheck_that_always_fails_is_reported_even_if_the_runs_succeed(make_
     assert [line[12:] for line in world.history()] == ["interval ok heartbeat_ok"] * 4
     assert message_lines(world) == [
         (
-            "03-02 08:30 warning  ops precheck: precheck_failed: its precheck fails: exit code 3: look: not found"
+            "03-02 08:30 warning  ops precheck: precheck_failed: the precheck failed: exit code 3: look: not found"
             " (2 times in a row since 2026-03-02 08:00 UTC)   p1"
         ),
         "03-02 09:30 over     ops precheck: after 1h30m   p1",
@@ -820,7 +820,7 @@ def test_a_precheck_that_starts_failing_when_the_agent_recovers_is_a_new_problem
         "03-02 08:30 warning  ops failed: exit: exit code 1: boom (2 times in a row since 2026-03-02 08:00 UTC)   p1",
         "03-02 09:00 over     ops failed: after 1h   p1",
         (
-            "03-02 09:30 warning  ops precheck: precheck_failed: its precheck fails: exit code 3"
+            "03-02 09:30 warning  ops precheck: precheck_failed: the precheck failed: exit code 3"
             " (2 times in a row since 2026-03-02 09:00 UTC)   p2"
         ),
     ]
@@ -855,7 +855,7 @@ agents:
             world.run(minutes=20)
     assert message_lines(world) == [
         (
-            "03-02 08:40 warning  ops precheck: precheck_failed: its precheck fails: exit code 3: look: not found"
+            "03-02 08:40 warning  ops precheck: precheck_failed: the precheck failed: exit code 3: look: not found"
             " (2 times in a row since 2026-03-02 08:10 UTC)   p1"
         )
     ]
