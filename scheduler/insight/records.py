@@ -283,5 +283,5 @@ class ExplainedEntry:
         groups = slot_history.group_if_many(self.slot_results(begin, end))
         following = [*(group.first for group in groups[1:]), end]
         marks = [group if group.slot_count else replace(group, last=at) for group, at in zip(groups, following, strict=True)]
-        others = (SlotGroup.of_run(run) for run in self.record(begin, end).other_runs if begin <= run.slot < end)
+        others = (SlotGroup.of(run, is_slot=False) for run in self.record(begin, end).other_runs if begin <= run.at < end)
         return sorted([*marks, *others], key=lambda mark: mark.first)

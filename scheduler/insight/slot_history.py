@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -46,16 +46,16 @@ class SchedulePeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRow:
-    """A run record: one slot, or `slots` of them from `slot` on, and what happened to them.
+class SlotResult:
+    """What happened to the slot at `at`, or to `count` slots from there on that share a run record.
 
-    If no slot started the run, `slot` is the time of its start.
+    `count` 0: from `at` until the next result there were no slots. If no slot started the run, `at` is the time of its start.
     """
 
-    id: int
-    slot: datetime
-    slots: int
+    at: datetime
     cause: SlotCause
+    run_id: int | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +102,14 @@ class EntryRecord:
     """
 
     periods: Sequence[SchedulePeriod]
-    rows: Sequence[SlotRow]
+    rows: Sequence[SlotResult]
     missed: MissedRecords
     now: datetime
     settled_until: datetime
-    other_runs: Sequence[SlotRow] = ()
+    other_runs: Sequence[SlotResult] = ()
     paused_until: datetime | None = None
     blocked_by: Skip | None = None
     backs_off_until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SlotResult:
-    """What happened to the slot at `at`, and its run record. `count` 0: from `at` until the next result there were no slots."""
-
-    at: datetime
-    cause: SlotCause
-    run_id: int | None = None
-    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,29 +159,29 @@ def _recorded_results(
 ) -> dict[datetime, SlotResult]:
     """The result of each slot that has a run record. A record of one slot takes precedence over one of several slots."""
     recorded: dict[datetime, SlotResult] = {}
-    for row in (row for row in record.rows if row.slots > 1):
+    for row in (row for row in record.rows if row.count > 1):
         for slot in _slots_of_row(record, row, named, begin):
-            recorded.setdefault(slot.at, SlotResult(slot.at, _refine_missed(record, row.cause, slot.due_at), row.id))
+            recorded.setdefault(slot.at, SlotResult(slot.at, _refine_missed(record, row.cause, slot.due_at), row.run_id))
     offsets = {slot.at: slot.due_at for slot in named}
-    for row in (row for row in record.rows if row.slots == 1 and begin <= row.slot < end):
-        recorded[row.slot] = SlotResult(row.slot, _refine_missed(record, row.cause, offsets.get(row.slot, row.slot)), row.id)
+    for row in (row for row in record.rows if row.count == 1 and begin <= row.at < end):
+        recorded[row.at] = replace(row, cause=_refine_missed(record, row.cause, offsets.get(row.at, row.at)))
     return recorded
 
 
-def _slots_of_row(record: EntryRecord, row: SlotRow, named: list[ScheduledSlot], begin: datetime) -> Iterator[ScheduledSlot]:
+def _slots_of_row(record: EntryRecord, row: SlotResult, named: list[ScheduledSlot], begin: datetime) -> Iterator[ScheduledSlot]:
     """The slots after `begin` that a record of several slots stands for."""
-    period = next((period for period in record.periods if period.state == "active" and period.covers_slot(row.slot)), None)
+    period = next((period for period in record.periods if period.state == "active" and period.covers_slot(row.at)), None)
     if period is None:
         return iter(())
-    before = 0 if row.slot >= begin else sum(_slot_counts_before(period.schedule, row, begin))
-    first = row.slot.replace(microsecond=0)  # it may have been moved by milliseconds; slots are on whole seconds
+    before = 0 if row.at >= begin else sum(_slot_counts_before(period.schedule, row, begin))
+    first = row.at.replace(microsecond=0)  # it may have been moved by milliseconds; slots are on whole seconds
     meant = (slot for slot in named if slot.at >= first and _row_includes(row, slot.closed_by))
-    return islice(meant, max(0, row.slots - before))
+    return islice(meant, max(0, row.count - before))
 
 
-def _slot_counts_before(schedule: EntrySchedule, row: SlotRow, until: datetime) -> Iterator[int]:
+def _slot_counts_before(schedule: EntrySchedule, row: SlotResult, until: datetime) -> Iterator[int]:
     """The numbers of the record's slots before a time: slots that may run, and excluded slots for each reason."""
-    after, until = row.slot - MICROSECOND, until - MICROSECOND
+    after, until = row.at - MICROSECOND, until - MICROSECOND
     for closed, passed in ((None, schedule.slots(after, until)), *schedule.closed_slots(after, until)):
         if passed and _row_includes(row, closed):
             yield passed.count
@@ -200,7 +190,7 @@ def _slot_counts_before(schedule: EntrySchedule, row: SlotRow, until: datetime) 
 CLOSING_REASONS = frozenset({Skip.ACTIVE_HOURS, Skip.CALENDAR})
 
 
-def _row_includes(row: SlotRow, closed: Skip | None) -> bool:
+def _row_includes(row: SlotResult, closed: Skip | None) -> bool:
     """Whether a record of several slots includes those excluded for this reason, or (None) those that may run.
 
     The record of a pause includes all of them.
@@ -299,14 +289,14 @@ def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, ru
     )
 
 
-def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotRow:
+def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotResult:
     """What a run record says about its slot."""
     if row["reason"] == Skip.MISSED:  # the error names the runs that were in progress
         cause = SlotCause(Skip.MISSED, None if is_limited else row["error"])
     else:
         sent = run_history.delivery_state(row["kind"], row["outcome"], row["suppression"], deliveries.get(row["id"], ()))
         cause = cause_of_run(row["state"], row["outcome"], row["reason"], row["suppression"], sent)
-    return SlotRow(row["id"], from_millis(row["slot"]), row["slots"], cause)
+    return SlotResult(from_millis(row["slot"]), cause, row["id"], row["slots"])
 
 
 def _schedule_periods(db: sqlite3.Connection, entry_row: EntryRow) -> Iterator[SchedulePeriod]:
@@ -340,15 +330,10 @@ class SlotGroup:
     is_slot: bool = True
 
     @classmethod
-    def of_slot(cls, result: SlotResult) -> SlotGroup:
-        """One slot alone."""
+    def of(cls, result: SlotResult, *, is_slot: bool = True) -> SlotGroup:
+        """One slot alone, or one run that no slot started."""
         ids = None if result.run_id is None else (result.run_id, result.run_id)
-        return cls(result.at, result.at, ((result.cause, result.count),), result.run_id, ids)
-
-    @classmethod
-    def of_run(cls, run: SlotRow) -> SlotGroup:
-        """One run that no slot started."""
-        return cls(run.slot, run.slot, ((run.cause, 1),), run.id, is_slot=False)
+        return cls(result.at, result.at, ((result.cause, result.count),), result.run_id, ids, is_slot)
 
     @property
     def slot_count(self) -> int:
@@ -363,7 +348,7 @@ class SlotGroup:
 
 def group_if_many(results: Sequence[SlotResult]) -> list[SlotGroup]:
     """Each slot by itself, or at most about `MAX_MARKS` groups."""
-    return group_results(results, MAX_MARKS) if len(results) > MAX_MARKS else list(map(SlotGroup.of_slot, results))
+    return group_results(results, MAX_MARKS) if len(results) > MAX_MARKS else list(map(SlotGroup.of, results))
 
 
 def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -> list[SlotGroup]:
@@ -372,7 +357,7 @@ def group_results(results: Iterable[SlotResult], max_groups: int = MAX_GROUPS) -
     Slots that ran are mixed with each other first, so that skipped slots stay visible as long as possible. A period without
     slots is never mixed.
     """
-    stretches = _join_neighbours(list(map(SlotGroup.of_slot, results)), _have_one_cause)
+    stretches = _join_neighbours(list(map(SlotGroup.of, results)), _have_one_cause)
     slots = sum(stretch.slot_count for stretch in stretches)
     for mixed in (_all_have_run, _has_slots):
         size = 2

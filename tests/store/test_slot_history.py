@@ -14,7 +14,6 @@ from scheduler.insight.slot_history import (
     MissedRecords,
     SchedulePeriod,
     SlotResult,
-    SlotRow,
     cause_of_run,
     slot_results,
 )
@@ -33,7 +32,7 @@ def hourly_period(since: datetime, until: datetime | None, offset: float = 60, m
 
 
 def results_around_eight(
-    *periods: SchedulePeriod, rows: tuple[SlotRow, ...] = (), downs: tuple[Downtime, ...] = ()
+    *periods: SchedulePeriod, rows: tuple[SlotResult, ...] = (), downs: tuple[Downtime, ...] = ()
 ) -> list[SlotResult]:
     record = EntryRecord(periods, rows, MissedRecords(downs, (), ()), NOON, NOON)
     return slot_results(record, EIGHT - timedelta(minutes=30), EIGHT + timedelta(minutes=30))
@@ -53,7 +52,7 @@ def test_a_slot_whose_stagger_ends_after_a_change_belongs_to_the_new_schedule_an
 
 
 def test_a_slot_that_came_due_after_a_short_downtime_was_not_missed_because_of_it() -> None:
-    missed = SlotRow(7, EIGHT, 1, cause_of_run("closed", "skipped", Skip.MISSED, None, "none"))
+    missed = SlotResult(EIGHT, cause_of_run("closed", "skipped", Skip.MISSED, None, "none"), 7)
     down = Downtime(EIGHT - timedelta(minutes=5), CHANGE, clean=True)
     (result,) = results_around_eight(hourly_period(EIGHT - timedelta(days=1), None), rows=(missed,), downs=(down,))
     assert (result.run_id, result.cause.code) == (7, Skip.MISSED)
