@@ -18,8 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from cron.job import Job
-from heartbeat.spec import Agent, Heartbeat
+from heartbeat.spec import Heartbeat
 from scheduler.model import events
 from scheduler.model.circuit import Circuit, circuits_of
 from scheduler.model.daemon_health import EngineHealth, ReloadState
@@ -347,14 +346,6 @@ def _first_series(
             yield "heartbeatd_button_presses_total", (name, result)
 
 
-def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels, PossibleLabels]]:
-    """The possible label values of every declared entry, in the order of the config."""
-    for beat in settings.heartbeats.values():
-        yield (Kind.HEARTBEAT.value, beat.name), _heartbeat_labels(beat)
-    for job in settings.jobs.values():
-        yield (Kind.CRON.value, job.name), _job_labels(job, settings.job_agents.get(job.name))
-
-
 @dataclass(frozen=True, slots=True)
 class PossibleLabels:
     """The trigger of an entry's slots (None: it has no slots), and the models that it may call."""
@@ -363,32 +354,24 @@ class PossibleLabels:
     models: tuple[str, ...] = ()
 
 
-def _heartbeat_labels(beat: Heartbeat) -> PossibleLabels:
-    """The label values of a heartbeat. A disabled one never runs."""
-    if not beat.enabled:
-        return PossibleLabels(None)
-    trigger = Trigger.INTERVAL if beat.interval else Trigger.SCHEDULE if beat.schedule else None
-    return PossibleLabels(trigger, tuple(dict.fromkeys(model or "" for _, model in beat.called)))
+# By the key of the config that gives an entry its slots.
+SLOT_TRIGGERS = {
+    "interval": Trigger.INTERVAL,
+    "schedule": Trigger.SCHEDULE,
+    "every": Trigger.EVERY,
+    "at": Trigger.AT,
+    "after": Trigger.CRON,
+    "reboot": Trigger.REBOOT,
+}
 
 
-def _job_labels(job: Job, agent: Agent | None) -> PossibleLabels:
-    """The label values of a cron job; `agent` is the agent of its prompt, if it has one."""
-    return PossibleLabels(
-        _trigger_of_job(job) if job.enabled else None,
-        tuple(dict.fromkeys(model or "" for _, model in agent.called)) if agent else (),
-    )
-
-
-def _trigger_of_job(job: Job) -> Trigger | None:
-    if job.schedule is not None:
-        return Trigger.SCHEDULE
-    if job.every is not None:
-        return Trigger.EVERY
-    if job.at is not None:
-        return Trigger.AT
-    if job.after is not None:
-        return Trigger.CRON
-    return Trigger.REBOOT if job.reboot else None
+def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels, PossibleLabels]]:
+    """The possible label values of every declared entry, in the order of the config. A disabled one never runs."""
+    for key, spec in gauges.entries_by_key(settings).items():
+        agent = spec if isinstance(spec, Heartbeat) else settings.job_agents.get(spec.name)
+        models = tuple(dict.fromkeys(model or "" for _, model in agent.called)) if agent else ()
+        trigger = next((each for name, each in SLOT_TRIGGERS.items() if getattr(spec, name, None)), None)
+        yield key, PossibleLabels(trigger, models) if spec.enabled else PossibleLabels(None)
 
 
 def _called_models(settings: Settings) -> list[str]:
