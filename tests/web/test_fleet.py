@@ -10,10 +10,11 @@ from world import QUIET, Delayed, MakeWorld, World, utc
 
 from heartbeatd.verbs import Mute
 from scheduler.engine.effects import VerbRequest
-from scheduler.insight import fleet, health, status_data
-from scheduler.insight.fleet import AgentCard
+from scheduler.insight import health, status_data
 from scheduler.insight.health import EntryHealth, Group
 from scheduler.model.outcome import Kind
+from scheduler.web.page import fleet_view
+from scheduler.web.page.fleet_view import AgentCard
 
 YAML = """
 timezone: Europe/Berlin
@@ -30,7 +31,7 @@ def states(world: World) -> dict[str, EntryHealth]:
 
 
 def card(world: World, name: str) -> AgentCard:
-    return fleet.read_card(records_of(world), states(world)[name])
+    return fleet_view.read_card(records_of(world), states(world)[name])
 
 
 def strip(world: World, name: str) -> str:
@@ -105,7 +106,7 @@ def test_a_long_answer_is_cut_and_its_run_is_named(make_world: MakeWorld) -> Non
     world.run(minutes=31)
     answer = card(world, "ops").answer
     assert answer is not None
-    assert (len(answer.text), answer.is_cut) == (fleet.ANSWER_LENGTH, True)
+    assert (len(answer.text), answer.is_cut) == (fleet_view.ANSWER_LENGTH, True)
     assert answer.run_id == world.records("ops")[-1]["id"]
     assert card(world, "new").answer is None
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from scheduler.insight import fleet, health, status_data
-from scheduler.insight.fleet import AgentCard
+from heartbeat.spec import CommandRunner, Heartbeat, HttpRunner, ModelRunner
+from heartbeatd.answers import EntryOverview
+from scheduler.insight import health, status_data
+from scheduler.insight.entry_day import explain_day
+from scheduler.insight.explanation import find_entry
 from scheduler.insight.health import EntryHealth, Group
+from scheduler.insight.records import Records
+from scheduler.insight.slot_history import cause_of_run
+from scheduler.model import local_days
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
+from scheduler.store import overviews
+from scheduler.store.overviews import DayCost, LatestAnswer, SlotRecord
 from scheduler.web.http_errors import not_found
 from scheduler.web.page.daemon_views import latest_edit
 from scheduler.web.page.rendering import Page, colour_of_level
 from scheduler.web.page.views import PageRequest
 from scheduler.web.queries import read_records, read_status
 
+STRIP_SLOTS = 48
+ANSWER_LENGTH = 280  # characters of the latest answer on a card
 PER_PAGE = {"": 48, "rows": 400}  # by how the agents are shown: as cards, or as compact rows
 LEAST_SECONDS = 20  # between two times that an open page loads the whole list again; one second more for each ten agents
 # The shape of a slot in the strip, 6 wide and 24 high. Each shape has another height, because some people cannot tell the colours
@@ -41,6 +52,75 @@ LEGEND = {
 SHOWN: dict[str, str] = {"": "All"} | {group.value: group.value.capitalize() for group in Group}
 
 
+@dataclass(frozen=True, slots=True)
+class AgentCard:
+    """All that a card shows. `why` is what the overview says of today, and `quiet` what else keeps the agent quiet.
+
+    `slots` are the latest levels, the oldest first.
+    """
+
+    state: EntryHealth
+    why: EntryOverview
+    model: str
+    channels: tuple[str, ...]
+    quiet: tuple[str, ...]
+    answer: LatestAnswer | None
+    slots: Sequence[Level]
+    cost: DayCost
+    timezone: str
+
+    @property
+    def slot_counts(self) -> list[tuple[Level, int]]:
+        """How many of the slots had each level, without the levels that none had."""
+        counts = Counter(self.slots)
+        return [(level, counts[level]) for level in Level if counts[level]]
+
+
+def read_card(records: Records, state: EntryHealth) -> AgentCard:
+    """The card of an agent, from records of today."""
+    explained = find_entry(records, (Kind.HEARTBEAT, state.name))
+    assert explained is not None  # it has a state
+    db, now, heartbeat = records.db, records.now, explained.spec
+    today = local_days.whole_day(now.astimezone(explained.zone).date(), explained.zone)
+    why = explain_day(explained.records, explained.row)
+    return AgentCard(
+        state,
+        why,
+        model_or_runner(heartbeat) if heartbeat else "not in the config",
+        heartbeat.deliver if heartbeat else (),
+        tuple(each.says for each in explained.quiet_reasons if each.says not in why.says),
+        overviews.latest_answer(db, state.name, ANSWER_LENGTH),
+        _latest_levels(overviews.latest_slots(db, state.name, STRIP_SLOTS)),
+        overviews.cost_since(db, state.name, today.begins),
+        explained.zone.key,
+    )
+
+
+def model_or_runner(heartbeat: Heartbeat) -> str:
+    """The model of an agent, or how it is called if it chooses its model itself."""
+    if heartbeat.model is not None:
+        return heartbeat.model
+    match heartbeat.runner:
+        case CommandRunner(argv=argv):
+            return f"command {argv[0].rpartition('/')[2]}"
+        case HttpRunner():
+            return "HTTP gateway"
+        case ModelRunner(provider=provider):
+            return provider.name
+    return "Python function"
+
+
+def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:
+    """How good or bad the latest slots were, the oldest first."""
+    found: list[Level] = []
+    for record in records:
+        cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression, record.delivery)
+        found += [cause.level] * min(record.slots, STRIP_SLOTS - len(found))
+        if len(found) >= STRIP_SLOTS:
+            break
+    return found[::-1]
+
+
 def show_fleet(request: PageRequest) -> Page:
     """The agents that the user may see and looks for, a page at a time."""
     wanted, form = request.choose("show", SHOWN, ""), request.choose("as", PER_PAGE, "")
@@ -62,7 +142,7 @@ def show_fleet(request: PageRequest) -> Page:
             "status": status,
             "form": form,
             "edit": latest_edit(request),
-            "shown": shown if form else [fleet.read_card(records, state) for state in shown],
+            "shown": shown if form else [read_card(records, state) for state in shown],
             "total": len(states),
             "matching": len(found),
             "filters": filters,
@@ -83,11 +163,11 @@ def show_card(request: PageRequest) -> Page:
     if not entries:
         raise not_found(f"agent {name!r}")
     (state,) = health.read_states(entries)
-    card = fleet.read_card(read_records(request.api, request.db), state)
+    card = read_card(read_records(request.api, request.db), state)
     return Page("card.html", {"card": card, **CARD_HELPERS})
 
 
-def slot_shapes(slots: Sequence[Level], width: int = fleet.STRIP_SLOTS) -> list[tuple[str, str]]:
+def slot_shapes(slots: Sequence[Level], width: int = STRIP_SLOTS) -> list[tuple[str, str]]:
     """The strip of some slots as SVG paths: for each level its colour, and one path with all slots that have it.
 
     The newest slot is at the right edge of a strip of `width` slots.
@@ -108,7 +188,7 @@ CARD_HELPERS = {
     "slot_shapes": slot_shapes,
     "strip_text": strip_text,
     "slot_width": SLOT_WIDTH,
-    "strip_slots": fleet.STRIP_SLOTS,
+    "strip_slots": STRIP_SLOTS,
 }
 
 
@@ -120,7 +200,7 @@ def _search(states: Sequence[EntryHealth], settings: Settings, search: str) -> l
 
 def _searched_text(state: EntryHealth, settings: Settings) -> str:
     heartbeat = settings.heartbeats.get(state.name)
-    more: Iterable[str] = () if heartbeat is None else (fleet.model_or_runner(heartbeat), *heartbeat.deliver)
+    more: Iterable[str] = () if heartbeat is None else (model_or_runner(heartbeat), *heartbeat.deliver)
     last = state.entry.last_run
     words = (last.outcome, last.reason, last.suppression) if last else ()
     return " ".join((state.name, state.label, *filter(None, words), *more)).casefold()
