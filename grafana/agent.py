@@ -13,6 +13,7 @@ from panels import (
     NAMED,
     PLANNED_REASONS,
     SUBJECT,
+    WAITING,
     Panel,
     Row,
     increase,
@@ -31,8 +32,8 @@ NOW = Row(
     (
         Panel(
             "Is it active?",
-            "Whether the entry is active, paused by a user, disabled in the config, or done because it ran once. `unknown` "
-            "means that the daemon does not answer. `heartbeatd explain NAME` shows what the entry waits for.",
+            "Whether it is active, paused by a user, disabled in the config, or done because it ran once. `unknown` "
+            "means that the daemon does not answer. `heartbeatd explain NAME` shows what it waits for.",
             {"state": ENTRY_STATES},
             kind="stat",
             width=4,
@@ -46,7 +47,7 @@ NOW = Row(
         ),
         Panel(
             "Is it overdue?",
-            "Time until the entry counts as overdue. A negative value means that it is overdue: "
+            "Time until it counts as overdue. A negative value means that it is overdue: "
             "`heartbeatd explain NAME` shows the reason. No value means that nothing is expected, or that the daemon is down.",
             {"left": f"min({series('expected_by_timestamp_seconds', ENTRY)}) - time()"},
             kind="stat",
@@ -58,8 +59,7 @@ NOW = Row(
         ),
         Panel(
             "When is it due next?",
-            "Time until the entry is due. A negative value means that the entry is running, or that `limits.concurrency` is"
-            " reached.",
+            "Time until it is due. A negative value means that it is running, or that `limits.concurrency` is reached.",
             {"in": f"min({series('next_due_timestamp_seconds', ENTRY)}) - time()"},
             kind="stat",
             unit="s",
@@ -92,11 +92,12 @@ NOW = Row(
         ),
         Panel(
             "Does it have something to say?",
-            "Three values: 1 if the last successful run ended with an alert, the number of open problems, and 1 if its "
-            "messages are muted. `heartbeatd problems NAME` shows the problems.",
+            "Four values: 1 if the last successful run ended with an alert, the number of open problems, the number of its "
+            "questions that wait for a person, and 1 if its messages are muted. `heartbeatd problems NAME` shows the problems.",
             {
                 "alert": f"max({series('alerting', ENTRY)})",
                 "problems": f"sum({series('problems_open', SUBJECT)}) > 0",
+                "questions": f"max({series('questions_open', ENTRY)}) > 0",
                 "muted": f"max({series('muted', ENTRY)}) > 0",
             },
             kind="stat",
@@ -105,19 +106,20 @@ NOW = Row(
             own_thresholds={
                 "alert": ((None, GOOD), (1, ALERT)),
                 "problems": ((None, GOOD), (1, COLORS["warning"])),
+                "questions": ((None, WAITING),),
                 "muted": ((None, COLORS["paused"]),),
             },
         ),
     ),
 )
 
-SLOTS = Row(
-    "Slots",
+PLANNED = Row(
+    "Planned runs",
     (
         Panel(
-            "What became of its slots?",
-            "The results of its slots. Each cell covers 30 minutes or more. Red: a run failed, or a slot was skipped although "
-            "the entry should have run. Green: the slot was answered. Grey: skipped as planned. The first row is the daemon.",
+            "What became of its planned runs?",
+            "The results of its planned runs. Each cell covers 30 minutes or more. Red: a run failed, or was skipped although "
+            "it should have started. Green: it was answered. Grey: skipped as planned. The first row is the daemon.",
             {
                 "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
                 "{{kind}}/{{name}}": timeline(ENTRY),
@@ -126,7 +128,7 @@ SLOTS = Row(
             width=24,
             height=5,
             states=STATES,
-            no_value="no slots in this time",
+            no_value="no planned runs in this time",
         ),
         Panel(
             "What did it answer?",
@@ -138,17 +140,17 @@ SLOTS = Row(
             no_value="no runs",
         ),
         Panel(
-            "Which of its slots were lost?",
-            "Slots that were skipped although the entry should have run, by reason. `heartbeatd explain NAME` says what to do.",
+            "Which of its planned runs were lost?",
+            "Runs that were skipped although they should have started, by reason. `heartbeatd explain NAME` says what to do.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
-            no_value="no slot was lost",
+            no_value="no run was lost",
         ),
         Panel(
-            "Which of its slots were skipped as planned?",
-            "Slots without a run because of active hours, calendars, pauses, prechecks or checklists with no item due. "
-            "Slots outside of active hours or during a pause are counted together when the entry is due again.",
+            "Which of its runs were skipped as planned?",
+            "Runs that were skipped because of active hours, calendars, pauses, prechecks or checklists with no item due. Those "
+            "outside of active hours or during a pause are counted together when it is due again.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
@@ -167,7 +169,7 @@ ANSWERS = Row(
             {"{{reason}}": increase("suppressions_total", ENTRY, "reason")},
             width=8,
             bars=True,
-            no_value="nothing was suppressed",
+            no_value="all were sent",
         ),
         Panel(
             "Which problems does it have?",
@@ -234,7 +236,7 @@ CALLS = Row(
         ),
         Panel(
             "How much of its budget is used?",
-            "Share of each daily budget of the entry that is used, and the share of its planned runs that have come due. If"
+            "Share of each of its daily budgets that is used, and the share of its planned runs that have come due. If"
             " the first line stays above the second, the budget will not last.",
             {
                 "{{budget}}": f"max by (budget) ({series('budget_used_ratio', ENTRY)})",
@@ -252,7 +254,7 @@ def dashboard() -> str:
     return render(
         uid="heartbeatd-agent",
         title="heartbeatd: Agent",
-        description="Slots, answers, wakes, calls and cost of one agent or job of heartbeatd.",
-        rows=(NOW, SLOTS, ANSWERS, CALLS),
+        description="Planned runs, answers, wakes, calls and cost of one agent or job of heartbeatd.",
+        rows=(NOW, PLANNED, ANSWERS, CALLS),
         variables=("kind", "name"),
     )

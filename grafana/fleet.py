@@ -64,14 +64,14 @@ LEVELS = Row(
     "Service levels",
     (
         service_level(
-            "Do slots start on time?",
-            "Share of slots that started at most a minute after they were due.",
+            "Do planned runs start on time?",
+            "Share of planned runs that started at most a minute after they were due.",
             "on_time",
             share("slots_on_time_total", HERE, "on_time"),
         ),
         service_level(
-            "Do slots end well?",
-            "Share of slots whose run ended well. Failed runs and worrying skips count against it. Planned skips do not count, "
+            "Do planned runs end well?",
+            "Share of planned runs that ended well. Failed runs and worrying skips count against it. Planned skips do not count, "
             "and results that arrive later count when they arrive.",
             "ended_well",
             share("slots_total", ENTRY, "good"),
@@ -85,7 +85,7 @@ LEVELS = Row(
         Panel(
             "Will the budgets last?",
             "The budget that is used the most today, and the share of its planned runs that are already due. Skips with the "
-            "reason `budget` begin at 100 %. `heartbeatd report` shows the cost of each entry.",
+            "reason `budget` begin at 100 %. `heartbeatd report` shows the cost of each agent and job.",
             {
                 "used": while_up(f"max({series('budget_used_ratio', HERE)})"),
                 "runs due": while_up(f"max({series('budget_day_elapsed_ratio', HERE)})"),
@@ -116,7 +116,7 @@ NOW = Row(
             no_value="not scraped",
         ),
         Panel(
-            "How many entries are silent?",
+            "How many agents and jobs are silent?",
             "Agents and jobs whose next good result is overdue, for any reason. `heartbeatd explain NAME` shows the reason.",
             {"silent": count_while_up(f"time() > {series('expected_by_timestamp_seconds', ENTRY)}")},
             kind="stat",
@@ -125,7 +125,7 @@ NOW = Row(
             thresholds=(1, 3),
         ),
         Panel(
-            "How many entries are failing?",
+            "How many agents and jobs are failing?",
             "Agents and jobs whose last run failed. `heartbeatd runs NAME` shows the error.",
             {"failing": count_while_up(f"{series('consecutive_failures', ENTRY)} > 0")},
             kind="stat",
@@ -144,7 +144,7 @@ NOW = Row(
             base=ALERT,
         ),
         Panel(
-            "How many entries are paused?",
+            "How many agents and jobs are paused?",
             "Agents and jobs that a user paused. A forgotten pause is visible here: `heartbeatd resume NAME`. Grey means that at "
             "least one is paused.",
             {"paused": count_while_up(f"{series('entry_state', PAUSED)} > 0")},
@@ -176,7 +176,7 @@ STATES = {1: ("good", GOOD), 2: ("skipped as planned", COLORS["planned skip"]), 
 
 
 def timeline(selector: str, worst: str = "") -> str:
-    """The state of the slots of each entry per cell: bad, good, or skipped as planned."""
+    """The state of the planned runs of each agent and job per cell: bad, good, or skipped as planned."""
     by = "sum by (kind, name)"
     bad = f'3 * ({by} (increase(heartbeatd_slots_total{{{selector},result="bad"}}[$__rate_interval])) > bool 0.5) > 0'
     good = f'1 * ({by} (increase(heartbeatd_slots_total{{{selector},result="good"}}[$__rate_interval])) > bool 0.5) > 0'
@@ -189,13 +189,13 @@ BAD_IN_RANGE = f'increase(heartbeatd_slots_total{{{ENTRY},result="bad"}}[$__rang
 WORST_20 = f" and on (kind, name) topk(20, sum by (kind, name) ({BAD_IN_RANGE}) > 0)"
 
 NIGHT = Row(
-    "Slots",
+    "Planned runs",
     (
         Panel(
-            "Which entries had trouble, and when?",
-            "The twenty entries with the most bad slots in the displayed range. Each cell covers 30 minutes or more. Red: a"
-            " run failed, or a slot was skipped although its entry should have run. Green: the slot was answered. Grey: skipped "
-            "as planned. The first rows are the daemons. A click opens the entry.",
+            "Which agents and jobs had trouble, and when?",
+            "The twenty agents and jobs with the most bad runs in the displayed range. Each cell covers 30 minutes or more. Red: "
+            "a run failed, or was skipped although it should have started. Green: it was answered. Grey: skipped as planned. "
+            "The first rows are the daemons. A click opens the agent or job.",
             {
                 "daemon {{instance}}": f"4 - 3 * min by (instance) (min_over_time(up{{{HERE}}}[$__rate_interval]))",
                 "{{kind}}/{{name}}": timeline(ENTRY, WORST_20),
@@ -204,31 +204,31 @@ NIGHT = Row(
             width=24,
             height=12,
             states=STATES,
-            no_value="no bad slots",
+            no_value="no bad runs",
             entry="labels",
         ),
         Panel(
-            "How did slots end?",
-            "Slots by result. `bad` is a failed run, or a slot that was skipped although its entry should have run. Planned "
-            "skips are not counted here.",
+            "How did planned runs end?",
+            "Planned runs by result. `bad` is a run that failed, or was skipped although it should have started. Planned skips "
+            "are not counted here.",
             {"{{result}}": increase("slots_total", ENTRY, "result")},
             width=8,
             bars=True,
-            no_value="no slots",
+            no_value="no planned runs",
         ),
         Panel(
-            "Which slots were lost?",
-            "Slots that were skipped although they should have run, by reason. `missed`: the daemon was down, or "
+            "Which planned runs were lost?",
+            "Runs that were skipped although they should have started, by reason. `missed`: the daemon was down, or "
             "`limits.concurrency` was reached. `already_running`: runs take longer than their interval. Reasons with "
             "`checklist` point to the agent's folder.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason!~"{PLANNED_REASONS}"', "reason")},
             width=8,
             bars=True,
-            no_value="no slot was lost",
+            no_value="no run was lost",
         ),
         Panel(
-            "Which slots were skipped as planned?",
-            "Slots without a run because of active hours, calendars, pauses, prechecks or checklists with no item due, by "
+            "Which runs were skipped as planned?",
+            "Runs that were skipped because of active hours, calendars, pauses, prechecks or checklists with no item due, by "
             "reason. These skips are intended and therefore grey.",
             {"{{reason}}": increase("skips_total", f'{ENTRY},reason=~"{PLANNED_REASONS}"', "reason")},
             width=8,
@@ -242,18 +242,19 @@ WORST = Row(
     "Top ten",
     (
         Panel(
-            "Which entries have the most bad slots?",
-            "The ten entries with the most bad slots in the displayed range. A click opens the Agent dashboard.",
+            "Which agents and jobs have the most bad runs?",
+            "The ten agents and jobs with the most bad runs in the displayed range. A click opens the Agent dashboard.",
             {"{{kind}}/{{name}}": top_ten(increase_in_range("slots_total", f'{ENTRY},result="bad"', "kind, name"))},
             kind="ranking",
             width=8,
             thresholds=(0, 3),
-            no_value="no bad slots",
+            no_value="no bad runs",
             entry="labels",
         ),
         Panel(
-            "Which entries are silent, and for how long?",
-            "The ten entries whose next good result is overdue for the longest time. `heartbeatd explain NAME` shows the reason.",
+            "Which agents and jobs are silent, and for how long?",
+            "The ten agents and jobs whose next good result is overdue for the longest time. `heartbeatd explain NAME` shows the "
+            "reason.",
             {"{{kind}}/{{name}}": top_ten(f"time() - {series('expected_by_timestamp_seconds', ENTRY)} > 0")},
             kind="ranking",
             unit="s",
@@ -263,8 +264,8 @@ WORST = Row(
             entry="labels",
         ),
         Panel(
-            "Which entries fail in a row?",
-            "The ten entries with the most consecutive failures. Restarts do not reset the number. "
+            "Which agents and jobs fail in a row?",
+            "The ten agents and jobs with the most consecutive failures. Restarts do not reset the number. "
             "`heartbeatd runs NAME --outcome failed` shows the errors.",
             {"{{kind}}/{{name}}": top_ten(f"{series('consecutive_failures', ENTRY)} > 0")},
             kind="ranking",
@@ -275,7 +276,7 @@ WORST = Row(
         ),
         Panel(
             "Which agents raised the most alerts?",
-            "The ten agents with the most alerts in the displayed range, sent or suppressed. If an agent raises an alert in"
+            "The ten agents with the most alerts in the displayed range, sent or not. If an agent raises an alert in"
             " every run, its checklist is too broad, or the reported problem has not been fixed.",
             {"{{name}}": top_ten(increase_in_range("runs_total", f'{ENTRY},outcome="alert"', "kind, name"))},
             kind="ranking",
@@ -294,8 +295,8 @@ WORST = Row(
             no_value="no open problems",
         ),
         Panel(
-            "Which entries cost the most?",
-            "USD in the displayed range at the prices in the config, for the ten most expensive entries. Failed runs are "
+            "Which agents and jobs cost the most?",
+            "USD in the displayed range at the prices in the config, for the ten most expensive agents and jobs. Failed runs are "
             "included.",
             {"{{kind}}/{{name}}": top_ten(increase_in_range("cost_usd_total", ENTRY, "kind, name"))},
             kind="ranking",
@@ -315,6 +316,7 @@ RUNS = Row(
             "Runs by outcome, counted when they end. `alert` is an answer that reports something. `failed`, `timeout` and "
             "`abandoned` are failures after all attempts.",
             {"{{outcome}}": increase("runs_total", ENTRY, "outcome")},
+            width=8,
             bars=True,
             no_value="no runs",
         ),
@@ -322,15 +324,25 @@ RUNS = Row(
             "How many problems are open?",
             "Open problems of agents, jobs, providers, channels and the daemon, by severity.",
             {"{{severity}}": f"sum by (severity) ({series('problems_open', SUBJECT)}) > 0"},
+            width=8,
             no_value="no open problems",
         ),
         Panel(
-            "Which results were suppressed, and why?",
+            "Which questions wait for a person?",
+            "Questions of runs to people that have no answer yet. The run waits until then. `heartbeatd status` shows each, and "
+            "`heartbeatd answer` answers it.",
+            {"{{kind}}/{{name}}": top_ten(f"{series('questions_open', ENTRY)} > 0")},
+            width=8,
+            no_value="no question waits",
+            entry="labels",
+        ),
+        Panel(
+            "Which answers were not sent, and why?",
             "Runs without a message, by reason. `heartbeat_ok`, `short_remainder` and `empty` mean that there was nothing to "
             "report. `duplicate` is an alert that was sent before. `heartbeatd show RUN` shows the text of each run.",
             {"{{reason}}": increase("suppressions_total", ENTRY, "reason")},
             bars=True,
-            no_value="nothing was suppressed",
+            no_value="all were sent",
         ),
         Panel(
             "How did wakes end?",
@@ -358,7 +370,7 @@ MONEY = Row(
         ),
         Panel(
             "Which budgets are used the most?",
-            "The ten budgets that are used the most today. `all` is the budget of all entries. Slots are skipped when the "
+            "The ten budgets that are used the most today. `all` is the budget of all agents and jobs. Runs are skipped when the "
             "maximum cost of a run exceeds the remaining budget.",
             {
                 "{{scope}} {{name}} {{budget}}": top_ten(
@@ -375,19 +387,18 @@ MONEY = Row(
         ),
         Panel(
             "Which runs are next?",
-            "The ten entries that are due next. A time in the past means that the entry is still running, or that "
+            "The ten agents and jobs that are due next. A time in the past means that it is still running, or that "
             "`limits.concurrency` is reached.",
             {"Next due": f"bottomk(10, max by (kind, name) ({series('next_due_timestamp_seconds', ENTRY)})) * 1000"},
             kind="table",
             width=8,
             units={"Next due": "dateTimeFromNow"},
             sort_by=("Next due", False),
-            no_value="no entry is due",
+            no_value="nothing is due",
         ),
         Panel(
             "How long do runs take?",
-            "Median and 99th percentile of the run time, by kind. If they are close to an entry's `timeout`, its runs will "
-            "soon time out.",
+            "Median and 99th percentile of the run time, by kind. If they are close to a `timeout`, its runs will soon time out.",
             {
                 "{{kind}} median": quantile(0.5, "run_duration_seconds", HERE, "kind"),
                 "{{kind}} p99": quantile(0.99, "run_duration_seconds", HERE, "kind"),

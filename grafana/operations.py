@@ -95,8 +95,8 @@ QUEUE = Row(
     (
         Panel(
             "Is there room for more runs?",
-            "Runs in progress, their limit, and the number of due entries that wait. If the limit is reached while entries "
-            "wait, raise `limits.concurrency`.",
+            "Runs in progress, their limit, and the number of due runs that wait. If the limit is reached while runs wait, "
+            "raise `limits.concurrency`.",
             {
                 "running {{kind}}": f"sum by (kind) ({series('running', HERE)})",
                 "limit": f"sum({series('concurrency_limit', HERE)})",
@@ -105,20 +105,20 @@ QUEUE = Row(
             width=8,
         ),
         Panel(
-            "How late do slots start?",
-            "Time from the due time of a slot to its start, or to the moment when it was recorded as `missed`. Milliseconds "
-            "are normal. Seconds mean that `limits.concurrency` was reached: raise it, or spread the slots with `stagger`.",
+            "How late do planned runs start?",
+            "Time from the due time of a run to its start, or to the moment when it was recorded as `missed`. Milliseconds "
+            "are normal. Seconds mean that `limits.concurrency` was reached: raise it, or spread the runs with `stagger`.",
             {
                 "{{kind}} median": quantile(0.5, "dispatch_lateness_seconds", HERE, "kind"),
                 "{{kind}} p99": quantile(0.99, "dispatch_lateness_seconds", HERE, "kind"),
             },
             unit="s",
             width=8,
-            no_value="no slots",
+            no_value="no planned runs",
         ),
         Panel(
-            "How long has the oldest due entry waited?",
-            "The time for which the oldest due entry has waited for its start. Runs that have started do not count, so this also "
+            "How long has the oldest due run waited?",
+            "The time for which the oldest due run has waited for its start. Runs that have started do not count, so this also "
             "shows lateness while nothing starts.",
             {"{{instance}}": f"time() - {series('oldest_due_timestamp_seconds', HERE)}"},
             unit="s",
@@ -126,12 +126,12 @@ QUEUE = Row(
             no_value="nothing waits",
         ),
         Panel(
-            "Do slots start on time?",
-            "Slots that started at most a minute after they were due, and slots that started later or never.",
+            "Do planned runs start on time?",
+            "Planned runs that started at most a minute after they were due, and those that started later or never.",
             {"{{result}}": increase("slots_on_time_total", HERE, "result")},
             width=8,
             bars=True,
-            no_value="no slots",
+            no_value="no planned runs",
         ),
         Panel(
             "Which work was retried, recovered or discarded?",
@@ -173,7 +173,7 @@ PROVIDERS = Row(
         ),
         Panel(
             "How long do calls to models take?",
-            "Median and 99th percentile by model. If they are close to an entry's `timeout`, its runs will soon time out.",
+            "Median and 99th percentile by model. If they are close to a `timeout`, its runs will soon time out.",
             {
                 "{{model}} median": quantile(0.5, "provider_request_duration_seconds", HERE, "model"),
                 "{{model}} p99": quantile(0.99, "provider_request_duration_seconds", HERE, "model"),
@@ -217,12 +217,29 @@ PROVIDERS = Row(
         ),
         Panel(
             "Which budgets are exhausted?",
-            "Budgets of today that leave no room for another run. Slots are skipped with the reason `budget` until the next day.",
+            "Budgets of today that leave no room for another run. Runs are skipped with the reason `budget` until the next day.",
             {"{{scope}} {{name}} {{budget}}": top_ten(f"{EXHAUSTED} > 0")},
             width=8,
             maximum=1,
             no_value="none is exhausted",
             entry="labels",
+        ),
+        Panel(
+            "Which agents and jobs does a fallback answer for?",
+            "Runs that one of its `fallbacks` has answered, because the agent itself could not be called. `heartbeatd explain "
+            "NAME` shows since when, and why.",
+            {"{{kind}}/{{name}}": top_ten(increase("fallbacks_total", HERE, "kind, name"))},
+            bars=True,
+            no_value="no fallback is in use",
+            entry="labels",
+        ),
+        Panel(
+            "Which accounts have reached their usage limit?",
+            "The time until the limit of the account ends. Until then, no program with this account is called. Its agents and "
+            "jobs run again by themselves.",
+            {"{{account}}": f"max by (account) ({series('account_limited_until_timestamp_seconds', HERE)}) - time()"},
+            unit="s",
+            no_value="none",
         ),
     ),
 )
@@ -365,11 +382,11 @@ PROCESS = Row(
         Panel(
             "Are there problems with the database or the clock?",
             "Ticks that could not write to the database (another program has locked it, or the disk is full), changes of the "
-            "system clock (or a suspended machine), and skipped slots that became due again after such a change.",
+            "system clock (or a suspended machine), and skipped runs that became due again after such a change.",
             {
                 "database busy": increase("db_busy_total", HERE),
                 "clock {{direction}}": increase("clock_jumps_total", HERE, "direction"),
-                "slots taken back": increase("skips_taken_back_total", HERE),
+                "skips taken back": increase("skips_taken_back_total", HERE),
             },
             width=6,
             bars=True,
@@ -437,9 +454,9 @@ HTTP = Row(
             no_value="no token was refused",
         ),
         Panel(
-            "How many entries have no series?",
-            "Entries beyond `server.metrics_entries`. They run, but have no metrics of their own. If this is not 0, raise the "
-            "limit.",
+            "How many agents and jobs have no series?",
+            "Agents and jobs beyond `server.metrics_entries`. They run, but have no metrics of their own. If this is not 0, "
+            "raise the limit.",
             {"{{instance}}": series("entries_without_series", HERE)},
             kind="stat",
             width=8,

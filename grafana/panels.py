@@ -36,13 +36,13 @@ COLORS: Mapping[str, str] = {
     "failed": BAD,
     "timeout": "#AD0317",
     "abandoned": "#FF7383",
-    # slots
+    # planned runs
     "good": GOOD,
     "bad": BAD,
     "on_time": GOOD,
     "late": "#FF9830",
     "planned skip": "#8E8E8E",
-    # slots skipped as planned: grey
+    # runs skipped as planned: grey
     "active_hours": "#6E6E6E",
     "calendar": "#8E8E8E",
     "paused": "#A5A5A5",
@@ -54,7 +54,7 @@ COLORS: Mapping[str, str] = {
     "removed": "#3D3D3D",
     "superseded": "#CCCCCC",
     "predecessor": "#DDDDDD",
-    # slots skipped although the entry should have run: orange and red
+    # runs skipped although they should have started: orange and red
     "missed": "#FF780A",
     "already_running": "#FFB357",
     "busy": "#FF9830",
@@ -242,7 +242,7 @@ def _job_variable() -> dashboard.CustomVariable:
 
 
 def _variable(name: str, uid: str) -> dashboard.QueryVariable:
-    """A variable for the values of a label. On the Agent dashboard exactly one entry is selected, elsewhere all at first."""
+    """A variable for the values of a label. On the Agent dashboard one agent or job is selected, elsewhere all at first."""
     found = {
         "instance": 'up{job=~"$job"}',  # also exists for a daemon that is down
         "kind": f"heartbeatd_entry_state{{{HERE}}}",
@@ -251,7 +251,7 @@ def _variable(name: str, uid: str) -> dashboard.QueryVariable:
     query = f"label_values({found}, {name})"
     built = (
         dashboard.QueryVariable(name)
-        .label({"instance": "Daemon", "kind": "Kind", "name": "Entry"}[name])
+        .label({"instance": "Daemon", "kind": "Kind", "name": "Agent or job"}[name])
         .datasource(SOURCE)
         .query({"query": query, "refId": name})
         .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)

@@ -446,11 +446,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             fill(Path(folder), night(Path(folder), agents))
             it = open_prometheus(Path(folder))
-            rows = ("Service levels", "Now", "Slots", "Top ten")
+            rows = ("Service levels", "Now", "Planned runs", "Top ten")
             draw(boards["fleet"], it, EVERYTHING, TARGET / f"fleet-{agents}.png", rows)
             if agents == 12:
                 one = EVERYTHING | {"kind": "heartbeat", "name": "backups"}
-                draw(boards["agent"], it, one, TARGET / "agent.png", ("Now", "Slots", "Answers and wakes"))
+                draw(boards["agent"], it, one, TARGET / "agent.png", ("Now", "Planned runs", "Answers and wakes"))
                 rows = ("The daemon", "Queue and lateness", "Providers", "Deliveries")
                 draw(boards["operations"], it, EVERYTHING, TARGET / "operations.png", rows)
             it.stop()

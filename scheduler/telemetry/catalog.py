@@ -163,6 +163,7 @@ READ: Mapping[str, Metric] = {
         "Since when the longest waiting agent or job has been due; absent while none is due."
     ),
     "heartbeatd_wakes_pending": Metric("Wakes that wait for the agent's next run.", "name"),
+    "heartbeatd_questions_open": Metric("Questions of runs to people that have no answer yet.", "kind name"),
     "heartbeatd_problems_open": Metric(
         "Open problems of agents, jobs, providers, channels and the daemon, by severity and by whether they are acknowledged.",
         "subject severity acknowledged",

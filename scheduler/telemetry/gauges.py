@@ -19,7 +19,7 @@ from scheduler.model.outcome import LONGEST_RETRY_DELAY, Kind
 from scheduler.model.problem import CHANNEL, PROVIDER, Subject
 from scheduler.model.settings import Settings
 from scheduler.model.timestamps import from_millis
-from scheduler.store import boots, breakers, disk_reserve, outbox, overviews, problems, spend, wakes
+from scheduler.store import boots, breakers, disk_reserve, outbox, overviews, problems, questions, spend, wakes
 from scheduler.telemetry.catalog import Reading
 
 EntryLabels = tuple[str, str]
@@ -87,8 +87,8 @@ def _expected_by(row: sqlite3.Row, spec: Heartbeat | Job, *, is_done: bool, now:
     return None if is_done and now.timestamp() > ends + ONE_DAY.total_seconds() else ends
 
 
-def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[str], now: datetime) -> None:
-    """What waits: entries that are due, and wakes of these agents. Also how often the daemon has crashed.
+def read_waiting(reading: Reading, db: sqlite3.Connection, wanted: Collection[EntryLabels], now: datetime) -> None:
+    """What waits: entries that are due, and wakes and questions of these entries. Also how often the daemon has crashed.
 
     The crashes are counted in the database, so that a crash is no reason to begin at 0 again.
     """
@@ -97,8 +97,11 @@ def read_waiting(reading: Reading, db: sqlite3.Connection, agents: Collection[st
     reading.show("heartbeatd_due_entries", count)
     reading.show("heartbeatd_oldest_due_timestamp_seconds", oldest)
     for name, number in wakes.count_waiting_by_agent(db).items():
-        if name in agents:
+        if (Kind.HEARTBEAT, name) in wanted:
             reading.show("heartbeatd_wakes_pending", number, name)
+    for key, number in Counter((each.kind, each.name) for each in questions.open_questions(db)).items():
+        if key in wanted:
+            reading.show("heartbeatd_questions_open", number, *key)
 
 
 def read_problems(

@@ -215,9 +215,8 @@ class Metrics:
 
     def _read_database(self, reading: Reading, db: sqlite3.Connection, at: datetime) -> None:
         wanted = self._entries_with_series
-        agents = frozenset(name for kind, name in wanted if kind == Kind.HEARTBEAT)
         gauges.read_entries(reading, db, self._settings, wanted, at)
-        gauges.read_waiting(reading, db, agents, at)
+        gauges.read_waiting(reading, db, wanted, at)
         circuits, channels = _called_circuits(self._settings), self._settings.channels
         gauges.read_problems(reading, db, wanted, circuits, channels)
         gauges.read_outbox(reading, db, channels)

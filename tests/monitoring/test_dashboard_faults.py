@@ -20,8 +20,11 @@ from patience import PATIENCE
 from prometheus_server import Prometheus
 from servers.messages import Models, error_answer, message, text
 from servers.scripted import Act, reply
-from world import World, utc
+from world import Delayed, World, utc
 
+from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import Ask
+from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.model.daemon_health import QueueState, WaitingRuns, WorkerState
 from scheduler.model.events import ButtonPressed
 from scheduler.model.message import DeliveryResult
@@ -40,23 +43,24 @@ server: {metrics_entries: ENTRIES}
 limits: {concurrency: PLACES, wake_gap: 5s, wake_keep: 2m, min_interval: 1m}
 deadman: {url: "MODEL/ping"}
 providers: {anthropic: {api_key: k, base_url: "MODEL"}}
-prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
+prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}, claude-haiku-4-5: {input: 1.0, output: 5.0}}
 channels:
   hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
   chat: {url: "tgram://123456:AAaa/42", buttons: true}
 agents:
   ops:
-    runner: {kind: command, argv: [agent]}
+    runner: {kind: command, argv: [ARGV]}
     heartbeat: {interval: 1m, stagger: 0s, retries: 1, checklist: HEARTBEAT.md, deliver: hook, precheck: look}
   model:
     runner: {kind: anthropic}
     model: claude-haiku-5-5
+    fallbacks: FALLBACKS
     heartbeat: {interval: 1m, stagger: 0s, checklist: "- look\\n", deliver: hook, budget: {usd_per_day: DOLLARS}}
 cron:
-  tick: {every: 1m, command: tick}
+  tick: {every: 1m, command: tick, deliver: hook, ask: {to: hook}}
 """
 NEEDED = frozenset({"default"})
-NORMAL = {"PLACES": "4", "ENTRIES": "10", "DOLLARS": "5"}
+NORMAL = {"PLACES": "4", "ENTRIES": "10", "DOLLARS": "5", "FALLBACKS": "[]", "ARGV": "agent"}
 
 
 @dataclass
@@ -115,6 +119,24 @@ def model_answers(act: Callable[[], Act]) -> Callable[[Daemon], None]:
         daemon.model.answer = lambda _: act()
 
     return plant
+
+
+def overload_model(daemon: Daemon) -> None:
+    overloaded = error_answer(529, "overloaded_error", "Overloaded")
+    daemon.model.answer = lambda request: overloaded if request.json["model"] == "claude-haiku-5-5" else answer()
+
+
+def limit_account(daemon: Daemon) -> None:
+    says = "You've hit your session limit · resets 7pm (UTC)"
+    report = f'{{"type": "result", "subtype": "success", "is_error": true, "result": "{says}", "total_cost_usd": 0}}'
+    daemon.world.scripts["ops"] = lambda _: ProcessResult(1, report.encode(), b"", False, False, None, None)
+
+
+def ask_person(daemon: Daemon) -> None:
+    daemon.world.scripts["tick"] = lambda _: Delayed("done", timedelta(hours=1))
+    daemon.world.run(minutes=1)
+    run = next(each["id"] for each in daemon.world.records("tick") if each["state"] == "running")
+    daemon.world.request(VerbRequest(Ask(text="Go on?"), run, Sender()))
 
 
 def raise_alerts(daemon: Daemon, result: str = "delivered") -> None:
@@ -224,8 +246,8 @@ def add_entries(daemon: Daemon) -> None:
 FAULTS = {
     "the daemon is down": Fault(
         go_down,
-        fleet=("Is every daemon up?", "Which entries had trouble, and when?"),
-        agent=("What became of its slots?",),
+        fleet=("Is every daemon up?", "Which agents and jobs had trouble, and when?"),
+        agent=("What became of its planned runs?",),
         operations=("Which daemons are up?", "How much CPU time does the process use?", "How much memory does the process use?",
                     "How many files does the process keep open?", "Which version is running?"),
     ),
@@ -233,8 +255,8 @@ FAULTS = {
     "the daemon crashes": Fault(crash, operations=("Which work was retried, recovered or discarded?",)),
     "the runner exits 3": Fault(
         script("ops", 3),
-        fleet=("Do slots end well?", "How many entries are failing?", "How did slots end?", "Which entries have the most bad slots?",
-               "Which entries fail in a row?", "How do runs end?"),
+        fleet=("Do planned runs end well?", "How many agents and jobs are failing?", "How did planned runs end?", "Which agents and jobs have the most bad runs?",
+               "Which agents and jobs fail in a row?", "How do runs end?"),
         agent=("How often did it fail in a row?", "When did it last succeed?", "What did it answer?",
                "Which of its calls had problems?"),
     ),
@@ -247,7 +269,7 @@ FAULTS = {
     ),
     "an agent repeats itself": Fault(
         repeat_alert,
-        fleet=("Which results were suppressed, and why?",), agent=("Which of its answers were not sent?",),
+        fleet=("Which answers were not sent, and why?",), agent=("Which of its answers were not sent?",),
     ),
     "the channel refuses": Fault(
         lambda daemon: raise_alerts(daemon, "dead"),
@@ -257,37 +279,44 @@ FAULTS = {
     "the channel does not answer": Fault(
         lambda daemon: raise_alerts(daemon, "retry"), operations=("How old is the oldest undelivered message?",)
     ),
-    "an entry is paused": Fault(
-        pause, fleet=("How many entries are paused?", "Which runs are next?"), agent=("Is it active?", "When is it due next?")
+    "an agent is paused": Fault(
+        pause, fleet=("How many agents and jobs are paused?", "Which runs are next?"), agent=("Is it active?", "When is it due next?")
     ),
     "the checklist is gone": Fault(
         remove_checklist,
-        fleet=("How many entries are silent?", "Which slots were lost?", "Which entries are silent, and for how long?"),
-        agent=("Is it overdue?", "Which of its slots were lost?"),
+        fleet=("How many agents and jobs are silent?", "Which planned runs were lost?", "Which agents and jobs are silent, and for how long?"),
+        agent=("Is it overdue?", "Which of its planned runs were lost?"),
     ),
     "the precheck finds nothing": Fault(
         precheck("NO_WORK\n"),
-        fleet=("Which slots were skipped as planned?",), agent=("Which of its slots were skipped as planned?",),
+        fleet=("Which runs were skipped as planned?",), agent=("Which of its runs were skipped as planned?",),
     ),
     "more is due than may run": Fault(
         overload,
-        fleet=("Do slots start on time?", "How long do runs take?"),
+        fleet=("Do planned runs start on time?", "How long do runs take?"),
         agent=("How much time do its runs take?",),
-        operations=("Is there room for more runs?", "How late do slots start?", "How long has the oldest due entry waited?",
-                    "Do slots start on time?"),
+        operations=("Is there room for more runs?", "How late do planned runs start?", "How long has the oldest due run waited?",
+                    "Do planned runs start on time?"),
         config={"PLACES": "1"},
     ),
     "the provider wants to be paid": Fault(
         model_answers(lambda: error_answer(402, "billing_error", "no credit is left")),
         operations=("How do calls to providers end?", "Which circuit breakers are open?", "How long do calls to models take?"),
     ),
+    "the model is overloaded, and a fallback answers": Fault(
+        overload_model, operations=("Which agents and jobs does a fallback answer for?",), config={"FALLBACKS": "[claude-haiku-4-5]"}
+    ),
+    "an account has reached its limit": Fault(
+        limit_account, operations=("Which accounts have reached their usage limit?",), config={"ARGV": "claude"}
+    ),
+    "a job asks a person": Fault(ask_person, fleet=("Which questions wait for a person?",)),
     "another model answers": Fault(
         model_answers(lambda: answer(model="claude-opus-9")),
         operations=("Which models have no price, or differ from the requested one?",),
     ),
     "answers become long": Fault(
         model_answers(lambda: answer(tokens=40000)),
-        fleet=("What do the models cost?", "Which entries cost the most?"),
+        fleet=("What do the models cost?", "Which agents and jobs cost the most?"),
         agent=("How many tokens does it use?", "What does it cost?"),
         operations=("How many tokens are used?",),
     ),
@@ -318,7 +347,7 @@ FAULTS = {
         refuse_token, operations=("Which requests does the HTTP API get?", "Are tokens refused?")
     ),
     "a press is forged": Fault(forge_press, operations=("Who presses buttons?",)),
-    "there are too many entries": Fault(add_entries, operations=("How many entries have no series?",), config={"ENTRIES": "1"}),
+    "there are too many agents and jobs": Fault(add_entries, operations=("How many agents and jobs have no series?",), config={"ENTRIES": "1"}),
 }  # fmt: skip
 
 # The start of the process is not simulated, the size of the database has no fault that is quick enough for a test, and the database is
@@ -458,7 +487,7 @@ def test_a_healthy_daemon_shows_green_numbers(prometheus: Prometheus) -> None:
         for value in prometheus.values(expr, time=END)
         if panel["type"] == "stat" and color_of(panel, target["legendFormat"], value) == GREEN
     ]
-    assert {"Do slots end well?", "Is every daemon up?", "How many entries are failing?"} <= set(green)
+    assert {"Do planned runs end well?", "Is every daemon up?", "How many agents and jobs are failing?"} <= set(green)
 
 
 def color_of(panel: dict[str, Any], legend: str, value: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from config_file import complaints
 from daemon_process import Begin
+from metrics_page import Page
 from servers import gateway, telegram
 from servers.messages import message, text_answer, tool
 from servers.scripted import Server, reply
@@ -109,7 +110,7 @@ def refusal_for(world: World, run: int) -> str:
 
 def test_a_day_of_questions(chat: Chat) -> None:
     """The job asks at 08:00, and Anna answers after 20 minutes. Its 10 minutes end 20 minutes later than they would have."""
-    world, phone = chat.world, chat.phone
+    world, phone, page = chat.world, chat.phone, Page(chat.world)
     asked = ask(world)
     assert phone.texts[-1].startswith("Deploy 2.31?\n\nAnswer yes or no until 2026-03-02 08:30:01, here or with")
     assert list(phone.buttons()) == ["yes", "no"]
@@ -120,6 +121,7 @@ def test_a_day_of_questions(chat: Chat) -> None:
         == "has waited for a person to answer since 08:00: Deploy 2.31?"
     )
     assert [each.text for each in read_status(world.store.connection, world.clock.now).questions] == ["Deploy 2.31?"]
+    assert page.series("questions_open") == {"questions_open{cron,deploy}": 1}
     for other in (EVE, BOB):
         assert chat.press("yes", **other) == "Only the people whom the question is for may answer it."
     assert state_of(world, asked.id) == "waits for an answer"
