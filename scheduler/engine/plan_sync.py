@@ -92,14 +92,12 @@ def _starts_now(entry: Entry, *, at_once: bool) -> bool:
 
 def _row_of_new_entry(tick: Tick, entry: Entry, *, at_once: bool) -> EntryRow:
     """The row of a new entry, which has no ID yet."""
-    schedule = entry.schedule_text
+    row = planned_row(entry, None, tick.now)
     runs_now = _starts_now(entry, at_once=at_once) and entry.kind is Kind.HEARTBEAT
-    anchor = _anchor_of_new_entry(tick.now, schedule)
     if runs_now and entry.is_open_at(tick.now):
         # This run replaces the first slot, because each run costs money. Outside the active hours the slot stays.
-        anchor += timedelta(seconds=entry_schedule.schedule_parts(schedule).get("interval", 0))
-    settled, state = _settled_at(tick.now, schedule) - MILLISECOND, _planned_state(entry)
-    row = EntryRow(0, entry.kind, entry.name, state, schedule, tick.now, anchor, settled, slot=None, due_at=None)
+        interval = entry_schedule.schedule_parts(entry.schedule_text).get("interval", 0)
+        row = row._replace(anchor=row.anchor + timedelta(seconds=interval))
     return row._replace(slot=tick.now, due_at=tick.now) if runs_now else planning.with_next_due(tick.tx, row)
 
 
@@ -124,10 +122,7 @@ def _follow_change(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
 
 def _enable_entry(tx: Transaction, entry: Entry, entry_row: EntryRow) -> None:
     """Enable an entry that was disabled or removed. It keeps its anchor and history; slots in between are not recorded."""
-    settled, anchor = _settled_under_new_schedule(entry, entry_row, tx.now), _anchor_of_new_schedule(entry, entry_row, tx.now)
-    planning.save_with_next_due(
-        tx, entry_row, entry_row._replace(state="active", settled_until=settled, schedule_text=entry.schedule_text, anchor=anchor)
-    )
+    planning.save_with_next_due(tx, entry_row, planned_row(entry, entry_row, tx.now))
 
 
 def _change_schedule(tick: Tick, entry: Entry, entry_row: EntryRow) -> None:
@@ -178,13 +173,20 @@ def _retire_entry(
     planning.save_with_next_due(tick.tx, current, current)
 
 
-def planned_anchor(entry: Entry, entry_row: EntryRow | None, now: datetime) -> tuple[datetime, datetime]:
-    """The anchor of an entry, and the time up to which its slots are settled, if the plan were adopted now."""
+def planned_row(entry: Entry, entry_row: EntryRow | None, now: datetime) -> EntryRow:
+    """The row of an entry if the plan were adopted now, its present one if nothing changes. Without one, no slot is set yet."""
+    state, schedule = _planned_state(entry), entry.schedule_text
     if entry_row is None:
-        return _anchor_of_new_entry(now, entry.schedule_text), _settled_at(now, entry.schedule_text) - MILLISECOND
-    if (entry_row.state, entry_row.schedule_text) == (_planned_state(entry), entry.schedule_text):
-        return entry_row.anchor, entry_row.settled_until
-    return _anchor_of_new_schedule(entry, entry_row, now), _settled_under_new_schedule(entry, entry_row, now)
+        anchor, settled = _anchor_of_new_entry(now, schedule), _settled_at(now, schedule) - MILLISECOND
+        return EntryRow(0, entry.kind, entry.name, state, schedule, now, anchor, settled, slot=None, due_at=None)
+    if (entry_row.state, entry_row.schedule_text) == (state, schedule):
+        return entry_row
+    return entry_row._replace(
+        state=state,
+        schedule_text=schedule,
+        anchor=_anchor_of_new_schedule(entry, entry_row, now),
+        settled_until=_settled_under_new_schedule(entry, entry_row, now),
+    )
 
 
 def _anchor_of_new_entry(first_seen: datetime, schedule_text: str) -> datetime:

@@ -40,6 +40,7 @@ from scheduler.work.plan import Plan, make_plan
 
 MAX_SPAN = timedelta(days=400)
 A_WEEK = timedelta(days=7)
+UTC_ZONE = ZoneInfo("UTC")
 ALLOWED_YEARS = range(1900, 9900)  # in which a forecast may begin; datetime ends soon after
 MAX_LISTED_FIRINGS = 4  # runs of an entry on one day that are listed one by one; more are only counted
 
@@ -134,7 +135,11 @@ def forecast_entries(db: sqlite3.Connection, plan: Plan | None, now: datetime) -
     """Every entry of the plan, combined with its row; without a plan, every entry of the database. Agents first."""
     known = {(each.kind, each.name): each for each in entries.all_entries(db)}
     if plan is None:
-        seen = [_forecast_recorded(entry_row) for entry_row in known.values() if entry_row.state != "removed"]
+        seen = [
+            _forecast_row(row, entry_schedule.schedule_zone(row.schedule_text) or UTC_ZONE, "database")
+            for row in known.values()
+            if row.state != "removed"
+        ]
     else:
         planned = {key: _forecast_planned(entry, known.get(key), now) for key, entry in plan.entries.items()}
         seen = [_with_waking_jobs(foreseen, planned, plan) for foreseen in planned.values()]
@@ -146,21 +151,18 @@ def forecast_entries(db: sqlite3.Connection, plan: Plan | None, now: datetime) -
 
 
 def _forecast_planned(entry: Entry, entry_row: EntryRow | None, now: datetime) -> EntryForecast:
-    anchor, settled = plan_sync.planned_anchor(entry, entry_row, now)
-    same = entry_row is not None and (entry_row.state, entry_row.schedule_text) == ("active", entry.schedule_text)
-    paused = entry.enabled and entry_row is not None and entry_row.paused
-    state = "disabled" if not entry.enabled else "paused" if paused else "active"
-    course = ScheduledEntry(
-        entry.kind,
-        entry.name,
-        entry_schedule.parse_schedule(entry.schedule_text, anchor),
-        entry.zone,
-        _no_slot_until(settled, entry_row),
-    )
-    is_done = entry_schedule.done_at(state, entry.schedule_text, settled) is not None
-    source: ScheduleSource = "fresh start" if entry_row is None else "database" if same or not entry.enabled else "reload"
-    paused_until = entry_row.pause_ends if entry_row and paused else None
-    return EntryForecast(course, "done" if is_done else state, paused_until, source)
+    row = plan_sync.planned_row(entry, entry_row, now)
+    source: ScheduleSource = "database" if row is entry_row or not entry.enabled else "reload"
+    return _forecast_row(row, entry.zone, "fresh start" if entry_row is None else source)
+
+
+def _forecast_row(row: EntryRow, zone: ZoneInfo, source: ScheduleSource) -> EntryForecast:
+    """The future of a row. It has no slot while it is paused, or is backing off after failures."""
+    backs_off = row.backs_off_until
+    until = max(filter(None, (row.settled_until, row.pause_ends, backs_off and backs_off - MILLISECOND)))
+    state = "done" if row.done_at(is_open=False) else row.present_state
+    course = ScheduledEntry(row.kind, row.name, row.schedule, zone, until)
+    return EntryForecast(course, state, row.pause_ends if state == "paused" else None, source)
 
 
 def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForecast], plan: Plan) -> EntryForecast:
@@ -177,23 +179,6 @@ def _with_waking_jobs(foreseen: EntryForecast, planned: Mapping[Key, EntryForeca
         if all(planned[Kind.CRON, job].will_fire for job in (each, *chain)):
             waking[chain[-1] if each == name else each] = planned[Kind.CRON, chain[-1]]
     return replace(foreseen, waking_jobs=waking, limits=plan.settings.limits)
-
-
-def _forecast_recorded(entry_row: EntryRow) -> EntryForecast:
-    zone = entry_schedule.schedule_zone(entry_row.schedule_text) or ZoneInfo("UTC")
-    course = ScheduledEntry(
-        entry_row.kind, entry_row.name, entry_row.schedule, zone, _no_slot_until(entry_row.settled_until, entry_row)
-    )
-    state = "done" if entry_row.done_at(is_open=False) else entry_row.present_state
-    return EntryForecast(course, state, entry_row.pause_ends, "database")
-
-
-def _no_slot_until(settled: datetime, entry_row: EntryRow | None) -> datetime:
-    """The time until which the entry has no slot, because it is paused or backing off after failures."""
-    if entry_row is None:
-        return settled
-    held = entry_row.backs_off_until
-    return max(wish for wish in (settled, entry_row.pause_ends, held and held - MILLISECOND) if wish is not None)
 
 
 def forecast_runs(seen: Iterable[EntryForecast], begin: datetime, end: datetime, *, each: bool = False) -> PlanForecast:

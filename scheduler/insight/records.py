@@ -182,21 +182,9 @@ class Records:
 
 def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
     """The row that an entry would get if the daemon saw it now for the first time."""
-    anchor, settled = plan_sync.planned_anchor(entry, None, now)
-    schedule = entry_schedule.parse_schedule(entry.schedule_text, anchor)
-    slot = schedule.next(settled) if entry.enabled else None
-    return EntryRow(
-        id=NEW_ENTRY,
-        kind=entry.kind,
-        name=entry.name,
-        state="active" if entry.enabled else "disabled",
-        schedule_text=entry.schedule_text,
-        first_seen_at=now,
-        anchor=anchor,
-        settled_until=settled,
-        slot=slot,
-        due_at=slot and slot + schedule.offset,
-    )
+    row = plan_sync.planned_row(entry, None, now)
+    slot = row.schedule.next(row.settled_until) if entry.enabled else None
+    return row._replace(slot=slot, due_at=slot and slot + row.schedule.offset)
 
 
 class ExplainedEntry:
