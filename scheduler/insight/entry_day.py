@@ -180,15 +180,15 @@ class _EntryDay(ExplainedEntry):
         first = self.undelivered[0]
         number = sum(each.count for each in self.undelivered)
         more = f", and {number - first.count} more" if number > first.count else ""
-        says = f"{squeeze(first.text, MAX_ERROR)}{more}, since {self.times.at(first.oldest)}"
-        return self._overview("undelivered", first.state, says, "heartbeatd outbox", first.last_run)
+        says = f"{squeeze(first.says, MAX_ERROR)}{more}, since {self.times.at(first.since)}"
+        return self._overview("undelivered", first.state, says, "heartbeatd outbox", first.run)
 
     def _held_messages(self) -> EntryOverview | None:
         held = [each for each in self._messages if each.is_held and each.state is DeliveryState.PENDING]
         if not held:
             return None
-        says = "; ".join(each.text for each in held)
-        return self._overview("quiet", "held", says, "heartbeatd outbox", held[0].last_run, is_expected=True)
+        says = "; ".join(each.says for each in held)
+        return self._overview("quiet", "held", says, "heartbeatd outbox", held[0].run, is_expected=True)
 
     def _alerts_without_target(self) -> EntryOverview | None:
         if self.key not in self.records.unaddressed:

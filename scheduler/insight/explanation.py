@@ -155,9 +155,9 @@ def _facts_of_now(explained: ExplainedEntry, checks: Preconditions) -> Iterator[
         yield _fact("sent", "sent", f"{format_count(told, 'alert')} that would be a duplicate now")
     undelivered = False
     for each in outbox.messages_by_entry(db, *last_day, explained.key).get(explained.key, ()):
-        since = "" if each.state is DeliveryState.DELIVERED else f", since {at(each.oldest)}"
+        since = "" if each.state is DeliveryState.DELIVERED else f", since {at(each.since)}"
         undelivered = undelivered or each.state in outbox.UNDELIVERED
-        yield _fact("messages", each.state, squeeze(each.text, MAX_ERROR) + since)
+        yield _fact("messages", each.state, squeeze(each.says, MAX_ERROR) + since)
     for change in _changes_between(explained, explained.now - RECENT_CHANGES, explained.now)[-MAX_CHANGES:]:
         yield _fact("changed", change.what, f"{at(change.at)} by {change.by}: {change.says}", change.at)
     yield from (_fact("override", each.key, each.says) for each in reload_history.describe_overrides(explained.overrides))

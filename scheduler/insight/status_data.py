@@ -58,7 +58,7 @@ from scheduler.store import (
     spend,
     wakes,
 )
-from scheduler.store.outbox import Delivery, EntryMessages
+from scheduler.store.outbox import Delivery
 from scheduler.store.rows import read_part
 from scheduler.store.spend import SpentDay
 
@@ -143,7 +143,10 @@ def read_entries(
     held, spent, times = lane_holds.holds_by_agent(db, now), spend.budgets_in_use(db, now), TimeFormat.of_today(zone, now)
     open_counts, found = _count_problems(db), overviews.entry_overviews(db, kind, name)
     deliveries = run_history.deliveries_of_runs(db, {row["run_id"]: row["run_repeats"] for _, row in found if row["run_id"]})
-    undelivered = outbox.undelivered_by_entry(db, now, kind, name)
+    undelivered = {
+        key: UndeliveredMessages.model_validate(each, from_attributes=True)
+        for key, each in outbox.undelivered_by_entry(db, now, kind, name).items()
+    }
     own = {key: list(each) for key, each in groupby(problems.unsettled_problems(db, kind, name), lambda one: one.subject[:2])}
     causes = {each.id: each for each in problems.unsettled_problems(db, PROVIDER)} if own else {}
     return [
@@ -158,7 +161,7 @@ def read_entries(
             alerting=bool(entry.alerting),
             failing=_present_failures(row, own.get((entry.kind, entry.name), ()), causes),
             wakes_waiting=row["wakes"],
-            undelivered=_undelivered_messages(undelivered.get((entry.kind, entry.name))),
+            undelivered=undelivered.get((entry.kind, entry.name)),
             activity=_last_activity(entry),
             busy=held.get(entry.name, []) if entry.kind is Kind.HEARTBEAT else [],
             muted=entry_states.active_mute(entry, now, times),
@@ -289,20 +292,6 @@ def _last_activity(entry: EntryRow) -> Activity | None:
     if entry.active_at is None:
         return None
     return Activity(queue=entry.queue, pending_approvals=entry.approvals, at=entry.active_at)
-
-
-def _undelivered_messages(messages: EntryMessages | None) -> UndeliveredMessages | None:
-    """The messages of an entry that should have arrived by now; None without any."""
-    if messages is None:
-        return None
-    return UndeliveredMessages(
-        channel=messages.channel,
-        state=messages.state,
-        count=messages.count,
-        run=messages.last_run,
-        since=messages.oldest,
-        says=messages.text,
-    )
 
 
 def _last_run(row: sqlite3.Row, deliveries: Mapping[int, list[Delivery]]) -> LastRun | None:

@@ -505,7 +505,7 @@ def held_by_channel(db: sqlite3.Connection) -> list[HeldMessages]:
 
 @dataclass(frozen=True, slots=True)
 class EntryMessages:
-    """Messages of one entry for one channel in one state: their number, the newest, its last error, when the oldest was queued.
+    """Messages of one entry for one channel in one state: their number, the newest, its run and last error, the oldest's time.
 
     `tries` is the highest number of attempts. `is_notice`: they are notifications about its runs, not its own messages.
     `doubted`: one of them may have arrived. `is_held`: they wait for the hours of their recipient.
@@ -516,15 +516,15 @@ class EntryMessages:
     is_notice: bool
     count: int
     last_id: int
-    last_run: int
+    run: int
     error: str | None
     tries: int
     doubted: bool
-    oldest: datetime
+    since: datetime
     is_held: bool = False
 
     @property
-    def text(self) -> str:
+    def says(self) -> str:
         """How many there are, and what became of them."""
         counted = format_count(self.count, "notification" if self.is_notice else "message")
         return f"{counted} {delivery_text(self.channel, self.state, self.tries, self.error, doubted=self.doubted)}"
@@ -539,7 +539,7 @@ class EntryMessages:
         if self.state not in UNDELIVERED or (self.is_held and self.state is DeliveryState.PENDING):
             return False
         is_moving = self.state in (DeliveryState.PENDING, DeliveryState.SENDING)
-        return not (is_moving and self.tries <= 1 and self.error is None and now - self.oldest < ON_ITS_WAY)
+        return not (is_moving and self.tries <= 1 and self.error is None and now - self.since < ON_ITS_WAY)
 
 
 UNDELIVERED = (DeliveryState.DEAD, DeliveryState.HELD, DeliveryState.UNCERTAIN, DeliveryState.PENDING, DeliveryState.SENDING)
@@ -671,13 +671,13 @@ def combined_state(states: Collection[DeliveryState]) -> DeliveryState:
 # A held message that is sent together with others takes its attempts, its time and its error from the common message.
 OF_COMMON = "(select common.{} from outbox as common where common.id = {}.merged_into)"
 BY_ENTRY = f"""
-select found.*, last.run_id as last_run,
+select found.*, last.run_id as run,
   coalesce({OF_COMMON.format("error", "last")}, last.error, case when last.awaits = '[]' then last.hold_note end) as error
 from (
   select kind, name, channel, state, notice is not null as is_notice,
     coalesce(awaits, '') = '[]' and merged_into is null as is_held, count(*) as count, max(id) as last_id,
     max(coalesce({OF_COMMON.format("attempts", "outbox")}, attempts)) as tries, max(doubted_at) is not null as doubted,
-    min(coalesce({OF_COMMON.format("created_at", "outbox")}, created_at)) as oldest
+    min(coalesce({OF_COMMON.format("created_at", "outbox")}, created_at)) as since
   from outbox where (cast(:kind as text) is null or kind = :kind) and (cast(:name as text) is null or name = :name) and (true)
   group by kind, name, channel, state, notice is not null, coalesce(awaits, '') = '[]' and merged_into is null
 ) as found join outbox as last on last.id = found.last_id order by last.id
