@@ -11,11 +11,12 @@ from zoneinfo import ZoneInfo
 from cron.job import follow_chain
 from cron.job_schedules import CronSchedule, parse_schedule
 from heartbeat.hours import Window
-from heartbeat.spec import Heartbeat
+from heartbeat.spec import Agent, Heartbeat
 from heartbeatd.answers import EntryName, ResponseBody, Shared
 from scheduler.engine.recovery import MAX_CRASHES
 from scheduler.model import budget, local_days
 from scheduler.model.budget import Allowance, AttemptUsage
+from scheduler.model.entry import Key
 from scheduler.model.local_days import A_DAY
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings, WakeRate
@@ -143,22 +144,25 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             day = longest_day(beat.zone, now)
             # One slot of the previous day may start late.
             runs = max_slots_per_day(beat, day) + 1 + max_woken_runs(settings.limits.wake_flood, day)
-            most = budget.attempt_usage(beat, settings.prices, *_run_limits(settings, Kind.HEARTBEAT, beat.name))
-            if (Kind.HEARTBEAT, beat.name) not in settings.allowances:
-                most = _with_further_calls(most, beat.ask_again)
+            most = _attempt_usage(settings, (Kind.HEARTBEAT, beat.name), beat)
             yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
 
 
-def _with_further_calls(attempt: AttemptUsage, ask_again: int) -> AttemptUsage:
-    """The maximum without a budget: no reservation limits the further calls of the agent's model for an incomplete answer.
+def _attempt_usage(settings: Settings, key: Key, agent: Heartbeat | Agent) -> AttemptUsage:
+    """The maximum usage of one attempt.
 
-    Nor does one keep a fallback from being called after calls that failed and cost something.
+    Without a budget, no reservation limits the further calls of the agent's model for an incomplete answer. Nor does one keep a
+    fallback from being called after calls that failed and cost something.
     """
+    found = settings.allowances.get(key)
+    if found:
+        return budget.attempt_usage(agent, settings.prices, found.usd_per_run, found.tokens_per_run)
+    attempt = budget.attempt_usage(agent, settings.prices, None, None)
     if not attempt.model_calls and not any(attempt.fallbacks):
         return attempt
     *before, last = attempt.model_calls or (None,)
     models = [last, *(calls[-1] for calls in attempt.fallbacks if calls)]
-    calls = (replace(each, turns=each.turns * (1 + ask_again)) for each in models if each is not None)
+    calls = (replace(each, turns=each.turns * (1 + agent.ask_again)) for each in models if each is not None)
     return replace(attempt, model_calls=(*filter(None, before), *calls), fallbacks=())
 
 
@@ -171,16 +175,8 @@ def _prompted_jobs(settings: Settings, now: datetime) -> Iterator[_PromptedEntry
             runs = 1 + (
                 max_firings_per_day(first.schedule, day) if first.schedule else -(-day // first.every) if first.every else 0
             )
-            most = budget.attempt_usage(agent, settings.prices, *_run_limits(settings, Kind.CRON, name))
-            if (Kind.CRON, name) not in settings.allowances:
-                most = _with_further_calls(most, agent.ask_again)
+            most = _attempt_usage(settings, (Kind.CRON, name), agent)
             yield _PromptedEntry(Kind.CRON, name, job.zone, runs, 1 + job.retries + job.rerun_after_crash * MAX_CRASHES, most)
-
-
-def _run_limits(settings: Settings, kind: Kind, name: str) -> tuple[float | None, int | None]:
-    """The limits of one attempt: `usd_per_run` and `tokens_per_run`."""
-    found = settings.allowances.get((kind, name))
-    return (found.usd_per_run, found.tokens_per_run) if found else (None, None)
 
 
 def max_slots_per_day(beat: Heartbeat, day: timedelta) -> int:
