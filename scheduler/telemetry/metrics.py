@@ -98,7 +98,7 @@ class Metrics:
         self._versions = version, tzdata
         self._settings = settings
         self._entries_with_series: dict[EntryLabels, str] = {}  # with the text of their labels
-        self._called_circuits: frozenset[tuple[str, str]] = frozenset()
+        self._called_circuits: frozenset[Circuit] = frozenset()
         self._day_plans = gauges.DayPlans()
         self._budget_skips: dict[EntryLabels, datetime] = {}  # when each entry was last skipped because of a budget
         for name in ("heartbeatd_stale_results_total", "heartbeatd_skips_taken_back_total"):
@@ -217,7 +217,7 @@ class Metrics:
         wanted = self._entries_with_series
         gauges.read_entries(reading, db, self._settings, wanted, at)
         gauges.read_waiting(reading, db, wanted, at)
-        circuits, channels = _called_circuits(self._settings), self._settings.channels
+        circuits, channels = sorted(self._called_circuits), self._settings.channels
         gauges.read_problems(reading, db, wanted, circuits, channels)
         gauges.read_outbox(reading, db, channels)
         gauges.read_breakers(reading, db, circuits)
@@ -281,11 +281,11 @@ class Metrics:
                 if count:
                     self._increase("heartbeatd_tokens_total", *key, model, kind, by=count)
             self._increase("heartbeatd_cost_usd_total", *key, model, paid.outcome.value, by=paid.cost_usd or 0)
-        if paid.cost_usd is None and model in _called_models(self._settings):
+        if paid.cost_usd is None and model in self._called_models:
             self._increase("heartbeatd_unpriced_tokens_total", model, by=sum(tokens.values()))
 
     def _count_call(self, called: events.ProviderCalled) -> None:
-        if Circuit(called.provider, called.model) in _called_circuits(self._settings):
+        if (called.provider, called.model) in self._called_circuits:
             self._increase("heartbeatd_provider_requests_total", called.provider, called.model, called.result)
             if called.took is not None:
                 seconds, exemplar = called.took.total_seconds(), {"run_id": str(called.run_id)}
@@ -296,8 +296,10 @@ class Metrics:
         shown = dict(islice(_possible_labels_by_entry(settings), settings.server.metrics_entries))
         self._settings = settings
         self._entries_with_series = {key: label_text(gauges.ENTRY_LABELS, key) for key in shown}
-        models = _called_models(settings)
-        circuits = frozenset((each.provider, each.model) for each in _called_circuits(settings))
+        called = [each for agent in settings.enabled_agents for each in agent.called]
+        circuits = frozenset(circuits_of(*called))
+        # A command can report its usage too, under the empty name.
+        models = self._called_models = frozenset(model or "" for _, model in called)
         goes_on: dict[Ends, Callable[[LabelValues], bool]] = {
             Ends.WITH_ENTRY: lambda labels: labels[:2] in shown,
             Ends.WITH_ENTRY_OR_MODEL: lambda labels: labels[:2] in shown and labels[2] in shown[labels[0], labels[1]].models,
@@ -371,13 +373,3 @@ def _possible_labels_by_entry(settings: Settings) -> Iterator[tuple[EntryLabels,
         models = tuple(dict.fromkeys(model or "" for _, model in agent.called)) if agent else ()
         trigger = next((each for name, each in SLOT_TRIGGERS.items() if getattr(spec, name, None)), None)
         yield key, PossibleLabels(trigger, models) if spec.enabled else PossibleLabels(None)
-
-
-def _called_models(settings: Settings) -> list[str]:
-    """Every model that an enabled agent or job may call. A command can report its usage too, under the empty name."""
-    return sorted({model or "" for agent in settings.enabled_agents for _, model in agent.called})
-
-
-def _called_circuits(settings: Settings) -> list[Circuit]:
-    """Every pair of provider and model that an enabled agent or job may call."""
-    return sorted(circuits_of(*(called for agent in settings.enabled_agents for called in agent.called)))
