@@ -36,7 +36,6 @@ from scheduler.work import run_extras
 
 Level = Literal["ok", "warn", "bad"]
 
-OLDEST_PYTHON = (3, 11)
 MAX_WORKERS_NAMED = 5
 LATE = timedelta(minutes=10)  # a message that has waited longer is named
 
@@ -52,16 +51,9 @@ class Finding:
 
 def check_installation() -> Iterator[Finding]:
     """The versions of Python, SQLite and the zone rules."""
-    yield check_python(sys.version_info[:3])
+    yield Finding("ok", "python", _format_version(sys.version_info[:3]))
     yield check_sqlite(sqlite3.sqlite_version_info)
     yield Finding("ok", "tzdata", f"zone rules of {version('tzdata')}")
-
-
-def check_python(found: tuple[int, ...]) -> Finding:
-    """Whether this version of Python is supported."""
-    if found >= OLDEST_PYTHON:
-        return Finding("ok", "python", _format_version(found))
-    return Finding("bad", "python", f"{_format_version(found)} is too old; install {_format_version(OLDEST_PYTHON)} or later")
 
 
 def check_sqlite(found: tuple[int, ...]) -> Finding:
