@@ -27,7 +27,6 @@ from heartbeatd.answers import (
     Leader,
     ProblemCounts,
     QueueCounts,
-    SpendToday,
     Status,
     UndeliveredMessages,
     UsedLimit,
@@ -75,7 +74,7 @@ def read_status(
     `daemon` is the latest boot; whether that process is still alive is for the caller to find out. `config_hash` is that of the
     config with which it started. `costs` False leaves out budgets and cost, whose reading takes longest with many agents.
     """
-    leader = boots.find_leader(db)
+    leader, today = boots.find_leader(db), local_days.whole_day(now.astimezone(zone).date(), zone)
     boot, listed, times = boots.latest_boot(db), read_entries(db, now, zone), TimeFormat.of_today(zone, now)
     status = Status(
         daemon=DaemonBoot.model_validate(boot, from_attributes=True) if boot else None,
@@ -86,7 +85,7 @@ def read_status(
         config_hash=boot.config_hash if boot else None,
         reload=reload_history.reload_status(db),
         overrides=reload_history.describe_overrides(config_history.overrides_in_force(db)),
-        spend=_spend_today(db, now, zone) if costs else None,
+        spend=cost_history.spend_of_day(db, today, zone) if costs else None,
         budgets=list(budgets_in_force(db, now)) if costs else [],
         budget=_budget_usage(spend.budgets_in_use(db, now).get(ALL_ENTRIES)),
         entries=listed,
@@ -195,21 +194,6 @@ def _budget_usage(spent: SpentDay | None) -> BudgetUsage | None:
 
 def _used_limits(spent: SpentDay) -> dict[str, UsedLimit]:
     return {key: UsedLimit(used=used, of=bound) for key, used, bound in spent.budget.usage_by_limit(spent.spent)}
-
-
-def _spend_today(db: sqlite3.Connection, now: datetime, zone: ZoneInfo) -> SpendToday:
-    """The cost of all runs that ended today, whether a budget counts them or not."""
-    today = local_days.whole_day(now.astimezone(zone).date(), zone)
-    total = cost_history.total_cost(db, today.begins, today.ends)
-    return SpendToday(
-        since=today.begins,
-        until=today.ends,
-        timezone=zone.key,
-        runs=total.runs,
-        cost_usd=total.cost_usd,
-        runs_without_price=total.unpriced,
-        untold_usd=round(total.untold_usd, 6),
-    )
 
 
 def budgets_in_force(db: sqlite3.Connection, now: datetime) -> Iterator[BudgetStatus]:

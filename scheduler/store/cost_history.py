@@ -7,9 +7,13 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
+from heartbeatd.answers import SpendToday
+from scheduler.model.local_days import LocalDay
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
+from scheduler.store.rows import read_row
 
 # `|| ''` keeps SQLite from reading the whole table in the order of that column.
 # A run of an earlier version has its usage only in sum. It is then taken as the usage of the model that was requested.
@@ -73,7 +77,7 @@ select kind, name from entry where first_seen_at < :at
 
 TODAY = """
 select count(*) filter (where outcome <> 'skipped' and trigger <> 'result') as runs, sum(cost_usd) as cost_usd,
-  count(*) filter (where tokens is not null and cost_usd is null) as unpriced,
+  count(*) filter (where tokens is not null and cost_usd is null) as runs_without_price,
   coalesce(sum(max(0, coalesce(charged_nanos, 0) / 1e9 - coalesce(cost_usd, 0))), 0) as untold_usd
 from run where state = 'closed' and finished_at >= ? and finished_at < ?
 """
@@ -96,16 +100,6 @@ class CacheUse:
     ttl: str | None
     saved_usd: float
     prompts: int
-
-
-@dataclass(frozen=True, slots=True)
-class TotalCost:
-    """The runs of a period and their cost, with the words of `RunCount`."""
-
-    runs: int
-    cost_usd: float | None
-    unpriced: int
-    untold_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +202,11 @@ def first_record_at(db: sqlite3.Connection) -> datetime | None:
     return from_optional_millis(db.execute("select min(finished_at) from run where state = 'closed'").fetchone()[0])
 
 
-def total_cost(db: sqlite3.Connection, since: datetime, until: datetime) -> TotalCost:
-    """The number and the cost of the runs that ended in [since, until)."""
-    return TotalCost(*db.execute(TODAY, (to_millis(since), to_millis(until))).fetchone())
+def spend_of_day(db: sqlite3.Connection, day: LocalDay, zone: ZoneInfo) -> SpendToday:
+    """The cost of all runs that ended on a day, whether a budget counts them or not."""
+    row = db.execute(TODAY, (to_millis(day.begins), to_millis(day.ends))).fetchone()
+    untold = round(row["untold_usd"], 6)
+    return read_row(SpendToday, row, since=day.begins, until=day.ends, timezone=zone.key, untold_usd=untold)
 
 
 def cache_use(db: sqlite3.Connection, key: tuple[Kind, str], since: datetime) -> CacheUse:
