@@ -264,8 +264,8 @@ def load_record(
 ) -> EntryRecord:
     """Read the record of an entry in [begin, end); `running`: a daemon runs now. `is_limited`: without names of other entries."""
     rows = run_history.runs_covering(db, entry_row.kind, entry_row.name, begin, end)
-    deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
-    found = [(row["trigger"] not in TRIGGERS_WITHOUT_SLOT, _slot_row(row, deliveries, is_limited=is_limited)) for row in rows]
+    results = results_of_rows(db, rows, is_limited=is_limited)
+    found = [(row["trigger"] not in TRIGGERS_WITHOUT_SLOT, each) for row, each in zip(rows, results, strict=True)]
     open_run = runs.find_open_run(db, entry_row.kind, entry_row.name)
     return EntryRecord(
         periods=tuple(_schedule_periods(db, entry_row)),
@@ -289,7 +289,13 @@ def missed_records(db: sqlite3.Connection, begin: datetime, end: datetime, *, ru
     )
 
 
-def _slot_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotResult:
+def results_of_rows(db: sqlite3.Connection, rows: Sequence[sqlite3.Row], *, is_limited: bool = False) -> list[SlotResult]:
+    """What these run records say about their slots. `is_limited`: without names of other entries."""
+    deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
+    return [_result_of_row(row, deliveries, is_limited=is_limited) for row in rows]
+
+
+def _result_of_row(row: sqlite3.Row, deliveries: Mapping[int, Sequence[Delivery]], *, is_limited: bool) -> SlotResult:
     """What a run record says about its slot."""
     if row["reason"] == Skip.MISSED:  # the error names the runs that were in progress
         cause = SlotCause(Skip.MISSED, None if is_limited else row["error"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -12,10 +12,9 @@ from typing import Literal
 from heartbeatd.answers import EntryBody, EntryKind, Time
 from scheduler.model.entry import Key
 from scheduler.model.entry_row import UNTIL_RESUMED, EntryRow
-from scheduler.model.outcome import ANSWERED, WOKEN, DeliveryState, Kind, Trigger
+from scheduler.model.outcome import WOKEN, Kind, Trigger
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store import entries, run_history
-from scheduler.store.outbox import Delivery
+from scheduler.store import entries
 from scheduler.store.rows import read_row
 
 # Each entry with its newest run record (found by index), and the number of its waiting wakes. A kind or name of null means any.
@@ -100,7 +99,7 @@ WITHOUT_SLOT = json.dumps(sorted(WOKEN | {Trigger.REBOOT, Trigger.RESULT}))
 
 # The newest records of the agent, found by the index on (kind, name, id).
 SLOTS = """
-select id, slots, state, outcome, reason, suppression, repeats from run
+select id, kind, slot, slots, state, outcome, reason, suppression, error, repeats from run
 where kind = 'heartbeat' and name = ? and trigger not in (select value from json_each(?)) order by id desc limit ?
 """
 
@@ -132,18 +131,6 @@ class LoggedEvent(EntryBody):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRecord:
-    """A run record: `slots` consecutive slots and what happened to them, and to the messages of its run."""
-
-    slots: int
-    state: str
-    outcome: str | None
-    reason: str | None
-    suppression: str | None
-    delivery: DeliveryState
-
-
-@dataclass(frozen=True, slots=True)
 class LatestAnswer:
     """The beginning of the latest answer of an agent, the length of the whole, and its run."""
 
@@ -162,16 +149,9 @@ class DayCost:
     unpriced: int
 
 
-def latest_slots(db: sqlite3.Connection, name: str, limit: int) -> Sequence[SlotRecord]:
+def latest_slots(db: sqlite3.Connection, name: str, limit: int) -> list[sqlite3.Row]:
     """The newest records of an agent's slots, the newest first. Each stands for at least one slot."""
-    rows = db.execute(SLOTS, (name, WITHOUT_SLOT, limit)).fetchall()
-    deliveries = run_history.deliveries_of_runs(db, {row["id"]: row["repeats"] for row in rows if row["outcome"] in ANSWERED})
-    return [_slot_record(row, deliveries.get(row["id"], ())) for row in rows]
-
-
-def _slot_record(row: sqlite3.Row, deliveries: Sequence[Delivery]) -> SlotRecord:
-    delivery = run_history.delivery_state(Kind.HEARTBEAT, row["outcome"], row["suppression"], deliveries)
-    return SlotRecord(row["slots"], row["state"], row["outcome"], row["reason"], row["suppression"], delivery)
+    return db.execute(SLOTS, (name, WITHOUT_SLOT, limit)).fetchall()
 
 
 def latest_answer(db: sqlite3.Connection, name: str, length: int) -> LatestAnswer | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from scheduler.insight.entry_day import explain_day
 from scheduler.insight.explanation import find_entry
 from scheduler.insight.health import EntryHealth, Group
 from scheduler.insight.records import Records
-from scheduler.insight.slot_history import cause_of_run
+from scheduler.insight.slot_history import results_of_rows
 from scheduler.model import local_days
 from scheduler.model.levels import Level
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Settings
 from scheduler.store import overviews
-from scheduler.store.overviews import DayCost, LatestAnswer, SlotRecord
+from scheduler.store.overviews import DayCost, LatestAnswer
 from scheduler.web.http_errors import not_found
 from scheduler.web.page.daemon_views import latest_edit
 from scheduler.web.page.rendering import Page, colour_of_level
@@ -90,7 +91,7 @@ def read_card(records: Records, state: EntryHealth) -> AgentCard:
         heartbeat.deliver if heartbeat else (),
         tuple(each.says for each in explained.quiet_reasons if each.says not in why.says),
         overviews.latest_answer(db, state.name, ANSWER_LENGTH),
-        _latest_levels(overviews.latest_slots(db, state.name, STRIP_SLOTS)),
+        _latest_levels(db, state.name),
         overviews.cost_since(db, state.name, today.begins),
         explained.zone.key,
     )
@@ -110,15 +111,10 @@ def model_or_runner(heartbeat: Heartbeat) -> str:
     return "Python function"
 
 
-def _latest_levels(records: Iterable[SlotRecord]) -> list[Level]:
+def _latest_levels(db: sqlite3.Connection, name: str) -> list[Level]:
     """How good or bad the latest slots were, the oldest first."""
-    found: list[Level] = []
-    for record in records:
-        cause = cause_of_run(record.state, record.outcome, record.reason, record.suppression, record.delivery)
-        found += [cause.level] * min(record.slots, STRIP_SLOTS - len(found))
-        if len(found) >= STRIP_SLOTS:
-            break
-    return found[::-1]
+    found = results_of_rows(db, overviews.latest_slots(db, name, STRIP_SLOTS))
+    return [each.cause.level for each in found for _ in range(min(each.count, STRIP_SLOTS))][:STRIP_SLOTS][::-1]
 
 
 def show_fleet(request: PageRequest) -> Page:
