@@ -492,7 +492,7 @@ class _EntryDay(ExplainedEntry):
         return self._overview("silent", reason, says, self._explain_command, run, is_expected=True)
 
     def _next_text(self) -> str:
-        due = self.row.due_at or (self.row.slot and self.row.slot + self.row.schedule.offset)
+        due = self.row.due_at or self.row.slot_due_at
         return f"; next {self.times.at(due)}" if due and due > self.now else ""
 
     def _without_slots(self) -> EntryOverview | None:

@@ -183,8 +183,8 @@ class Records:
 def _row_of_new_entry(entry: Entry, now: datetime) -> EntryRow:
     """The row that an entry would get if the daemon saw it now for the first time."""
     row = plan_sync.planned_row(entry, None, now)
-    slot = row.schedule.next(row.settled_until) if entry.enabled else None
-    return row._replace(slot=slot, due_at=slot and slot + row.schedule.offset)
+    row = row._replace(slot=row.schedule.next(row.settled_until) if entry.enabled else None)
+    return row._replace(due_at=row.slot_due_at)
 
 
 class ExplainedEntry:

@@ -248,8 +248,11 @@ def build_report(
     `zone` is that of the days in `by_time`. With `agents`, only the heartbeats of these agents count.
     """
 
+    def is_wanted(kind: str | None, name: str | None) -> bool:
+        return agents is None or (kind == Kind.HEARTBEAT and name in agents)
+
     def choose(records: list[Share]) -> list[Share]:
-        return [each for each in records if agents is None or (each.kind is Kind.HEARTBEAT and each.name in agents)]
+        return [each for each in records if is_wanted(each.kind, each.name)]
 
     tallies, posts = choose(run_history.count_runs(db, since, until)), run_history.count_messages(db, since, until, agents)
     before = choose(run_history.count_runs(db, since - (until - since), since))
@@ -264,9 +267,9 @@ def build_report(
         monthly=[
             each
             for each in status_data.budgets_in_force(db, until)
-            if MONTH_LIMIT in each.limits and (agents is None or (each.kind == Kind.HEARTBEAT.value and each.name in agents))
+            if MONTH_LIMIT in each.limits and is_wanted(each.kind, each.name)
         ],
-        previous=_previous_period(db, since - (until - since), since, before, agents),
+        previous=_previous_period(db, since - (until - since), since, before, is_wanted),
         entries=_entry_totals(tallies, before),
         models=_model_totals(dict(ran), usage),
         agent_models=_agent_models(usage),
@@ -306,14 +309,10 @@ def _saved_costs(tallies: list[RunCount]) -> SavedCosts:
 
 
 def _previous_period(
-    db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount], agents: Collection[str] | None
+    db: sqlite3.Connection, since: datetime, until: datetime, tallies: list[RunCount], is_wanted: Callable[[str, str], bool]
 ) -> PreviousPeriod:
     deleted = cost_history.entries_with_deleted_records(db, since)
-    incomplete = [
-        EntryName(kind=kind.value, name=name)
-        for kind, name in deleted
-        if agents is None or (kind is Kind.HEARTBEAT and name in agents)
-    ]
+    incomplete = [EntryName(kind=kind.value, name=name) for kind, name in deleted if is_wanted(kind, name)]
     first = cost_history.first_record_at(db)
     return PreviousPeriod(
         since=since,

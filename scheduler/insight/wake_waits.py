@@ -94,7 +94,7 @@ def wait_of_wake(db: sqlite3.Connection, wake: WakeState | None, now: datetime) 
         return WakeWait(OTHER_JOBS, wake.held_until)
     if wake.due_at <= now:
         return WakeWait(STARTING)
-    return WakeWait(wake.waits_for or WAITS_FOR_GAP, min(wake.due_at, _next_due_time(entry_row) or wake.due_at))
+    return WakeWait(wake.waits_for or WAITS_FOR_GAP, min(wake.due_at, (entry_row and entry_row.slot_due_at) or wake.due_at))
 
 
 def next_wait(db: sqlite3.Connection, kind: Kind, name: str, now: datetime) -> WakeWait | None:
@@ -130,13 +130,7 @@ def _wait_of_taken_wake(run: OpenRun | None) -> WakeWait:
 
 def _wait_for_slot(entry_row: EntryRow | None, reason: str | None) -> WakeWait:
     """The wake starts no run by itself; the next slot delivers it."""
-    until = _next_due_time(entry_row)
+    until = entry_row and entry_row.slot_due_at
     if until is None:
         return WakeWait(ANOTHER_WAKE if reason in (None, Reason.CANCELLED) else reason)
     return WakeWait(reason or NEXT_SLOT, until)
-
-
-def _next_due_time(entry_row: EntryRow | None) -> datetime | None:
-    if entry_row is None or entry_row.slot is None:
-        return None
-    return entry_row.slot + entry_row.schedule.offset

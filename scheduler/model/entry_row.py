@@ -104,6 +104,11 @@ class EntryRow(_Columns):
         pause = entry_schedule.backoff_pause(self.schedule_text, failures)
         return None if pause is None else self.last_slot + pause
 
+    @property
+    def slot_due_at(self) -> datetime | None:
+        """When its next slot comes due; None without one."""
+        return self.slot and self.slot + self.schedule.offset
+
     def next_slot_after(self, after: datetime) -> datetime | None:
         """The next slot that may run: later than this time, and not before the entry has backed off."""
         backs_off_until = self.backs_off_until
