@@ -8,45 +8,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from functools import cached_property
 
 from heartbeat.checklist import Selection, parse_checklist
 from heartbeat.checklist_file import FileProblem, create_checklist, read_file
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.spec import Heartbeat, Precheck
+from heartbeat.words import Word
 
 
-class Skip(StrEnum):
+class Skip(Word):
     """Why a slot was skipped, in the order of the checks.
 
     No check here gives `removed`, `already_running`, `missed`, `superseded` and `predecessor`: the scheduler records them by
-    itself. A new reason also needs a text in scheduler/model/outcome.py, a place in the lists of grafana/panels.py, a row
-    in docs/why.md, and, if the agent should have run, in WORRYING_SKIPS of scheduler/model/outcome.py.
+    itself. A new reason also needs a place in the lists of grafana/panels.py, a row in docs/why.md, and, if the agent should have
+    run, in WORRYING_SKIPS of scheduler/model/outcome.py.
     """
 
-    DISABLED = "disabled"
-    PAUSED = "paused"
-    REMOVED = "removed"
-    CALENDAR = "calendar"
-    ACTIVE_HOURS = "active_hours"
-    ALREADY_RUNNING = "already_running"
-    BUSY = "busy"
-    CHECKLIST_MISSING = "checklist_missing"
-    CHECKLIST_EMPTY = "checklist_empty"
-    CHECKLIST_UNREADABLE = "checklist_unreadable"
-    CHECKLIST_TOO_LARGE = "checklist_too_large"
-    NOTHING_DUE = "nothing_due"
-    NOT_SHOWN = "not_shown"
-    BUDGET = "budget"
-    BREAKER_OPEN = "breaker_open"
-    PRECHECK = "precheck"
-    PRECHECK_UNCHANGED = "precheck_unchanged"
-    PRECHECK_FAILED = "precheck_failed"
-    PROMPT_TOO_LARGE = "prompt_too_large"
-    MISSED = "missed"
-    SUPERSEDED = "superseded"
-    PREDECESSOR = "predecessor"
+    DISABLED = "disabled", "disabled in the config"
+    PAUSED = "paused", "paused"
+    REMOVED = "removed", "not in the config"
+    CALENDAR = "calendar", "excluded by a calendar"
+    ACTIVE_HOURS = "active_hours", "outside active hours"
+    ALREADY_RUNNING = "already_running", "the previous run was still in progress"
+    BUSY = "busy", "busy: the agent was locked"
+    CHECKLIST_MISSING = "checklist_missing", "no checklist"
+    CHECKLIST_EMPTY = "checklist_empty", "nothing on the checklist"
+    CHECKLIST_UNREADABLE = "checklist_unreadable", "the checklist cannot be read"
+    CHECKLIST_TOO_LARGE = "checklist_too_large", "the checklist is too large"
+    NOTHING_DUE = "nothing_due", "no item of the checklist was due"
+    NOT_SHOWN = "not_shown", "no answer would be sent (show_ok, show_alerts: false)"
+    BUDGET = "budget", "the budget is used up"
+    BREAKER_OPEN = "breaker_open", "the circuit breaker of its provider, model or account is open"
+    PRECHECK = "precheck", "the precheck found nothing to do"
+    PRECHECK_UNCHANGED = "precheck_unchanged", "the precheck found nothing new"
+    PRECHECK_FAILED = "precheck_failed", "the precheck failed"
+    PROMPT_TOO_LARGE = "prompt_too_large", "the prompt was too large"
+    MISSED = "missed", "missed: it could not start within its grace"
+    SUPERSEDED = "superseded", "replaced by a woken run, or skipped because of the longer interval after failures"
+    PREDECESSOR = "predecessor", "the job that it follows ended in another way"
 
 
 @dataclass(frozen=True)

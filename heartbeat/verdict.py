@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 from hashlib import sha256
 from itertools import takewhile
 from typing import Literal
 
 from heartbeat.spec import Agent, DedupNormalize, OkMatch
+from heartbeat.words import Word
 
 OK_TOKEN = "HEARTBEAT_OK"  # noqa: S105 - what an agent answers if it has nothing to report, not a secret
 
@@ -19,17 +20,17 @@ CUT_NOTE = "(This answer was cut short: it had reached its token limit.)"
 _ALARM_WORDS = frozenset({"ALERT", "ERROR", "FAIL", "FAILED", "FAILURE"})
 
 
-class Suppression(StrEnum):
+class Suppression(Word):
     """Why nothing was delivered although the agent was called."""
 
-    HEARTBEAT_OK = "heartbeat_ok"
-    SHORT_REMAINDER = "short_remainder"
-    EMPTY = "empty"
-    DUPLICATE = "duplicate"
-    NOT_SHOWN = "not_shown"
-    DECIDED_SKIP = "decided_skip"
-    MUTED = "muted"
-    NO_FINDINGS = "no_findings"
+    HEARTBEAT_OK = "heartbeat_ok", "nothing needs attention"
+    SHORT_REMAINDER = "short_remainder", "nothing needs attention, except for a few characters"
+    EMPTY = "empty", "the answer is empty"
+    DUPLICATE = "duplicate", "its recipients have already got its content"
+    NOT_SHOWN = "not_shown", "alerts are not delivered (show_alerts: false)"
+    DECIDED_SKIP = "decided_skip", "the agent decided not to run"
+    MUTED = "muted", "its messages are suppressed (mute)"
+    NO_FINDINGS = "no_findings", "the answer is prose, without findings"
 
 
 @dataclass(frozen=True, slots=True)

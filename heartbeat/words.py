@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
+from typing import Self
 
 MOST_SECONDS = 10**9  # longer durations are treated like this one
 
@@ -80,3 +82,19 @@ def abbreviate_duration(span: timedelta) -> str:
     seconds = max(0, span.total_seconds())
     unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1
     return format_duration(timedelta(seconds=round(seconds / unit) * unit))
+
+
+class Word(StrEnum):
+    """A word for programs, beside its text for people: `NAME = "word", "its text"`."""
+
+    says: str
+
+    def __new__(cls, word: str, says: str = "") -> Self:
+        found = str.__new__(cls, word)
+        found._value_, found.says = word, says
+        return found
+
+    @classmethod
+    def text_of(cls, word: str) -> str:
+        """The text of a stored word. One that this version does not know is its own text."""
+        return next((each.says for each in cls if each == word), word)

@@ -37,10 +37,11 @@ from scheduler.cli.output import (
     utc_now,
     zone_name,
 )
-from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, notice_text, prompt_part_text
+from scheduler.insight.reason_texts import notice_text, prompt_part_text
 from scheduler.model.budget import describe_unknown
 from scheduler.model.expected_error import InputError
 from scheduler.model.levels import Level, level_of, level_of_run
+from scheduler.model.problem import Effect, EndedBy
 from scheduler.store import run_history
 from scheduler.store.outbox import hold_text, list_messages
 from scheduler.store.run_history import RunFilter
@@ -171,7 +172,7 @@ def _format_finding(finding: RunFinding) -> str:
     """What happened to a finding, or of a problem that the answer does not mention. The text of a finding is in the answer."""
     severity = f" ({finding.severity})" if finding.severity not in (None, Severity.WARNING) else ""
     key = shorten_to_line(finding.key, MAX_KEY_WIDTH)
-    return f"{key}{severity}: {EFFECT_TEXTS.get(finding.effect, finding.effect)}"
+    return f"{key}{severity}: {Effect.text_of(finding.effect)}"
 
 
 def _format_question(asked: PersonQuestion) -> str:
@@ -242,7 +243,7 @@ def _problem_details(each: Problem, now: datetime) -> Iterator[str]:
     if acknowledged := each.acknowledged(lambda at: format_short_time(at, now)):
         yield f"{acknowledged}: no messages until it is worse or over"
     if each.ended_by:
-        yield f"over: {ENDED_BY_TEXTS[each.ended_by]}"
+        yield f"over: {EndedBy.text_of(each.ended_by)}"
     yield from each.sent(lambda at: format_short_time(at, now))
 
 

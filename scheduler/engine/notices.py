@@ -14,7 +14,7 @@ from scheduler.engine.tick_items import Tick
 from scheduler.model.circuit import Circuit
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
-from scheduler.model.outcome import SKIP_TEXTS, AttemptResult, Failure, Kind, Outcome, Skip, Trigger
+from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip, Trigger
 from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem, Subject
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
 from scheduler.model.wake import Wake
@@ -87,7 +87,7 @@ def _join_lines(*lines: str) -> str:
 
 def failure_says(result: AttemptResult) -> str:
     """Why a run failed or was not started: the class of the error, its explanation, and the error."""
-    why = SKIP_TEXTS[result.reason] if isinstance(result.reason, Skip) else None
+    why = result.reason.says if isinstance(result.reason, Skip) else None
     how = "interrupted" if result.outcome is Outcome.ABANDONED else ""
     return ": ".join(part for part in (how, result.reason, why, _shorten(result.error or "")) if part)
 

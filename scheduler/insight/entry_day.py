@@ -18,7 +18,7 @@ from heartbeat.words import format_count, squeeze
 from heartbeatd.answers import DayStatus, EntryOverview, RunRecord
 from scheduler.engine.run_problems import FALLBACK
 from scheduler.insight import entry_states, reason_texts, schedule_texts, wake_waits
-from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SUPPRESSION_TEXTS, SlotCause
+from scheduler.insight.reason_texts import DAEMON_DOWN, DUE, REASON_TEXTS, RUNNING, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
 from scheduler.insight.slot_history import TRIGGERS_WITHOUT_SLOT
 from scheduler.model import entry_schedule, local_days
@@ -589,7 +589,7 @@ class _EntryDay(ExplainedEntry):
         most = max(loud or answers, key=lambda each: each.runs)
         number = f"{most.runs} of {self.ran} answers" if most.runs < self.ran else format_count(most.runs, "answer")
         known = self._quiet_text("acknowledged", "known") if most.suppression == Suppression.DUPLICATE else ""
-        says = f"{number} not sent: {known or SUPPRESSION_TEXTS[most.suppression or '']}"
+        says = f"{number} not sent: {known or Suppression.text_of(most.suppression or '')}"
         status: DayStatus = "unusual" if most.suppression in HIDDEN else "quiet"
         return self._with_run(status, most.suppression or "", says, most, is_expected=not loud)
 

@@ -39,14 +39,14 @@ from scheduler.insight import (
 from scheduler.insight.daemon_state import daemon_state_at
 from scheduler.insight.entry_day import existed, explain_day
 from scheduler.insight.periods import Period
-from scheduler.insight.reason_texts import EFFECT_TEXTS, SUPPRESSION_TEXTS, Clock, SlotCause
+from scheduler.insight.reason_texts import Clock, SlotCause
 from scheduler.insight.records import NEW_ENTRY, ExplainedEntry, Records
 from scheduler.insight.reload_history import EntryChange
 from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.entry import Key
-from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Trigger
-from scheduler.model.problem import DAEMON, PROVIDER, Problem
+from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Suppression, Trigger
+from scheduler.model.problem import DAEMON, PROVIDER, Effect, Problem
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import cost_history, outbox, problems, rejected_wakes, run_history, runs, wakes
 
@@ -269,7 +269,7 @@ def _answer_fact(run: RunRecord | None) -> Fact:
     if run is None or run.outcome not in ANSWERED or not (run.kind == "heartbeat" or run.findings):
         return _fact("answer", "none", "")
     shown = run.findings[:MAX_FINDINGS_SHOWN]
-    findings = [f"{shorten(each.key, MAX_KEY_SHOWN)}: {EFFECT_TEXTS.get(each.effect, each.effect)}" for each in shown]
+    findings = [f"{shorten(each.key, MAX_KEY_SHOWN)}: {Effect.text_of(each.effect)}" for each in shown]
     left_out = len(run.findings) - len(shown)
     more = [f"and {left_out} more"] if left_out else []
     is_sent = not run.repeats and run.delivery.state in (DeliveryState.DELIVERED, DeliveryState.PARTIAL)
@@ -282,7 +282,7 @@ def _delivery_texts(run: RunRecord) -> list[str]:
     if texts and not run.repeats:
         return texts
     if run.delivery.state in (DeliveryState.NONE, DeliveryState.NO_TARGET, DeliveryState.DELIVERED):
-        texts = [SUPPRESSION_TEXTS.get(run.suppression or "", "no recipient is known")]
+        texts = [Suppression.text_of(run.suppression) if run.suppression else "no recipient is known"]
     return ["not sent again" if run.repeats else "not sent", *texts]
 
 

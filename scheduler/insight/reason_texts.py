@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from heartbeat.words import format_count
 from heartbeatd.answers import RunNotice
 from scheduler.model.levels import Level, level_of
-from scheduler.model.outcome import ANSWERED, SKIP_TEXTS, DeliveryState, Outcome, Reason, Skip, Suppression
-from scheduler.model.problem import Effect, EndedBy
+from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
 from scheduler.store import outbox
 from scheduler.store.boots import STOPPED, Freeze
@@ -110,7 +109,7 @@ REASON_TEXTS: dict[str, str] = {
     Outcome.TIMEOUT: "ran, timed out",
     Outcome.ABANDONED: "ran, interrupted",
     Outcome.ASYNC: "ran, answers later",
-    **SKIP_TEXTS,
+    **{reason: reason.says for reason in Skip},
     DAEMON_DOWN: "the daemon was down",
     CLOCK_JUMPED: "the clock jumped, or the machine was suspended",
     FROZEN: f"the daemon was frozen: {FREEZE_TEXTS[None]}",
@@ -128,51 +127,6 @@ TEXTS_FOR_NOW: dict[str, str] = {
     Skip.NOTHING_DUE: "no item of the checklist is due",
 }
 
-EFFECT_TEXTS: dict[str, str] = {
-    Effect.OPENED: "new",
-    Effect.KNOWN: "already open",
-    Effect.WORSENED: "more severe than before",
-    Effect.REMINDED: "still open, with a reminder",
-    Effect.REPORTED: "already open, and news to a recipient that had no message about it",
-    Effect.RESOLVED: "over, as the agent reported",
-    Effect.CLEARED: "over, because the agent no longer mentions it",
-    Effect.ENDED: "its end was reported late, because it was unstable",
-    Effect.IGNORED: "reported as over, but no such problem was open, or its evidence is still there",
-    Effect.UNCONFIRMED: "left out, because the agent did not say it again when it was asked",
-    Effect.UNTRACKED: "not tracked, because too many problems are open",
-}
-
-SUPPRESSION_TEXTS: dict[str, str] = {
-    Suppression.HEARTBEAT_OK: "nothing needs attention",
-    Suppression.SHORT_REMAINDER: "nothing needs attention, except for a few characters",
-    Suppression.EMPTY: "the answer is empty",
-    Suppression.DECIDED_SKIP: "the agent decided not to run",
-    Suppression.DUPLICATE: "its recipients have already got its content",
-    Suppression.NOT_SHOWN: "alerts are not delivered (show_alerts: false)",
-    Suppression.NO_FINDINGS: "the answer is prose, without findings",
-    Suppression.MUTED: "its messages are suppressed (mute)",
-}
-
-REJECTED_WAKE_TEXTS: dict[str, str] = {
-    RejectedBecause.DISABLED: "the agent is disabled in the config",
-    RejectedBecause.REMOVED: "the agent is not in the config",
-    RejectedBecause.OWN_RUN: "an agent cannot wake itself from within its own run",
-    RejectedBecause.TOO_MANY: "too many wakes were waiting for the agent",
-    RejectedBecause.EXPIRED: "no run of the agent handled it within limits.wake_keep",
-    RejectedBecause.CANCELLED: "it was cancelled",
-    RejectedBecause.TOO_MANY_REMINDERS: "the agent had too many reminders",
-    RejectedBecause.BAD_REMINDER: "the time for the reminder cannot be read, has passed, or is more than 90 days ahead",
-}
-
-ENDED_BY_TEXTS: dict[str, str] = {
-    EndedBy.RESOLVED: "the agent reported its end",
-    EndedBy.GONE: "its lines are gone from the output of the precheck",
-    EndedBy.NOT_MENTIONED: "the agent no longer mentions it",
-    EndedBy.USER: "a user closed it",
-    EndedBy.JOB: "the job works again",
-    EndedBy.OBSERVED: "it works again",
-}
-
 
 Clock = Callable[[datetime], str]  # shows a time as its reader expects it
 
@@ -183,7 +137,7 @@ def rejected_wakes_text(rejected: RejectedWakes, at: Clock, *, of_job: bool) -> 
     whose = f"of agent/{rejected.agent}" if of_job else f"by {sender}"
     since = at(rejected.first_at)
     when = f"was rejected at {since}" if rejected.count == 1 else f"were rejected since {since}"
-    return f"{format_count(rejected.count, 'wake')} {whose} {when}: {REJECTED_WAKE_TEXTS[rejected.why]}"
+    return f"{format_count(rejected.count, 'wake')} {whose} {when}: {RejectedBecause(rejected.why).says}"
 
 
 def notice_text(notice: RunNotice, at: Clock) -> str:

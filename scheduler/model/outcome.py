@@ -119,33 +119,6 @@ PLANNED_SKIPS = frozenset(Skip) - WORRYING_SKIPS  # as the settings want it
 EXCUSED_SKIPS = PLANNED_SKIPS | {Skip.BUDGET, Skip.BREAKER_OPEN}
 
 
-# Each reason in words: in a message about a failure, in `explain` and on the page.
-SKIP_TEXTS: dict[str, str] = {
-    Skip.DISABLED: "disabled in the config",
-    Skip.PAUSED: "paused",
-    Skip.REMOVED: "not in the config",
-    Skip.CALENDAR: "excluded by a calendar",
-    Skip.ACTIVE_HOURS: "outside active hours",
-    Skip.ALREADY_RUNNING: "the previous run was still in progress",
-    Skip.BUSY: "busy: the agent was locked",
-    Skip.CHECKLIST_MISSING: "no checklist",
-    Skip.CHECKLIST_EMPTY: "nothing on the checklist",
-    Skip.CHECKLIST_UNREADABLE: "the checklist cannot be read",
-    Skip.CHECKLIST_TOO_LARGE: "the checklist is too large",
-    Skip.NOTHING_DUE: "no item of the checklist was due",
-    Skip.NOT_SHOWN: "no answer would be sent (show_ok, show_alerts: false)",
-    Skip.BUDGET: "the budget is used up",
-    Skip.BREAKER_OPEN: "the circuit breaker of its provider, model or account is open",
-    Skip.PRECHECK: "the precheck found nothing to do",
-    Skip.PRECHECK_UNCHANGED: "the precheck found nothing new",
-    Skip.PRECHECK_FAILED: "the precheck failed",
-    Skip.PROMPT_TOO_LARGE: "the prompt was too large",
-    Skip.MISSED: "missed: it could not start within its grace",
-    Skip.SUPERSEDED: "replaced by a woken run, or skipped because of the longer interval after failures",
-    Skip.PREDECESSOR: "the job that it follows ended in another way",
-}
-
-
 LONGEST_USUAL_RETRY_DELAY = timedelta(seconds=30)  # before a retry for which no provider has asked for a pause
 RETRY_JITTER = 0.25  # the delay is up to this share shorter or longer
 LONGEST_RETRY_DELAY = LONGEST_USUAL_RETRY_DELAY * (1 + RETRY_JITTER)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from heartbeat.evidence import OpenProblem, TrackedLine
 from heartbeat.findings import Severity
+from heartbeat.words import Word
 from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.outcome import Kind
 from scheduler.model.settings import Target
@@ -36,31 +37,31 @@ class Told(StrEnum):
     LOST_END = "lost_end"  # its end was sent, and given up
 
 
-class Effect(StrEnum):
+class Effect(Word):
     """What a run did to a problem, as its run record and the log say it."""
 
-    OPENED = "opened"
-    KNOWN = "known"  # it was open already
-    WORSENED = "worsened"  # its severity has risen
-    REMINDED = "reminded"  # it is still open, and a reminder was sent
-    RESOLVED = "resolved"  # the agent said that it is over
-    CLEARED = "cleared"  # the agent's answers no longer mention it
-    REPORTED = "reported"  # it was open already, and a recipient that did not know of it was notified
-    ENDED = "ended"  # it had been reported as unstable, and its end was reported
-    IGNORED = "ignored"  # the agent said that it is over, but it was not open
-    UNCONFIRMED = "unconfirmed"  # the agent did not say it again when it was asked, so it was left out
-    UNTRACKED = "untracked"  # there were too many open problems
+    OPENED = "opened", "new"
+    KNOWN = "known", "already open"
+    WORSENED = "worsened", "more severe than before"
+    REMINDED = "reminded", "still open, with a reminder"
+    RESOLVED = "resolved", "over, as the agent reported"
+    CLEARED = "cleared", "over, because the agent no longer mentions it"
+    REPORTED = "reported", "already open, and news to a recipient that had no message about it"
+    ENDED = "ended", "its end was reported late, because it was unstable"
+    IGNORED = "ignored", "reported as over, but no such problem was open, or its evidence is still there"
+    UNCONFIRMED = "unconfirmed", "left out, because the agent did not say it again when it was asked"
+    UNTRACKED = "untracked", "not tracked, because too many problems are open"
 
 
-class EndedBy(StrEnum):
+class EndedBy(Word):
     """Why a problem is over. One that the daemon observes is over when it does not observe it any more."""
 
-    OBSERVED = "observed"
-    RESOLVED = "resolved"  # the agent said so
-    NOT_MENTIONED = "not_mentioned"  # the agent's answers no longer mention it
-    GONE = "gone"  # its lines are gone from the precheck's output
-    USER = "user"
-    JOB = "job"  # the job that failed works again
+    OBSERVED = "observed", "it works again"
+    RESOLVED = "resolved", "the agent reported its end"
+    NOT_MENTIONED = "not_mentioned", "the agent no longer mentions it"
+    GONE = "gone", "its lines are gone from the output of the precheck"
+    USER = "user", "a user closed it"
+    JOB = "job", "the job works again"
 
 
 @dataclass(frozen=True, slots=True)

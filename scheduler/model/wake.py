@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
+from heartbeat.words import Word
 from scheduler.model.outcome import Kind, Trigger
 
 TEXT_LIMIT = 4096  # bytes of UTF-8 that are kept of a wake's text
@@ -19,17 +19,17 @@ WAITS_FOR_GAP = "wake_gap"
 WAITS_FOR_FLOOD = "wake_flood"
 
 
-class RejectedBecause(StrEnum):
+class RejectedBecause(Word):
     """Why a wake reached no agent."""
 
-    DISABLED = "disabled"  # the agent is disabled in the config
-    REMOVED = "removed"  # the agent is not in the config
-    OWN_RUN = "own_run"  # the agent tried to wake itself
-    TOO_MANY = "too_many_wakes"  # too many wakes of programs wait for the agent
-    EXPIRED = "expired"  # it has waited for `limits.wake_keep`
-    CANCELLED = "cancelled"  # a person or a program cancelled it
-    TOO_MANY_REMINDERS = "too_many_reminders"  # the agent has MAX_REMINDERS already
-    BAD_REMINDER = "bad_reminder"  # the agent asked for a reminder at a time that cannot be
+    DISABLED = "disabled", "the agent is disabled in the config"
+    REMOVED = "removed", "the agent is not in the config"
+    OWN_RUN = "own_run", "an agent cannot wake itself from within its own run"
+    TOO_MANY = "too_many_wakes", "too many wakes were waiting for the agent"
+    EXPIRED = "expired", "no run of the agent handled it within limits.wake_keep"
+    CANCELLED = "cancelled", "it was cancelled"
+    TOO_MANY_REMINDERS = "too_many_reminders", "the agent had too many reminders"
+    BAD_REMINDER = "bad_reminder", "the time for the reminder cannot be read, has passed, or is more than 90 days ahead"
 
 
 @dataclass(frozen=True, slots=True)

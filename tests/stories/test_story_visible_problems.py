@@ -13,10 +13,11 @@ from rich.cells import cell_len
 from test_story_explain import fact_of
 from world import MakeWorld, World
 
+from heartbeat.words import Word
 from scheduler.cli.main import main
-from scheduler.insight.reason_texts import EFFECT_TEXTS, ENDED_BY_TEXTS, SUPPRESSION_TEXTS
-from scheduler.model.outcome import Suppression
+from scheduler.model.outcome import Skip, Suppression
 from scheduler.model.problem import Effect, EndedBy
+from scheduler.model.wake import RejectedBecause
 from scheduler.telemetry.event_log import EventLog
 
 CONFIG = """
@@ -78,10 +79,10 @@ def answers(*texts: str) -> dict[str, Any]:
     return {"ops": lambda _: next(said, texts[-1])}
 
 
-@pytest.mark.parametrize("words", [(Effect, EFFECT_TEXTS), (EndedBy, ENDED_BY_TEXTS), (Suppression, SUPPRESSION_TEXTS)])
-def test_each_word_has_a_plain_text(words: tuple[type[Effect], dict[str, str]]) -> None:
-    values, texts = words
-    assert set(texts) == set(values)
+@pytest.mark.parametrize("words", [Effect, EndedBy, RejectedBecause, Skip, Suppression])
+def test_each_word_has_a_plain_text(words: type[Word]) -> None:
+    assert [each for each in words if not each.says or words.text_of(each.value) != each.says] == []
+    assert words.text_of("of_a_later_version") == "of_a_later_version"
 
 
 def test_status_begins_with_the_open_problems_and_counts_those_of_each_agent(make_world: MakeWorld, printed: Print) -> None:
