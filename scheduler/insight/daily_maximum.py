@@ -148,7 +148,7 @@ def _prompted_heartbeats(settings: Settings, now: datetime) -> Iterator[_Prompte
             yield _PromptedEntry(Kind.HEARTBEAT, beat.name, beat.zone, runs, 1 + beat.retries + MAX_CRASHES, most)
 
 
-def _attempt_usage(settings: Settings, key: Key, agent: Heartbeat | Agent) -> AttemptUsage:
+def _attempt_usage(settings: Settings, key: Key, agent: Agent) -> AttemptUsage:
     """The maximum usage of one attempt.
 
     Without a budget, no reservation limits the further calls of the agent's model for an incomplete answer. Nor does one keep a
