@@ -12,7 +12,7 @@ import click
 from scheduler import __version__
 from scheduler.cli import options
 from scheduler.cli.commands import SECTIONS, GroupWithExtras
-from scheduler.config.file.message_parts import did_you_mean, join_with_or
+from scheduler.config.file.message_parts import INSTEAD_OF_SHARDS, did_you_mean, join_with_or
 from scheduler.model.expected_error import ExpectedError
 from scheduler.system import extras
 
@@ -25,6 +25,8 @@ class Commands(GroupWithExtras):
     """All commands, in sections. Those of extras come last."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in FORMER_COMMANDS:
+            ctx.fail(f"the command {args[0]!r} {FORMER_COMMANDS[args[0]]}")
         if args[0] not in self.commands and not args[0].startswith("-") and not extras.is_known("commands", args[0]):
             known = self.list_commands(ctx)
             matching = tuple(name for name in known if name.startswith(args[0]))
@@ -44,6 +46,19 @@ class Commands(GroupWithExtras):
             with formatter.section(title):
                 formatter.write_dl([(str(each.name).ljust(width), each.get_short_help_str(MAX_SUMMARY)) for each in section])
 
+
+# What former versions had, and the rest of the sentence about it.
+WITH_SHARDS = f"was removed together with shards; {INSTEAD_OF_SHARDS}"
+FORMER_COMMANDS = {
+    **{name: f"is now `heartbeatd files {name}`" for name in ("schema", "systemd", "compose", "grafana", "completion")},
+    **{name: f"is now `heartbeatd config {name}`" for name in ("add", "set", "unset", "import")},
+    **{name: f"is now `heartbeatd database {name}`" for name in ("backup", "migrate")},
+    **{name: f"is now `heartbeatd problems {name}`" for name in ("ack", "unack", "close")},
+    "conditions": "is now `heartbeatd problems`, and `heartbeatd problems close` closes a problem",
+    "reshard": WITH_SHARDS,
+}
+FORMER_OPTIONS = ("--shard", "--drain")
+FORMER_VARIABLE = "HEARTBEATD_SHARD"
 
 DESCRIPTION = """Run LLM agents and cron jobs on schedule.
 
@@ -75,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 success, 1 the command failed or found a problem, 2 wrong usage or config, 130 interrupted. Expected errors are printed as
     lines on stderr.
     """
+    if os.environ.get(FORMER_VARIABLE):
+        return _print_error(f"heartbeatd: the variable {FORMER_VARIABLE} {WITH_SHARDS}", 2)
     try:
         code = commands.main(arguments, prog_name="heartbeatd", standalone_mode=False)
         sys.stdout.flush()
@@ -105,7 +122,10 @@ def _print_error(message: str, code: int) -> int:
 
 def _format_usage_error(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "heartbeatd"
-    return f"heartbeatd: {error.format_message().rstrip('.')}; see `{where} --help`"
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.option_name in FORMER_OPTIONS:
+        message = f"the option {error.option_name} {WITH_SHARDS}"
+    return f"heartbeatd: {message}; see `{where} --help`"
 
 
 def _discard_output() -> int:

@@ -45,6 +45,10 @@ MCP_PATH = "/mcp"
 HANDLER_MODULES = (checklists, config_editing, queries, services)  # imported because they register handlers of operations
 # Bytes of a body. Alertmanager does not repeat a rejected notification, so even one with many alerts must fit. JSON may need six
 # bytes for one byte of a checklist.
+REMOVED = {
+    "/api/v1/conditions": "/api/v1/problems",
+    **{f"/api/v1/conditions/{verb}": f"/api/v1/problems/NUMBER/{verb}" for verb in ("close", "ack", "unack")},
+}
 LARGEST = {"wake_agent": 1024 * 1024, "put_checklist": 512 * 1024}
 
 
@@ -83,7 +87,14 @@ def build_routes(app_state: AppState) -> list[Route]:
         Route("/api/v1/openapi.json", _get_openapi, methods=["GET"]),
         Route(event_stream.PATH, _stream_endpoint(app_state), methods=["GET"]),
         *(Route(each.path, _endpoint(app_state, each), methods=[each.method]) for each in ENDPOINTS.values()),
+        *(Route(path, _refuse_removed, methods=["GET", "POST"]) for path in REMOVED),
     ]
+
+
+async def _refuse_removed(request: Request) -> Response:
+    """Says which path replaces one of an earlier version."""
+    authorized_caller(request, "read")
+    raise HttpError(410, "gone", f"{request.url.path} was removed; use {REMOVED[request.url.path]}")
 
 
 def _endpoint(app_state: AppState, endpoint: Endpoint) -> HttpHandler:

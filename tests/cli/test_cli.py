@@ -18,9 +18,10 @@ from patience import PATIENCE
 from heartbeatd.state_folder import read_state_path
 from scheduler import __main__
 from scheduler.cli.commands import SECTIONS
-from scheduler.cli.main import commands, main
+from scheduler.cli.main import FORMER_COMMANDS, commands, main
 from scheduler.store.database import Store
 
+NO_SHARDS = "was removed together with shards; several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
 HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
 SERVER = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "sqlite_utils")
 READS_ONLY = (*SERVER, "rich.table", "anthropic", "asyncio", "croniter", "httpx2", "scheduler.config.keys.models")
@@ -37,6 +38,16 @@ def test_help_lists_the_commands_in_sections(capsys: pytest.CaptureFixture[str])
     assert re.findall(r"^  ([a-z]+) ", shown.partition("Look:")[2], re.MULTILINE) == commands.list_commands(
         click.Context(commands)
     )
+
+
+@pytest.mark.extras
+def test_a_former_command_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rest in FORMER_COMMANDS.items():
+        assert main([name, "--out", "x"]) == 2
+        assert capsys.readouterr().err == f"heartbeatd: the command {name!r} {rest}; see `heartbeatd --help`\n"
+        for new in re.findall(r"`heartbeatd ([^`]*)`", rest):
+            assert main([*new.split(), "--help"]) == 0
+            assert f"Usage: heartbeatd {new} " in capsys.readouterr().out
 
 
 @loop_over("name", commands.list_commands(click.Context(commands)))
@@ -61,6 +72,11 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["wake", "cron/backup"], "heartbeatd: 'cron/backup' is not agent/NAME; `heartbeatd cron run` runs jobs"),
         (["cron", "run", "agent/ops"], "heartbeatd: 'agent/ops' is not cron/NAME; `heartbeatd wake` wakes agents"),
         (["run", "--once", "--for", "3s"], "heartbeatd: --once ends by itself; remove --for"),
+        (["ack", "p12"], "heartbeatd: the command 'ack' is now `heartbeatd problems ack`; see `heartbeatd --help`"),
+        (["reshard"], f"heartbeatd: the command 'reshard' {NO_SHARDS}; see `heartbeatd --help`"),
+        (["--shard", "0", "status"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd --help`"),
+        (["run", "--shard=1"], f"heartbeatd: the option --shard {NO_SHARDS}; see `heartbeatd run --help`"),
+        (["run", "--drain"], f"heartbeatd: the option --drain {NO_SHARDS}; see `heartbeatd run --help`"),
     ],
 )
 def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
@@ -72,6 +88,14 @@ def test_wrong_usage_prints_one_line_on_stderr_and_exits_with_2(
     assert error in err
     assert err.startswith("heartbeatd: ")
     assert err.count("\n") == 1
+
+
+def test_the_variable_of_shards_is_an_error_before_any_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTBEATD_SHARD", "1")
+    assert main(["status"]) == 2
+    assert capsys.readouterr().err == f"heartbeatd: the variable HEARTBEATD_SHARD {NO_SHARDS}\n"
 
 
 def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,6 @@ def test_a_long_text_ends_with_an_ellipsis(text: str, most: int, shown: str) -> 
         (0, "0 runs", "$0.00"),
         (1, "1 run", "$1.00"),
         (1234, "1,234 runs", "$1,234.00"),
-        (0.4, None, "$0.40"),
         (0.05, None, "$0.0500"),
         (1e-5, None, "<$0.0001"),
     ],

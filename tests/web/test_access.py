@@ -43,7 +43,7 @@ from scheduler.web.access import cut
 from scheduler.web.api_request import Caller
 from scheduler.web.page.page_sessions import Sessions
 from scheduler.web.perform import ENDPOINTS
-from scheduler.web.routes import MCP_PATH, build_application
+from scheduler.web.routes import MCP_PATH, REMOVED, build_application
 
 # Agent alder has a token of its own. Each text of others contains the word birch: names, prompts, answers, errors, secrets.
 CONFIG = """\
@@ -480,7 +480,7 @@ def page_requests(fleet: Fleet) -> Iterator[tuple[str, str]]:
         assert isinstance(route, Route), route
         for method in sorted(route.methods or {"POST"} - {"HEAD"}):
             if (method, route.path) not in listed and method != "HEAD" and route.path not in OPEN:
-                by_hand = route.path in ("/api/v1/openapi.json", event_stream.PATH)
+                by_hand = route.path in ("/api/v1/openapi.json", event_stream.PATH, *REMOVED)
                 assert route.path == "/" or route.path.startswith("/page/") or by_hand, route.path
                 if not by_hand:
                     yield method, route.path

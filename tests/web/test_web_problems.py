@@ -116,6 +116,14 @@ def test_only_a_token_for_its_subject_that_may_operate_changes_a_problem(daemon:
     assert len(listed(daemon, READER)) == 8
 
 
+def test_the_former_paths_name_the_new_ones(daemon: WebDaemon) -> None:
+    answer = daemon.get("/api/v1/conditions", READER)
+    assert (answer.status, answer.code) == (410, "gone")
+    assert answer.data["error"]["message"] == "/api/v1/conditions was removed; use /api/v1/problems"
+    assert daemon.post("/api/v1/conditions/ack", {"agent": "ops", "key": "disk"}, CHIEF).status == 410
+    assert daemon.get("/api/v1/conditions").status == 401
+
+
 def test_an_agent_is_muted_and_unmuted_over_http(daemon: WebDaemon) -> None:
     path = "/api/v1/agents/ops"
     answer = daemon.post(f"{path}/mute", {"for": "2h", "until_changed": True}, OPSMAN)
