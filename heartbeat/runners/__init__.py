@@ -60,10 +60,10 @@ class TurnBudget:
     apply, in USD per million tokens.
     """
 
-    usd: float | None = None
-    tokens: int | None = None
-    input_price: float = 0.0
-    output_price: float = 0.0
+    usd: float | None
+    tokens: int | None
+    input_price: float
+    output_price: float
 
     def cost_of(self, used: Tokens) -> float:
         """The most that these tokens cost, in USD."""
@@ -75,7 +75,7 @@ class TurnBudget:
         return replace(self, usd=left_usd, tokens=None if self.tokens is None else self.tokens - tokens)
 
 
-NO_BUDGET = TurnBudget()
+NO_BUDGET = TurnBudget(None, None, 0.0, 0.0)
 
 
 CacheTtl = Literal["5m", "1h"]

@@ -12,10 +12,10 @@ from heartbeat.spec import PromptLimit
 @pytest.mark.parametrize(
     "budget",
     [
-        TurnBudget(tokens=1_000),
-        TurnBudget(usd=0.001, input_price=1.0, output_price=1.0),
-        TurnBudget(usd=0.001, tokens=2_000, input_price=1.0, output_price=1.0),
-        TurnBudget(usd=0.002, tokens=1_000, input_price=1.0, output_price=1.0),
+        TurnBudget(None, 1_000, input_price=0.0, output_price=0.0),
+        TurnBudget(0.001, None, input_price=1.0, output_price=1.0),
+        TurnBudget(0.001, 2_000, input_price=1.0, output_price=1.0),
+        TurnBudget(0.002, 1_000, input_price=1.0, output_price=1.0),
     ],
 )
 def test_earlier_requests_and_the_longest_answer_count_against_each_limit(budget: TurnBudget) -> None:

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 from pydantic import TypeAdapter, ValidationError
 
 from cron.job_schedules import CronSchedule
+from heartbeat.spec import Agent
 from heartbeatd.secret import MissingSecret, Secret
 from scheduler import __version__
 from scheduler.model.entry import Claim, Entry, Facts, Key, OpenRun
@@ -280,6 +281,9 @@ def _canonical(value: object, folder: Path) -> object:
     if is_dataclass(value):
         shown = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
         defaults = _defaults_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
+        if type(value) is Agent:  # of a job: workers of the version of 29 November have these two fields, without defaults
+            del shown["max_input_tokens"]
+            shown |= {"prompt_limit": value.prompt_limit, "context": list(value.context)}
         # A default is left out: another version may not have the key yet.
         return {name: _canonical(each, folder) for name, each in shown.items() if name not in defaults or each != defaults[name]}
     raise TypeError(f"settings of type {type(value).__name__} have no canonical form")

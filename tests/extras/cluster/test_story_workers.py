@@ -20,13 +20,14 @@ from heartbeat.checklist import Selection
 from heartbeat.findings import Finding, ReminderWish, Report, Severity
 from heartbeat.precheck import PrecheckResult, PrecheckStatus
 from heartbeat.result import SentPrompt
-from heartbeat.runners import Tokens, ToolCall
+from heartbeat.runners import Tokens, ToolCall, TurnBudget
 from heartbeat.verdict import Suppression
 from heartbeatd.verbs import Cancel
 from scheduler.cli.main import commands
 from scheduler.engine.effects import VerbRequest
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused, ClaimCodec, InvalidPayload, settings_fingerprint
 from scheduler.insight import explanation
+from scheduler.model.budget import Amount, Reservation
 from scheduler.model.entry import Claim
 from scheduler.model.events import RunClosed, RunRecovered, StaleResultDropped
 from scheduler.model.outcome import AttemptResult, Call, Failure, Kind, Outcome
@@ -264,6 +265,29 @@ def test_a_key_that_only_the_newer_side_knows_does_not_change_the_settings_while
     assert fingerprint(New("ops", 3)) == fingerprint(Old("ops", 3))
     assert fingerprint(New("ops", 3, "red")) != fingerprint(Old("ops", 3))
     assert fingerprint(Old("ops")) != fingerprint(Old("ops", 3))
+
+
+def test_a_job_with_a_prompt_has_the_settings_that_the_version_of_29_november_computes(make_world: MakeWorld) -> None:
+    ops = (
+        agent()
+        .replace("    heartbeat:", "    context: [SOUL.md]\n    heartbeat:", 1)
+        .replace("deliver:", "max_input_tokens: 9000, deliver:")
+    )
+    plain = "  dev: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: none}}\n"
+    jobs = "cron:\n  one: {every: 1h, prompt: look, agent: ops}\n  two: {every: 1h, prompt: look, agent: dev}\n"
+    world = make_world(ops + plain + jobs)
+    entries = world.engine.plan.entries
+    hashes = [settings_fingerprint(entries[Kind.CRON, name], world.folder) for name in ("one", "two")]
+    assert hashes == ["0be00d375d4fb12f", "75e9e948668fe97c"]
+
+
+def test_a_worker_of_the_version_of_29_november_finds_all_that_it_needs_of_a_budget_without_prices(make_world: MakeWorld) -> None:
+    world = make_world(agent())
+    reserved = Reservation((), Amount(0, 5000), 4000, (TurnBudget(None, 5000, 0.0, 0.0),))
+    claim = first_claim(world)
+    data = json.loads(codec_of(world).write_task(replace(claim, facts=replace(claim.facts, reserved=reserved))))
+    (turns,) = data["claim"]["facts"]["reserved"]["turns"]
+    assert turns == {"usd": None, "tokens": 5000, "input_price": 0.0, "output_price": 0.0}
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
