@@ -27,12 +27,12 @@ Errors = list[tuple[int, str]]
 Steps = tuple[str | int, ...]
 
 
-def read_json5(text: str, max_depth: int) -> tuple[object, dict[Steps, int], Errors]:
-    """The value, the line of each value below it by its steps, and errors as (line, message).
+def read_json5(text: str, max_depth: int, max_lines: int) -> tuple[object, dict[Steps, int], Errors]:
+    """The value, the lines of the first `max_lines` values below it by their steps, and errors as (line, message).
 
     After an error, the value has all that was complete before it.
     """
-    reader = _Reader(text, max_depth)
+    reader = _Reader(text, max_depth, max_lines)
     found: list[object] = []
     try:
         reader.skip_space()
@@ -50,12 +50,13 @@ class _BrokenJson(Exception):
 
 
 class _Reader:
-    def __init__(self, text: str, max_depth: int) -> None:
+    def __init__(self, text: str, max_depth: int, max_lines: int) -> None:
         self.text = text
         self.at = 0
         self.errors: Errors = []
         self.lines: dict[Steps, int] = {}
         self._max_depth = max_depth
+        self._max_lines = max_lines  # the steps of two million deep values would take a gigabyte
         self._line = 1
         self._counted = 0
 
@@ -102,7 +103,8 @@ class _Reader:
             step = self._read_key() if isinstance(made, dict) else len(made)
             if isinstance(made, dict) and step in made:
                 self.errors.append((line, f"the key {step} is given twice; the last one counts"))
-            self.lines[*steps, step] = line
+            if len(self.lines) < self._max_lines:
+                self.lines[*steps, step] = line
             self.read_value(made, step, (*steps, step))
             self.skip_space()
             if self._next() != end:

@@ -245,7 +245,7 @@ def _guess_form(name: str, text: str) -> str:
 
 
 def _read_json(text: str, builder: _Builder) -> Node:
-    data, lines, errors = json5_reader.read_json5(text, MAX_DEPTH)
+    data, lines, errors = json5_reader.read_json5(text, MAX_DEPTH, MAX_VALUES)
     for line, message in errors:
         builder.add_problem(line, message)
     return builder.build(data, lines)

@@ -14,6 +14,7 @@ from loops import loop_over
 
 from scheduler.cli.main import main
 from scheduler.extras.importers import foreign_system
+from scheduler.extras.importers.json5_reader import read_json5
 from scheduler.extras.importers.source_files import MAX_BYTES
 
 OPENCLAW = EXAMPLES / "openclaw"
@@ -245,6 +246,11 @@ def test_aliases_are_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     code, _, err = run(capsys, "openclaw", write(tmp_path, "x.yaml", f"a0: &a0 [1]\n{levels}"))
     assert code == 1
     assert "the file has more than 20,000 values; the rest was left out" in err
+
+
+def test_no_more_lines_of_json_are_kept_than_values_are_read() -> None:
+    value, lines, errors = read_json5(f"[[[{'0,' * 1000}]]]", max_depth=64, max_lines=100)
+    assert (value, len(lines), errors) == ([[[0] * 1000]], 100, [])
 
 
 def test_an_unknown_system_is_named(capsys: pytest.CaptureFixture[str]) -> None:
