@@ -389,7 +389,9 @@ class _Attempt:
             question = compose_question(prompt, text, missing.question) if missing else prompt
             if not missing or not self.may_ask(question, result.calls):
                 break
-            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left()), question)
+            used = [call.tokens for call in result.calls if call.tokens]
+            budget = request.budget.without(sum(map(request.budget.cost_of, used)), sum(each.total for each in used))
+            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left(), budget=budget), question)
             result = replace(
                 result,
                 calls=(*result.calls, *further.calls),

@@ -120,6 +120,22 @@ def test_the_budget_of_a_run_stops_the_turns_before_it_is_exceeded(make: MakeToo
     assert server.requests[-1].json["tool_choice"] == {"type": "tool", "name": "report_findings"} or row["reason"] == "too_large"
 
 
+def test_when_a_model_is_asked_again_its_tools_have_only_what_its_first_answer_has_left_of_the_budget(make: MakeTooled) -> None:
+    used = {"input_tokens": 0, "output_tokens": 1900}  # 0.0095 USD of the 0.01 USD that an answer may cost
+    found = {"findings": [{"key": "disk:/var", "text": "/var is full", "severity": "warning", "resolved": False}]}
+    look = reply(message(tool("disk__free", {"path": "/"}), stop_reason="tool_use", usage=used))
+    report = reply(message(tool("report_findings", found), stop_reason="tool_use", usage=used))
+    with model(look, report, look) as server:
+        world = make(server, turns=50, budget="{usd_per_run: 0.04}", precheck="{command: check}", retries="0")
+        world.prechecks["ops"] = lambda _: "/var: 91 %\nnginx.service failed"
+        world.run(minutes=1)
+        asked = len(server.requests)
+    row = world.records()[0]
+    assert asked > 2
+    assert row["charged"]["usd"] == pytest.approx(asked * 0.0095)
+    assert row["charged"]["usd"] <= 0.04
+
+
 MAX_OUTPUT = 2000 * 5.0 / 1e6  # USD that the answer of one turn may cost; its prompt has less than 4,000 bytes
 MAX_TURN = MAX_OUTPUT + 4000 * 1.25 / 1e6
 CUT_TURNS = [  # how the turns end, and the least and the most that may be charged
