@@ -87,6 +87,8 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
     failing = entry.consecutive_failures > 0 or (trouble is not None and trouble.reason not in tuple(Skip))
     is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
     is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
+    # Unless `on_error: skip` is set, the agent is called although its precheck failed.
+    only_precheck_fails = trouble is not None and trouble.reason == Skip.PRECHECK_FAILED and not is_bad_now
     has_alert = entry.alerting or entry.problems.reported > 0
     groups = {
         Group.PROBLEMS: failing or is_problem,
@@ -98,7 +100,18 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
     label: str = "failing" if failing else entry.state
     if label == "active":
         stopped = "budget spent" if trouble and trouble.reason == Skip.BUDGET else "stopped"
+        stopped = "precheck fails" if only_precheck_fails else stopped
         wrong = "undelivered" if entry.undelivered and trouble is None else stopped if is_problem else ""
         label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
-    rank = 0 if failing else 1 if is_problem else 2 if has_alert else 4 if entry.state == "active" else 5
+    rank = (
+        0
+        if failing
+        else 1
+        if is_problem and not only_precheck_fails
+        else 2
+        if has_alert or is_problem
+        else 4
+        if entry.state == "active"
+        else 5
+    )
     return EntryHealth(label, rank, found or frozenset({Group.QUIET}), entry)

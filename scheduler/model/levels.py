@@ -30,7 +30,8 @@ LEVELS: dict[str, Level] = {
     **dict.fromkeys(WORRYING_SKIPS, Level.LOST),
     **dict.fromkeys((DeliveryState.PARTIAL, DeliveryState.UNCERTAIN, DeliveryState.HELD, Severity.WARNING), Level.LOST),
     **dict.fromkeys(
-        ("clock_jumped", "daemon_down", "stopped", "silent", "frozen", "unusual", "warn", "budget spent"), Level.LOST
+        ("clock_jumped", "daemon_down", "stopped", "silent", "frozen", "unusual", "warn", "budget spent", "precheck fails"),
+        Level.LOST,
     ),
     **dict.fromkeys((DeliveryState.PENDING, DeliveryState.SENDING, Outcome.ASYNC), Level.WAITING),
     **dict.fromkeys(("due", "open", "running", "waiting"), Level.WAITING),

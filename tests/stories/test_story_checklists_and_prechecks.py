@@ -18,6 +18,7 @@ from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import ReportResult
 from scheduler.cli.main import main
 from scheduler.engine.effects import VerbRequest
+from scheduler.insight import health, status_data
 from scheduler.model.events import ProviderFailed
 from scheduler.telemetry.event_log import EventLog
 
@@ -279,6 +280,21 @@ def test_a_failed_precheck_skips_slots_and_wakes_if_configured(make_world: MakeW
     assert [row["reason"] for row in world.records()] == ["precheck_failed"] * 2
     assert world.records()[0]["error"] == "exit code 7"
     assert world.calls == []
+
+
+@pytest.mark.parametrize(
+    ("on_error", "label", "verdict"),
+    [("run", "precheck fails", "1 problem; last run 08:30"), ("skip", "stopped", "1 stopped; last run 08:30")],
+)
+def test_an_agent_that_is_called_although_its_precheck_fails_is_not_shown_as_stopped(
+    make_world: MakeWorld, on_error: str, label: str, verdict: str
+) -> None:
+    world = make_world(agent(precheck=f"{{command: x, on_error: {on_error}}}"), prechecks={"ops": precheck_outputs(7, 7)})
+    world.run(minutes=35)
+    status = status_data.read_status(world.store.connection, world.clock.now)
+    assert [state.label for state in health.read_states(status.entries)] == [label]
+    assert status.verdict is not None
+    assert status.verdict.says == verdict
 
 
 def test_output_after_a_failed_precheck_is_compared_with_the_last_successful_one(make_world: MakeWorld) -> None:
