@@ -103,15 +103,7 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
         stopped = "precheck fails" if only_precheck_fails else stopped
         wrong = "undelivered" if entry.undelivered and trouble is None else stopped if is_problem else ""
         label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
-    rank = (
-        0
-        if failing
-        else 1
-        if is_problem and not only_precheck_fails
-        else 2
-        if has_alert or is_problem
-        else 4
-        if entry.state == "active"
-        else 5
-    )
+    is_stopped, is_active = is_problem and not only_precheck_fails, entry.state == "active"
+    ranks = (failing, 0), (is_stopped, 1), (has_alert or is_problem, 2), (is_active, 4), (True, 5)
+    rank = next(rank for applies, rank in ranks if applies)
     return EntryHealth(label, rank, found or frozenset({Group.QUIET}), entry)
