@@ -154,6 +154,10 @@ def test_content_in_several_parts_is_joined() -> None:
     assert answer_to(reply(completion(parts))).text == "a\nb"
 
 
+def test_a_completion_without_usage_has_no_tokens() -> None:
+    assert answer_to(reply(completion("hi", usage=None))).tokens is None
+
+
 @pytest.mark.parametrize("text", [KEY, "Bearer " + KEY, "c2stY2FuYXJ5LTAxMjM0NTY3ODk="])
 def test_a_key_that_the_server_repeats_is_redacted(text: str) -> None:
     answer = answer_to(error_answer(401, f"no such key: {text}"), key=KEY)
@@ -186,6 +190,7 @@ def test_arguments_that_are_an_object_are_read_too() -> None:
     [
         completion(None, "length", calls=[tool("decide", TASKS)]),
         completion(None, calls=[{"function": {"name": "decide", "arguments": '{"action": "run", "tas'}}]),
+        completion(None, calls=[{"function": {"name": "decide", "arguments": "[" * 5000}}]),
         completion(None, calls=[{"function": None}]),
     ],
 )
