@@ -277,6 +277,21 @@ def test_what_two_failed_calls_may_have_used_is_left_to_no_third_one(make_world:
     assert "qwen3: not called, because the failed calls have left too little of its budget" in row["error"]
 
 
+def test_what_two_failed_calls_may_have_cost_is_left_to_no_third_one_although_its_tokens_would_fit(make_world: MakeWorld) -> None:
+    """Long answers are dear, and the tokens that are reserved are mostly those of a long prompt."""
+    limits = ", budget: {usd_per_day: 1}, max_input_tokens: 20000, max_output_tokens: 3000"
+    with by_model({SONNET: hang_up(), HAIKU: hang_up()}) as server:
+        yaml = CONFIG.format(url=server.url, local=server.url, beat=limits)
+        for price in ("input: 1.0, output: 5.0", "input: 0, output: 0"):
+            yaml = yaml.replace(price, "input: 3.0, output: 15.0")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=1)
+    row = world.records()[0]
+    assert (row["outcome"], row["fallback"]) == ("failed", HAIKU)
+    assert "qwen3: not called, because the failed calls have left too little of its budget" in row["error"]
+    assert server.models() == [SONNET, HAIKU]
+
+
 def test_the_settings_and_results_of_fallbacks_reach_workers(make_world: MakeWorld) -> None:
     with by_model({SONNET: OVERLOADED, HAIKU: REFUSED}) as server:
         world = story(make_world, server, "budget: {usd_per_day: 1}", through_payloads=True)
