@@ -522,6 +522,14 @@ def test_a_setting_that_will_fail_later_is_a_warning(tmp_path: Path, right: str,
     assert warnings(tmp_path, text, ENVIRON) == [line]
 
 
+def test_the_provider_for_jobs_is_checked_also_if_that_of_the_heartbeat_is_wrong(tmp_path: Path) -> None:
+    job = "cron: {report: {every: 1h, prompt: Report, agent: ops}}\n"
+    assert complaints(tmp_path, fleet("runner: {kind: openai}\n    model: q", "provider: lcal") + job, ENVIRON) == [
+        'config.yaml:9:5: agents.ops.runner: no provider openai is declared; write providers: {openai: {api_key: "${OPENAI_API_KEY}"}}',
+        "config.yaml:12:17: agents.ops.heartbeat.provider: 'lcal' is not a declared provider; did you mean local?",
+    ]
+
+
 COSTLY = (
     "agents.ops.heartbeat.decide: without a precheck, this model gets no more facts than the agent's own model, and it is not"
     " cheaper; remove decide, add a precheck, or write a cheaper model"

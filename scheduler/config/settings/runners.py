@@ -110,11 +110,11 @@ class Runners:
     def build_job_runner(self, agent: models.Agent, runner: Runner, node: ConfigNode) -> Runner:
         """The runner for jobs that call the agent: like its `runner`, but not with the provider of the heartbeat."""
         part = agent.runner
-        if agent.heartbeat.provider is None or not (isinstance(part, models.ModelRunner) and isinstance(runner, ModelRunner)):
+        if agent.heartbeat.provider is None or not isinstance(part, models.ModelRunner):
             return runner
         inside = ("runner", "provider") if part.provider else ("runner",)
         provider = self._providers.find_provider(part.provider or part.kind, node, *inside)
-        return replace(runner, provider=provider) if provider else runner
+        return replace(runner, provider=provider) if provider and isinstance(runner, ModelRunner) else runner
 
     def build_decide(self, agent: models.Agent, node: ConfigNode) -> Decide | None:
         """The model that decides before a run; None if there is none."""
