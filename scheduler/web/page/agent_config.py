@@ -396,6 +396,7 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         ConfigSection(title, tuple(_build_field(request, key, declared, values.get(key), sent, outcome) for key in keys))
         for title, keys in sections_of_form().items()
     )
+    warnings, prefix = outcome.edited.warnings if outcome.edited else [], dotted_path(("agents", name))
     context = {
         "name": name,
         "file": request.app_state.settings().path.name,
@@ -404,7 +405,8 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         "sections": sections,
         "may_write": "edit" in request.caller.may,
         "outcome": outcome,
-        "warnings": _split_warnings(name, outcome.edited) if outcome.edited else (),
+        "own_warnings": [each for each in warnings if prefix in each],
+        "other_warnings": [each for each in warnings if prefix not in each],
         "replayed_days": REPLAYED_DAYS,
         "most_replayed": MAX_REPLAYED,
         "words_of": words_of,
@@ -412,12 +414,6 @@ def _build_page(request: ApiRequest, sent: Form, outcome: _Outcome) -> Page:
         "seen": SEEN,
     }
     return Page("agent_config.html", context, outcome.status)
-
-
-def _split_warnings(name: str, edited: ConfigEdited) -> tuple[list[str], list[str]]:
-    """The warnings about this agent, and the others."""
-    prefix = dotted_path(("agents", name))
-    return [each for each in edited.warnings if prefix in each], [each for each in edited.warnings if prefix not in each]
 
 
 def _build_field(

@@ -53,18 +53,25 @@ MARK_HEIGHTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnDay:
-    """The timeline of a day, the days before and after it, and what `explain --on` says about it.
+class DrawnMark:
+    """A group of slots or runs in the picture: where it is in percent, and a text for a tooltip."""
 
-    A mark is a group of slots or runs, with its place and its width in percent, and a text for a tooltip.
-    """
+    group: SlotGroup
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnDay:
+    """The timeline of a day, the days before and after it, and what `explain --on` says about it."""
 
     day: date
     before: date
     after: date
     is_today: bool
     labels: tuple[Label, ...]
-    marks: tuple[tuple[SlotGroup, float, float, str], ...]
+    marks: tuple[DrawnMark, ...]
     now_x: float | None
     explained: ExplanationOn
 
@@ -237,13 +244,13 @@ def _fit_axis(marks: Sequence[SlotGroup], day: TimeAxis) -> TimeAxis:
     return replace(day, begin=max(day.begin, begin), end=min(day.end, max(end, begin + LABEL_HOURS * ONE_HOUR)))
 
 
-def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> tuple[SlotGroup, float, float, str]:
+def _drawn_mark(axis: TimeAxis, mark: SlotGroup) -> DrawnMark:
     at, until = (f"{instant.astimezone(axis.zone):%H:%M}" for instant in (mark.first, mark.last))
     times = at if mark.first == mark.last else f"{at} to {until}"
     many = f"{mark.slot_count} times, " if mark.slot_count > 1 else ""
     title = f"{times}: {many}{mark.worst.text}{'' if mark.is_slot else ', not planned'}"
     first = max(mark.first, axis.begin)
-    return mark, axis.place(first), max(axis.width(first, min(mark.last, axis.end)), MIN_WIDTH), title
+    return DrawnMark(mark, axis.place(first), max(axis.width(first, min(mark.last, axis.end)), MIN_WIDTH), title)
 
 
 def _read_runs(

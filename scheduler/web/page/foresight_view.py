@@ -33,14 +33,22 @@ NO_FAULTS = "faults: your token is limited to some agents, and a fault concerns 
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a chart: its figure with its range, and the same as text."""
+
+    text: str
+    figure: FigureRange
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """Bars from zero, each with its figures as text. `first` and `last` are below the ends of the axis, `highest` between them.
+    """Bars from zero. `first` and `last` are below the ends of the axis, and `highest` between them.
 
     `scale` is the height of the figure 1, in percent.
     """
 
     title: str
-    bars: list[tuple[str, FigureRange]]
+    bars: list[Bar]
     scale: float
     first: str
     last: str
@@ -167,7 +175,7 @@ def _chart(
 ) -> Chart:
     """A chart whose highest figure is `most`, or that of the figures."""
     top = max((each.high for each in figures), default=0.0)
-    bars = [(f"{label}: {show(each)}", each) for label, each in zip(labels, figures, strict=True)]
+    bars = [Bar(f"{label}: {show(each)}", each) for label, each in zip(labels, figures, strict=True)]
     highest = show(FigureRange(mean=top, low=top, high=top))
     return Chart(title, bars, 100 / (most or top or 1.0), labels[0] if labels else "", labels[-1] if labels else "", highest)
 
