@@ -33,10 +33,13 @@ BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook', '
 
 Span = tuple[datetime, datetime]  # (after, until]; later runs are from before the clock was set back
 
-# Two queries, because each of them has an index.
-UNFINISHED = (
-    "select run_id from outbox where state = 'pending'"
-    " union all select run_id from outbox where state in ('sending', 'uncertain', 'held')"
+# The closed runs without an undelivered message or an awaited result. What follows from the end of a message is found out at the
+# end of its tick, so the message is still needed there. There are two queries of undelivered messages: each of them has an index.
+DELETABLE = (
+    "state = 'closed' and result_due_at is null"
+    " and id not in (select run_id from outbox where state = 'pending'"
+    " union all select run_id from outbox where state in ('sending', 'uncertain', 'held'))"
+    " and not exists (select 1 from outbox where outbox.run_id = run.id and outbox.finished_at = :now)"
 )
 
 
@@ -526,11 +529,9 @@ def delete_old_runs(tx: Transaction, keep: timedelta, batch: int) -> int:
 
     Runs with an undelivered message or an awaited result stay.
     """
-    query = (
-        f"select id from run where state = 'closed' and finished_at < ? and result_due_at is null and id not in ({UNFINISHED})"  # noqa: S608
-        " order by finished_at limit ?"
-    )
-    return _delete_runs(tx, tx.db.execute(query, (to_millis(tx.now - keep), batch)).fetchall())
+    query = f"select id from run where finished_at < :old and {DELETABLE} order by finished_at limit :batch"  # noqa: S608
+    values = {"now": to_millis(tx.now), "old": to_millis(tx.now - keep), "batch": batch}
+    return _delete_runs(tx, tx.db.execute(query, values).fetchall())
 
 
 def entries_with_surplus_runs(db: sqlite3.Connection, after: int, until: int, runs: int) -> list[tuple[int, Kind, str]]:
@@ -551,11 +552,9 @@ def delete_surplus_runs(tx: Transaction, kind: Kind, name: str, runs: int, batch
     ).fetchone()
     if place is None:
         return 0
-    query = (
-        "select id from run where kind = ? and name = ? and id <= ? and state = 'closed' and result_due_at is null"  # noqa: S608
-        f" and id not in ({UNFINISHED}) limit ?"
-    )
-    return _delete_runs(tx, tx.db.execute(query, (*key, place["id"], batch)).fetchall())
+    query = f"select id from run where kind = :kind and name = :name and id <= :last and {DELETABLE} limit :batch"  # noqa: S608
+    values = {"now": to_millis(tx.now), "kind": kind, "name": name, "last": place["id"], "batch": batch}
+    return _delete_runs(tx, tx.db.execute(query, values).fetchall())
 
 
 def _delete_runs(tx: Transaction, rows: list[sqlite3.Row]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simulation import size
 from test_story_slots import OPS, agent, job
-from world import QUIET, MakeWorld, World, count_steps
+from world import QUIET, Delayed, MakeWorld, World, count_steps
 
 from scheduler.insight import status_data
 from scheduler.model.message import DeliveryResult
@@ -118,6 +118,19 @@ def test_a_run_whose_message_is_not_sent_yet_is_not_deleted_from_the_history(mak
     away[0] = False
     world.run(hours=3)
     assert [text for _, _, text in world.delivered if "channel hook undelivered" not in text] == [ALARM]
+
+
+@pytest.mark.parametrize("state", ["delivered", "dead"])
+def test_a_run_outlives_the_tick_in_which_its_message_arrives_or_is_given_up(make_world: MakeWorld, state: str) -> None:
+    """The state of its channel is found out after old runs are deleted."""
+    world = make_world("history: {runs: 1}\n" + agent(interval="1m", deliver="hook") + HOOK)
+    world.scripts["ops"] = lambda call: ALARM if len(world.calls) == 1 else QUIET
+    world.send = lambda _: Delayed(DeliveryResult(state), timedelta(minutes=2))
+    world.run(minutes=2)
+    assert world.records("ops")[0]["slot"] == "2026-03-02T08:00:00Z"
+    world.run(minutes=5)
+    assert not any(world.engine.health.internal_errors.values())
+    assert world.records("ops")[0]["slot"] > "2026-03-02T08:00:00Z"
 
 
 def test_run_ids_continue_after_the_whole_history_was_deleted(make_world: MakeWorld) -> None:
