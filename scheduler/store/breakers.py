@@ -39,8 +39,6 @@ PlannedEntries = Mapping[Key, Entry]
 
 MAX_TURNS = 100  # entries that are remembered in `turns`
 
-# The circuits with a problem that is not over, or whose end is still to be sent.
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:
