@@ -548,7 +548,10 @@ create index rejected_wake_at on rejected_wake (at)
 @migrations()
 def m041_mutes_of_earlier_versions(db: Any) -> None:
     """A mute until something changes names what agents report `problems`."""
-    db.conn.execute("""update entry set mute = replace(mute, '"conditions":', '"problems":') where mute like '%"conditions":%'""")
+    db.conn.execute(
+        """update entry set mute = replace(mute, '"known": {"conditions":', '"known": {"problems":')"""
+        """ where mute like '%"known": {"conditions":%'"""
+    )
 
 
 @migrations()

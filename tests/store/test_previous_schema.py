@@ -229,16 +229,17 @@ def test_a_database_of_an_older_version_is_refused_and_kept(state: Path) -> None
     assert state.read_bytes() == content
 
 
-def test_a_mute_until_something_changes_is_kept(state: Path) -> None:
-    """The version of 24 November named what agents report `conditions`."""
-    known = '"known": {"conditions": {"disk": 1}, "texts": ["a"], "failing": ""}'
+@pytest.mark.parametrize("name", ["conditions", "problems"])
+def test_a_mute_until_something_changes_is_kept(state: Path, name: str) -> None:
+    """The version of 24 November named what agents report `conditions`, and an agent may report a problem of this name."""
+    known = f'"known": {{"{name}": {{"conditions": 1}}, "texts": ["a"], "failing": ""}}'
     with closing(sqlite3.connect(state)) as before, before:
         before.execute("update entry set mute = ? where name = 'ops'", (f'{{"since": 0, "by": "anna", "held": 2, {known}}}',))
     with closing(Store.open(state)) as store:
         (text,) = store.connection.execute("select mute from entry where name = 'ops'").fetchone()
     found = parse_mute(text).known
     assert found is not None
-    assert (dict(found.problems), found.texts) == ({"disk": 1}, ("a",))
+    assert (dict(found.problems), found.texts) == ({"conditions": 1}, ("a",))
 
 
 def test_spending_of_the_day_is_kept(state: Path) -> None:
