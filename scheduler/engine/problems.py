@@ -133,8 +133,3 @@ def _news_of_end(problem: Problem, target: Target, last: ProblemNotice, now: dat
     is_sent = last.arrived not in (None, Severity.INFO) and problem.ended_by is not EndedBy.USER
     known = ProblemNotice(Told.OVER, last.severity, now, severity_before=last.arrived if is_sent else None)
     return News(problem, target, known, Change.OVER if is_sent else None)
-
-
-def after_news(problem: Problem, news: Iterable[News]) -> Problem:
-    """The problem with what its recipients know after these messages."""
-    return replace(problem, notices={**problem.notices, **{each.target: each.known for each in news}})

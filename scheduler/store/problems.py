@@ -263,10 +263,7 @@ def note_lost_message(tx: Transaction, outbox_id: int) -> None:
 
 def renew_notice(tx: Transaction, held: HeldMessage) -> None:
     """Count the interval of reminders from now on, because a delayed message is sent now."""
-    tx.db.execute(
-        "update problem_notice set told_at = ? where channel = ? and whom = ? and outbox_id = ?",
-        (to_millis(tx.now), held.target.channel, held.target.recipient, held.last_id),
-    )
+    tx.db.execute("update problem_notice set told_at = ? where outbox_id = ?", (to_millis(tx.now), held.last_id))
 
 
 def has_unsettled(db: sqlite3.Connection, subject: Subject) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from heartbeat.findings import Severity
-from scheduler.engine.problems import News, after_end, after_finding, after_news, news_of
+from scheduler.engine.problems import News, after_end, after_finding, news_of
 from scheduler.model.problem import Finding, Problem, Subject
 from scheduler.model.settings import Target
 
@@ -25,6 +25,11 @@ def _finding(said: str) -> Finding:
     severity, _, fault = said.partition(" ")
     cause = 7 if fault == "because of p7" else None
     return Finding("failed", Severity(severity), fault, "exit", fault, cause)
+
+
+def after_news(problem: Problem, news: Iterable[News]) -> Problem:
+    """The problem with what its recipients know after these messages."""
+    return replace(problem, notices={**problem.notices, **{each.target: each.known for each in news}})
 
 
 def played(looks: Sequence[Look], recipients: Sequence[Target] = (A,), after: int = 1, remind: timedelta = DAY) -> list[str]:
