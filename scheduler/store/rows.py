@@ -39,8 +39,8 @@ def _stored(values: Mapping[str, object]) -> list[object]:
 
 @lru_cache(maxsize=256)  # the names of tables and columns are ours
 def _insertion(table: str, columns: tuple[str, ...], rest: str) -> str:
-    names = ", ".join(f'"{column}"' for column in columns)  # `window` is a word of SQL
-    return f"insert into {table} ({names}) values ({', '.join('?' * len(columns))}) {rest}"  # noqa: S608
+    names = '", "'.join(columns)  # in quotes, because `window` is a word of SQL
+    return f'insert into {table} ("{names}") values ({", ".join("?" * len(columns))}) {rest}'  # noqa: S608
 
 
 @lru_cache(maxsize=256)
