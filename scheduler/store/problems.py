@@ -206,7 +206,7 @@ def save_problem(tx: Transaction, problem: Problem) -> Problem:
         *_values(problem.found, FOUND),
         *_values(problem, STATES),
         *_values(problem.evidence, EVIDENCE),
-        *(_values(acked, ACKED) if acked else (None, None, "")),
+        *(_values(acked, ACKED) if acked else ("" if name == "by" else None for name in ACKED)),
     ]
     columns = dict(zip(COLUMNS, values, strict=True))
     if problem.id:
