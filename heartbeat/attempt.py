@@ -137,7 +137,7 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     return await postcheck.verify(result, work.postcheck, place, resources)
 
 
-def finish_at_once(waiting: Coroutine[Any, Any, AttemptResult]) -> AttemptResult:
+def finish_at_once(waiting: Coroutine[object, None, AttemptResult]) -> AttemptResult:
     """The result of an attempt with an agent of the caller (`own_agent`). It waits for nothing, so it needs no event loop.
 
     Raises RuntimeError if it has waited for something all the same, and whatever the caller's functions raise.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children, EndReason
@@ -94,7 +94,7 @@ class WorkerLoop:
                 self._loop = self._start_thread()
         self._loop.call_soon_threadsafe(function, *args)
 
-    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+    def close(self, last: Callable[[], Coroutine[object, None, None]] | None = None) -> None:
         """Cancel the remaining tasks, await `last` and end the thread. Tasks that do not end within 2 s are left behind."""
         with self._lock:
             loop, self._loop = self._loop, None
@@ -123,7 +123,7 @@ class WorkerLoop:
             loop.close()
 
     @staticmethod
-    async def _cancel_and_stop(loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+    async def _cancel_and_stop(loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[object, None, None]] | None) -> None:
         others = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
         for task in others:
             task.cancel()
@@ -154,7 +154,7 @@ class LocalExecutor(Generic[T, R]):
 
     def __init__(
         self,
-        carry: Callable[[T, Children], Coroutine[Any, Any, R]],
+        carry: Callable[[T, Children], Coroutine[object, None, R]],
         mark: Callable[[T], str],
         notify: Callable[[], None],
         loop: WorkerLoop,

@@ -10,7 +10,6 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, JobQueue, NewAttempt, QueueUnavailable
 from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key
@@ -199,7 +198,7 @@ class RemoteExecutor:
         self._to_send.set()
         self._to_receive.set()
 
-    def _start_side_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_side_task(self, work: Coroutine[object, None, None]) -> None:
         self._side_tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _keep_sending(self) -> None:
@@ -401,7 +400,7 @@ async def ask_state(queue: JobQueue, lease: float, entries: Iterable[Entry]) -> 
     return QueueState(None, tuple(await queue.find_workers(lease)), await queue.find_waiting(), needed)
 
 
-async def run_again_after_errors(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def run_again_after_errors(loop: Callable[[], Coroutine[object, None, None]]) -> None:
     """Run an endless loop, and start it again after an unexpected exception, which is logged. Ends by cancellation only."""
     while True:
         try:

@@ -103,7 +103,7 @@ class RemoteWorker:
         self,
         queue: JobQueue,
         codec: ClaimCodec,
-        carry: Callable[[Claim, Children, Callable[[], None]], Coroutine[Any, Any, AttemptResult]],
+        carry: Callable[[Claim, Children, Callable[[], None]], Coroutine[object, None, AttemptResult]],
         mark: Callable[[Claim], str],
         loop: WorkerLoop,
         *,
