@@ -19,7 +19,6 @@ from functools import partial
 from importlib.metadata import version
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from scheduler import __version__
 from scheduler.config.file.diagnostics import ConfigError
@@ -357,7 +356,7 @@ class Daemon:
             server=self.settings.postgresql,
         )
 
-    def _submit_request(self, request: Request) -> Future[Any]:
+    def _submit_request(self, request: Request) -> Future[object]:
         if self.engine.health.standby is not None:
             if self.engine.health.problem is not None:
                 raise Refused("standby", f"this daemon does not lead: {self.engine.health.problem}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from heartbeatd.state_folder import read_state_path, read_state_server
 from scheduler.config.file.diagnostics import ConfigError, Diagnostic
@@ -238,7 +238,7 @@ class Reloader:
             raise late from error
         self._report_success(loaded, reloaded, by)
 
-    def _report_late_answer(self, loaded: LoadedConfig, reloaded: Reloaded, by: str, answer: Future[Any]) -> None:
+    def _report_late_answer(self, loaded: LoadedConfig, reloaded: Reloaded, by: str, answer: Future[object]) -> None:
         error = answer.exception()
         if isinstance(error, Refused):
             self.report_rejection(error, by)

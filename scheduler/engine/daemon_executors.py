@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from heartbeat.runners import Resources
 from heartbeatd.answers import Asked, PersonQuestion
@@ -46,7 +45,7 @@ MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the worker
 class Approvals:
     """Asks people for runs in progress. `submit` passes requests to the engine, which calls `note_event` after each commit."""
 
-    def __init__(self, submit: Callable[[Request], Future[Any]], loop: WorkerLoop) -> None:
+    def __init__(self, submit: Callable[[Request], Future[object]], loop: WorkerLoop) -> None:
         self._submit = submit
         self._loop = loop
         self._news: dict[int, asyncio.Event] = {}  # of the questions that wait
@@ -77,7 +76,8 @@ class Approvals:
         return None if asked.answer == YES else "refused by a person"
 
     async def _request(self, request: VerbRequest[Ask]) -> PersonQuestion:
-        answer: Asked = await asyncio.wrap_future(self._submit(request))
+        answer = await asyncio.wrap_future(self._submit(request))
+        assert isinstance(answer, Asked)
         return answer.question
 
 
@@ -99,7 +99,7 @@ class DaemonExecutors:
         notify: Callable[[], None],
         report_queue: Callable[[QueueState], None],
         report_workers: Callable[[Sequence[tuple[Claim, str]]], None],
-        submit: Callable[[Request], Future[Any]],
+        submit: Callable[[Request], Future[object]],
     ) -> None:
         self.standby = Standby()
         self.loop = WorkerLoop(clock)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from heartbeat.hours import first_open
 from heartbeat.runners import StartProcess
@@ -286,7 +286,7 @@ class ButtonListener(Protocol):
         http: HttpClient,
         loop: WorkerLoop,
         notify: Callable[[], None],
-        submit: Callable[[Request], Future[Any]],
+        submit: Callable[[Request], Future[object]],
     ) -> Poller: ...
 
 

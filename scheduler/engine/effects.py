@@ -18,12 +18,12 @@ from heartbeatd.answers import (
     CancelledWake,
     ChangedMessage,
     ChangedProblem,
+    Done,
     LaneHeld,
     LaneReleased,
     Muted,
     PausedEntries,
     RecordedActivity,
-    ResponseBody,
     ResumedEntries,
     RunNumber,
     Unmuted,
@@ -51,7 +51,7 @@ from scheduler.store.outbox import OutboxMessage
 from scheduler.store.transaction import Transaction
 
 AVerb = TypeVar("AVerb", bound=Verb, default=Verb, covariant=True)
-AnAnswer = TypeVar("AnAnswer", bound=ResponseBody)
+AnAnswer = TypeVar("AnAnswer", bound=Done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class VerbRequest(Generic[AVerb]):
     subject: Key | int | None = None
     sender: Sender = COMMAND_LINE
 
-    def __call__(self, tick: Tick) -> Any:
+    def __call__(self, tick: Tick) -> Done:
         """Carry the verb out, and return its answer. Raises Refused."""
         return EFFECTS[type(self.verb)](tick, self)
 
@@ -105,16 +105,14 @@ class VerbRequest(Generic[AVerb]):
         return self.subject
 
 
-Effect = Callable[[Tick, VerbRequest[Any]], ResponseBody]
-EFFECTS: dict[type[Verb], Effect] = {}
+Effect = Callable[[Tick, VerbRequest[Any]], AnAnswer]
+EFFECTS: dict[type[Verb], Effect[Done]] = {}
 
 
-def effect_of(
-    verb: type[Verb[AnAnswer]],
-) -> Callable[[Callable[[Tick, VerbRequest[Any]], AnAnswer]], Callable[[Tick, VerbRequest[Any]], AnAnswer]]:
+def effect_of(verb: type[Verb[AnAnswer]]) -> Callable[[Effect[AnAnswer]], Effect[AnAnswer]]:
     """Decorates the function that carries out this verb within a tick. Rows that it wrote before it raises Refused are kept."""
 
-    def register(effect: Callable[[Tick, VerbRequest[Any]], AnAnswer]) -> Callable[[Tick, VerbRequest[Any]], AnAnswer]:
+    def register(effect: Effect[AnAnswer]) -> Effect[AnAnswer]:
         EFFECTS[verb] = effect
         return effect
 
@@ -396,7 +394,7 @@ def unacknowledge(tick: Tick, request: VerbRequest[verbs.Unack]) -> ChangedProbl
     return _changed_problem(tick, request, problem, "unacknowledged", "is not acknowledged any more")
 
 
-def _open_problem(tick: Tick, request: VerbRequest[Any]) -> Problem:
+def _open_problem(tick: Tick, request: VerbRequest) -> Problem:
     """The problem with the number of the request. Raises Refused if it is over, or if there is none."""
     problem = problems.get_problem(tick.tx.db, request.number)
     if problem is None:
@@ -408,7 +406,7 @@ def _open_problem(tick: Tick, request: VerbRequest[Any]) -> Problem:
 
 def _changed_problem(
     tick: Tick,
-    request: VerbRequest[Any],
+    request: VerbRequest,
     problem: Problem,
     change: Literal["closed", "acknowledged", "unacknowledged"],
     says: str,

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from scheduler.engine.tick_items import Tick
 from scheduler.model.daemon_health import TickPart
@@ -26,7 +25,7 @@ class Refused(ExpectedError):
         return 2 if self.code == "not_found" else 1
 
 
-Request = Callable[[Tick], Any]
+Request = Callable[[Tick], object]
 """What the engine carries out within a tick. It returns its answer, or raises Refused; rows that it wrote before are kept."""
 
 
@@ -35,8 +34,8 @@ class PendingRequest:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.future: Future[Any] = Future()
-        self._answer: Any = None
+        self.future: Future[object] = Future()
+        self._answer: object = None
         self._refusal: Refused | None = None
 
     def apply(self, tick: Tick) -> None:
@@ -79,7 +78,7 @@ class Inbox:
         self._queue: SimpleQueue[PendingRequest] = SimpleQueue()
         self._unanswered: list[PendingRequest] = []
 
-    def submit(self, request: Request) -> Future[Any]:
+    def submit(self, request: Request) -> Future[object]:
         """Queue a request. The returned future gets its answer, or Refused."""
         pending = PendingRequest(request)
         self._queue.put(pending)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from anyio import CapacityLimiter
 
@@ -40,7 +39,7 @@ class AppState:
     """
 
     settings: Callable[[], Settings]
-    submit_request: Callable[[Request], Future[Any]]
+    submit_request: Callable[[Request], Future[object]]
     reloader: Reloader
     metrics: Metrics
     health: EngineHealth

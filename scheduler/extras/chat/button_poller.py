@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
 
 from scheduler.extras.chat import telegram_buttons
 from scheduler.extras.chat.buttons import PressButton
@@ -36,6 +35,9 @@ class BotCall:
     text: str = ""
 
 
+Submit = Callable[[PressButton | ReplyToMessage], Future[object]]  # gives a request to the engine, which answers with a text
+
+
 @dataclass(slots=True)
 class _BotState:
     """A bot that is polled. `channel` is one that has it. `problem` says why the last poll failed.
@@ -45,7 +47,7 @@ class _BotState:
 
     channel: str
     with_replies: bool = False
-    pending: list[Future[Any]] = field(default_factory=list)
+    pending: list[Future[object]] = field(default_factory=list)
     offset: int = 0
     is_polled: bool = False
     next_at: float = 0.0
@@ -60,7 +62,7 @@ class ButtonPoller:
     A bot has one open request, because Telegram ends the earlier of two.
     """
 
-    def __init__(self, calls: Executor[BotCall, Presses], submit: Callable[[PressButton | ReplyToMessage], Future[Any]]) -> None:
+    def __init__(self, calls: Executor[BotCall, Presses], submit: Submit) -> None:
         self._executor = calls
         self._submit = submit
         self._numbers = count(1)
@@ -102,21 +104,20 @@ class ButtonPoller:
         earliest = monotonic if found.presses or found.replies else state.asked_at + SHORTEST_POLL
         state.next_at = monotonic + state.pause if found.error else max(monotonic, earliest)
         state.pause = min(2 * state.pause, LONGEST_PAUSE) if found.error else FIRST_PAUSE
-        asked: list[tuple[Press | Reply, Future[Any]]] = []
+        asked: list[tuple[Press | Reply, Future[object]]] = []
         asked += [(each, self._submit(PressButton(state.channel, each))) for each in found.presses]
         asked += [(each, self._submit(ReplyToMessage(state.channel, each))) for each in found.replies]
         state.pending = [answer for _, answer in asked]
         for each, answer in asked:
             answer.add_done_callback(partial(self._answer, bot, each))
 
-    def _answer(self, bot: Bot, press: Press | Reply, answer: Future[Any]) -> None:
-        if not answer.cancelled() and answer.exception() is None and answer.result():
-            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=answer.result()))
+    def _answer(self, bot: Bot, press: Press | Reply, answer: Future[object]) -> None:
+        text = None if answer.cancelled() or answer.exception() is not None else answer.result()
+        if isinstance(text, str) and text:
+            self._executor.submit(next(self._numbers), BotCall(bot, press=press, text=text))
 
 
-def make_poller(
-    http: HttpClient, loop: WorkerLoop, notify: Callable[[], None], submit: Callable[[PressButton | ReplyToMessage], Future[Any]]
-) -> ButtonPoller:
+def make_poller(http: HttpClient, loop: WorkerLoop, notify: Callable[[], None], submit: Submit) -> ButtonPoller:
     """The poller of a daemon. Its requests are sent in the thread of `loop`, and `notify` is called after each answer."""
 
     async def call(task: BotCall, _: Children) -> Presses:  # starts no programs

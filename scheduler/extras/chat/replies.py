@@ -141,7 +141,7 @@ class ReplyToMessage:
         if len(told.encode(errors="replace")) > wakes_of_agents.TEXT_LIMIT:
             before = ", together with your replies that the agent has not read yet" if waiting else ""
             raise Refused("bad_request", f"this reply is too long{before}, and was not passed on; shorten it, or write it later")
-        return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says  # type: ignore[no-any-return]
+        return VerbRequest(Wake(text=told), (Kind.HEARTBEAT, agent), person)(tick).says
 
     def _answer(self, tick: Tick, message: OutboxMessage, question: PersonQuestion) -> str:
         person = one_line(f"{self.reply.user} on {message.channel}")[:100]
