@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from heartbeatd.secret import Secret
 from scheduler.channels import telegram
@@ -116,10 +115,10 @@ async def get_presses(bot: Bot, offset: int, http: HttpClient, *, with_replies: 
     return Presses(presses, replies, max((number + 1 for number in numbers), default=offset))
 
 
-def _parse_beginning(body: bytes) -> Mapping[str, Any]:
+def _parse_beginning(body: bytes) -> Mapping[str, object]:
     """The complete updates of an answer whose end was not read; empty if there are none."""
     text = body.decode(errors="ignore")
-    found: list[Any] = []
+    found: list[object] = []
     before = _UPDATES.match(text)
     while before is not None:
         try:
@@ -143,7 +142,7 @@ async def answer_person(bot: Bot, sent: Press | Reply, text: str, http: HttpClie
     await post_json(bot.url(method), content, http, allow_private=bot.allow_private, seconds=ANSWER_SECONDS)
 
 
-def _read_reply(message: Any) -> Reply | None:
+def _read_reply(message: object) -> Reply | None:
     """The reply in a message of a person; None if it is none, or has no text."""
     if not isinstance(message, dict):
         return None
@@ -163,7 +162,7 @@ def _read_reply(message: Any) -> Reply | None:
     )
 
 
-def _read_press(query: Any) -> Press | None:
+def _read_press(query: object) -> Press | None:
     """The press in a callback query; None if it is none of a button of a message."""
     if not isinstance(query, dict):
         return None
@@ -175,9 +174,9 @@ def _read_press(query: Any) -> Press | None:
     return Press(number, *place, str(name), str(query.get("data", "")), _names_of(user))
 
 
-def _names_of(user: dict[str, Any]) -> frozenset[str]:
+def _names_of(user: Mapping[str, object]) -> frozenset[str]:
     return frozenset(str(each).casefold() for each in (user.get("username"), user.get("id")) if each)
 
 
-def _map(value: Any) -> dict[str, Any]:
+def _map(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
