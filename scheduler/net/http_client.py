@@ -23,6 +23,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from heartbeat.runners import Failure, HttpReply
@@ -370,7 +371,7 @@ class _Connector(aiohttp.TCPConnector):
         if not closed.cancelled():
             closed.exception()  # how a connection ends concerns only its request, so asyncio need not log it
 
-    async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
+    async def connect(self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
         connection, exchange = await super().connect(req, traces, timeout), _current_exchange.get()
         if exchange is None or exchange.reused:
             return connection
@@ -421,7 +422,7 @@ class _Resolver(AbstractResolver):
             done.exception()  # without a waiting task, asyncio would log it as never retrieved
 
 
-def _guarded_socket(info: Any) -> socket:
+def _guarded_socket(info: aiohttp.AddrInfoType) -> socket:
     """A socket for an address that aiohttp connects to; AddressRefused if messages must not go there."""
     exchange = _current_exchange.get()
     host = exchange.target.host if exchange else ""

@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from heartbeatd.answers import PersonQuestion
 from scheduler.model.entry import Key
@@ -105,7 +104,7 @@ def next_end_at(db: sqlite3.Connection) -> datetime | None:
     return recall(db, "select min(ends_at) from question where state = 'open'", first_time)
 
 
-def _questions(rows: Any) -> list[PersonQuestion]:
+def _questions(rows: sqlite3.Cursor) -> list[PersonQuestion]:
     return [_question_from_row(row) for row in rows.fetchall()]
 
 

@@ -23,6 +23,7 @@ from procrastinate import PsycopgConnector, exceptions
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 from procrastinate.schema import SchemaManager
+from psycopg.rows import TupleRow
 
 from heartbeatd.secret import Secret
 from scheduler import __version__
@@ -346,7 +347,7 @@ class JobQueue:
         async with _translate_errors():
             await self._connector.close_async()
 
-    async def _configure(self, db: psycopg.AsyncConnection[Any]) -> None:
+    async def _configure(self, db: psycopg.AsyncConnection[TupleRow]) -> None:
         settings = self._settings | {SERVER_SETTING: await _read_identity(db)}
         await db.execute(
             "select set_config(name, value, false) from unnest(%s::text[], %s::text[]) as new (name, value)",
@@ -577,7 +578,7 @@ class JobQueue:
             jobs = [job for job in found if job.id not in but]
             return await self._begin_attempts(db, jobs, name) if jobs else []
 
-    async def _begin_attempts(self, db: psycopg.AsyncConnection[Any], jobs: Sequence[Job], name: str) -> list[FetchedJob]:
+    async def _begin_attempts(self, db: psycopg.AsyncConnection[TupleRow], jobs: Sequence[Job], name: str) -> list[FetchedJob]:
         columns = {
             "job_ids": [job.id for job in jobs],
             "locks": [job.lock for job in jobs],
@@ -676,7 +677,7 @@ class JobQueue:
             await asyncio.sleep(LISTEN_RETRY)
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[tuple[psycopg.AsyncConnection[Any], JobManager]]:
+    async def _transaction(self) -> AsyncIterator[tuple[psycopg.AsyncConnection[TupleRow], JobManager]]:
         """A transaction: its connection, and the manager of jobs that does everything in it."""
         async with self._in_time(), self._connector.pool.connection() as db:
             connector = PsycopgConnector()
@@ -724,11 +725,11 @@ def ask_queue(remote: RemoteQueue, ask: Callable[[JobQueue], Awaitable[T]], *, m
 class _OnlyConnection:
     """What a connector uses of a pool, with one connection in whose transaction everything is done."""
 
-    def __init__(self, db: psycopg.AsyncConnection[Any]) -> None:
+    def __init__(self, db: psycopg.AsyncConnection[TupleRow]) -> None:
         self._db = db
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[TupleRow]]:
         yield self._db
 
 
@@ -738,7 +739,7 @@ async def _delete_waiting(manager: JobManager, job_ids: Collection[int]) -> None
         await manager.cancel_job_by_id_async(job_id, delete_job=True)
 
 
-async def _read_identity(db: psycopg.AsyncConnection[Any]) -> str:
+async def _read_identity(db: psycopg.AsyncConnection[TupleRow]) -> str:
     """As `read_server_identity`, but empty if not all of it can be read.
 
     Raises psycopg.Error on a standby: after its promotion, the identity of an open connection would not be known.
