@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
 
 from heartbeat.slots import AnySlotRange
 from heartbeat.words import format_count
@@ -223,7 +222,7 @@ def end_pause_if_over(tick: Tick, entry_row: EntryRow) -> EntryRow:
     return end_pause(tick, entry_row, entry_row.pause_ends)
 
 
-NO_PAUSE: Mapping[str, Any] = {
+NO_PAUSE: Mapping[str, object] = {
     "paused_until": None,
     "paused_at": None,
     "paused_by": None,

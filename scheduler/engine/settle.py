@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import ReminderWish
@@ -370,7 +369,7 @@ def _record_outcome(tx: Transaction, entry_row: EntryRow, claim: Claim, result: 
         state = (result.precheck and result.precheck.state) or entry_row.source_state
         return entry_row._replace(precheck=None, unconfirmed=None, unconfirmed_answers=0, source_state=state)
     woken_at = tx.now if claim.run.trigger in WOKEN else entry_row.last_woken_at
-    ended: dict[str, Any] = {"last_ended_at": tx.now, "last_woken_at": woken_at}
+    ended: dict[str, object] = {"last_ended_at": tx.now, "last_woken_at": woken_at}
     if result.outcome is Outcome.ASYNC or result.reason is Reason.CANCELLED:
         return entry_row._replace(**ended)  # its late result counts; a cancelled run is no failure of the agent
     if result.outcome not in SUCCESSES and claim.run.trigger is Trigger.RESULT and runs.has_newer_answer(tx.db, claim):

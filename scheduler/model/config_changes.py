@@ -174,7 +174,7 @@ class Undo:
     """What an edit of an agent has replaced: values of its config as a JSON merge patch, or else its whole checklist."""
 
     agent: str
-    changes: Mapping[str, Any] | None = None
+    changes: Mapping[str, object] | None = None
     checklist: str | None = None
 
 

@@ -94,7 +94,7 @@ def done_at(state: str, text: str, settled_until: datetime, *, is_open: bool = F
     return moment if moment and moment <= settled_until else None
 
 
-def _to_text(**parts: Any) -> str:
+def _to_text(**parts: object) -> str:
     return json.dumps(parts, separators=(",", ":"))
 
 

@@ -142,6 +142,6 @@ def _number(box: imaplib.IMAP4, name: str) -> int:
     return int(said[-1]) if said and said[-1] else 0
 
 
-def _text(said: Sequence[Any]) -> str:
+def _text(said: Sequence[object]) -> str:
     last = said[-1] if said else b""
     return last.decode(errors="replace") if isinstance(last, bytes) else str(last or "")

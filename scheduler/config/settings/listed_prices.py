@@ -57,7 +57,7 @@ def _list() -> Any:
     return data_snapshot.get_snapshot()
 
 
-def _variants(prices: Any) -> list[PriceVariant]:
+def _variants(prices: object) -> list[PriceVariant]:
     """The prices, the later ones before the earlier ones in force: by the day from which they apply, and the size of the request.
 
     A price for some hours of the day counts at any hour, if it is the higher one.
@@ -74,11 +74,11 @@ def _variants(prices: Any) -> list[PriceVariant]:
     return found
 
 
-def _thresholds(listed: Any) -> set[int]:
+def _thresholds(listed: object) -> set[int]:
     return {tier.start for value in vars(listed).values() for tier in getattr(value, "tiers", ())}
 
 
-def _flat_price(listed: Any, above: int) -> Price | None:
+def _flat_price(listed: object, above: int) -> Price | None:
     """The prices of a request with more than `above` input tokens; None if the model is not sold by tokens of text."""
     given = {key: _value_above(value, above) for key, value in vars(listed).items() if value is not None}
     own, output = given.get("input_mtok"), given.get("output_mtok")

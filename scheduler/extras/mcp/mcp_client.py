@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 import httpx2
@@ -362,7 +362,7 @@ class _ProgramTransport:
         return f"it has ended: {printed[-MAX_STDERR:]}" if self.ended.is_set() and printed else None
 
 
-async def _send_call(client: Client, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+async def _send_call(client: Client, tool: str, arguments: dict[str, object]) -> CallToolResult:
     """Call a tool; the result as it came, apart from its form."""
     request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
     return await client.session.send_request(request, CallToolResult)

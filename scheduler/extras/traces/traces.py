@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
@@ -361,5 +361,5 @@ def _usage_attributes(tokens: Tokens) -> dict[str, object]:
     }
 
 
-def _without_none(attributes: Mapping[str, object]) -> dict[str, Any]:
+def _without_none(attributes: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in attributes.items() if value is not None}
