@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from patience import PATIENCE
 from world import MakeWorld
 
 from scheduler.engine.startup import open_store
-from scheduler.store import run_history
+from scheduler.model.config_changes import StoredConfig
+from scheduler.store import config_history, run_history
 from scheduler.store.database import (
     APPLICATION_ID,
     DatabaseUnavailable,
@@ -209,6 +210,15 @@ def test_a_new_database_has_all_tables_and_migrations(tmp_path: Path) -> None:
         made = {row[0] for row in store.connection.execute("select name from sqlite_master where type = 'table'")}
         assert migrations.applied(store.connection) == ours()
     assert {line.split()[2] for line in FIRST_SCHEMA.splitlines() if line.startswith("create table")} <= made
+
+
+def test_a_config_is_in_force_since_it_was_first_recorded(tmp_path: Path) -> None:
+    with opened(tmp_path / "a.db") as store:
+        for hours, content in enumerate(("one", "one", "two", "two")):
+            with store.transaction() as db:
+                stored = StoredConfig(tmp_path / f"{hours}.yaml", content, "watch", (), b"")
+                config_history.record_config_in_force(Transaction(db, NOW + timedelta(hours=hours), "boot"), stored)
+        assert config_history.config_in_force(store.connection) == (stored, NOW + timedelta(hours=2))
 
 
 def test_opening_for_reading_never_creates_a_database(tmp_path: Path) -> None:
