@@ -53,7 +53,7 @@ cron:
   backup: {schedule: "15 2 * * *", command: backup}
   digest: {schedule: "0 9 * * 1-5", command: digest, deliver: hook}
   measure: {every: 5m, command: measure}
-  off: {every: 1h, command: "true", enabled: false}
+  off: {every: 1h, command: "true", enabled: false, timezone: Asia/Tokyo}
 """
 VIEWS = {
     "problems": ("/page/problems", "Problems"),
@@ -226,6 +226,9 @@ def test_the_plan_shows_the_clock_change_and_the_same_runs_in_its_table(page: Pa
     expect(page.get_by_role("img", name="cron/backup: Sun 29 Mar: 03:15; Mon 30 Mar: 03:15")).to_be_visible()
     marks = page.locator("line.clock-change").all()  # 16 of the 48 hours from now
     assert {mark.get_attribute("x1") for mark in marks} == {"33.33%"}
+    tokyo = page.locator("li.plan-line", has_text="off")
+    expect(tokyo.get_by_text("disabled")).to_be_visible()
+    assert tokyo.locator("line.clock-change").count() == 0
     page.get_by_text("The same as a table").click()
     assert [row.split() for row in page.locator("#plan-table tbody tr", has_text="backup").all_inner_texts()] == [
         ["cron/backup", "Sun", "29", "Mar", "1", "03:15", "Europe/Berlin"],
