@@ -28,13 +28,12 @@ TESTS := $(sort $(dir $(wildcard tests/*/test_*.py tests/extras/*/test_*.py)))
 WAITING := $(foreach folder,channels daemon docs extras/cluster extras/mcp extras/traces monitoring page runners web,tests/$(folder) tests/$(folder)/%)
 CORES := $(shell nproc)
 
-# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". The tests that compute get the time in which the others wait:
-# they run beside them with a low priority, and their output comes last.
+# All tests, or some: make test TESTS="tests/store tests/daemon/test_lanes.py". Both parts are run, also if the first one fails.
 test: .venv/ready
-	computed=$$(mktemp); trap 'kill $$computing 2>/dev/null; rm -f "$$computed"' EXIT; trap 'exit 130' INT TERM; failed=0; \
-	nice -n 10 $(call run-tests,$(filter-out $(WAITING),$(TESTS:/=)),$(CORES),worksteal) >"$$computed" 2>&1 & computing=$$!; \
+	failed=0; \
+	$(call run-tests,$(filter-out $(WAITING),$(TESTS:/=)),$(CORES),worksteal) || failed=1; \
 	$(call run-tests,$(filter $(WAITING),$(TESTS:/=)),$$((2 * $(CORES))),loadfile) || failed=1; \
-	wait $$computing || failed=1; cat "$$computed"; exit $$failed
+	exit $$failed
 
 # Arguments: the paths of the tests, the number of workers, and the mode of pytest-xdist. Without paths, nothing is run.
 run-tests = $(if $(1),$(BIN)/python -m pytest -n $(2) --dist $(3) --no-loadscope-reorder $(1),true)
