@@ -47,14 +47,14 @@ def read_states(entries: Iterable[EntryStatus]) -> list[EntryHealth]:
 def read_verdict(status: Status, at: Callable[[datetime], str], daemon: str = "") -> Verdict:
     """What is wrong now, from a status that is cut already. `at` formats times. `daemon` is what is wrong with the process.
 
-    What somebody has acknowledged counts in `failing` and `stopped` alone: it is still so.
+    An acknowledged problem is left out, except in `failing` and `stopped`: the agent still fails, or is still stopped.
     """
     states = read_states(status.entries)
     failing, stopped = (sum(each.rank == rank for each in states) for rank in (0, 1))
     counted = {(each.entry.kind, each.name) for each in states if each.rank <= 1}
     new = [each for each in status.problems if each.state == "open" and not each.acknowledged_at]
     channels = {each.subject for each in new if each.subject.startswith(f"{CHANNEL}/")}
-    # A failing agent is not counted again because of the problem that says so.
+    # A failing or stopped agent is counted once: the problem that only says so is left out.
     others = [each for each in new if each.subject not in channels and (each.reported or (each.kind, each.name) not in counted)]
     given_up = sum(box.dead for box in status.outbox)
     parts = (
@@ -87,7 +87,7 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
     failing = entry.consecutive_failures > 0 or (trouble is not None and trouble.reason not in tuple(Skip))
     is_bad_now = entry.undelivered is not None or level in (Level.BAD, Level.LOST)
     is_problem = trouble is not None or (entry.state == "active" and is_bad_now)
-    # Unless `on_error: skip` is set, the agent is called although its precheck failed.
+    # A failed precheck alone does not stop an agent, unless `on_error: skip` is set.
     only_precheck_fails = trouble is not None and trouble.reason == Skip.PRECHECK_FAILED and not is_bad_now
     has_alert = entry.alerting or entry.problems.reported > 0
     groups = {
