@@ -226,7 +226,7 @@ PROVIDERS = Row(
         ),
         Panel(
             "Which agents and jobs does a fallback answer for?",
-            "Runs that one of its `fallbacks` has answered, because the agent itself could not be called. `heartbeatd explain "
+            "Runs that a fallback has answered, because the agent itself could not be called. `heartbeatd explain "
             "NAME` shows since when, and why.",
             {"{{kind}}/{{name}}": top_ten(increase("fallbacks_total", HERE, "kind, name"))},
             bars=True,
@@ -235,7 +235,7 @@ PROVIDERS = Row(
         ),
         Panel(
             "Which accounts have reached their usage limit?",
-            "The time until the limit of the account ends. Until then, no program with this account is called. Its agents and "
+            "The time until the limit of the account ends. Until then, no program with this account is called. Agents and "
             "jobs run again by themselves.",
             {"{{account}}": f"max by (account) ({series('account_limited_until_timestamp_seconds', HERE)}) - time()"},
             unit="s",
