@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from scheduler.cli import options
 from scheduler.cli.operation_commands import OperationCommand, commands_of_section
 from scheduler.cli.options import DURATION, FILE, FOLDER, NUMBER, TIME, TIME_RULE, CommandFunction, WordOption, WordParam
 from scheduler.system import extras
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 WATCH_INTERVAL = 2.0  # seconds
 
 
 class GroupWithExtras(click.Group):
-    """A group to which extras may add commands, by entry points named PREFIX and the name of the command.
+    """A group to which extras may add commands, under PREFIX and the name of the command.
 
     A command is loaded when it is called or its help is shown.
     """
@@ -317,6 +319,8 @@ class ListOrSubcommand(click.Group):
         return words
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # the help does not need it
+
         names = options.complete_names()(ctx, self.params[0], incomplete)
         return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, names)]
 

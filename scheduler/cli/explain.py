@@ -21,7 +21,7 @@ from heartbeatd.answers import (
 from heartbeatd.questions import Explain
 from scheduler.cli import daemon_files, options
 from scheduler.cli.daemon_files import Source, load_declared_plan
-from scheduler.cli.operation_commands import Make
+from scheduler.cli.operation_options import Make
 from scheduler.cli.output import (
     Column,
     display_zone,

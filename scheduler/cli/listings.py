@@ -22,7 +22,7 @@ from heartbeatd.answers import (
 from heartbeatd.questions import ListRuns
 from scheduler.cli import options
 from scheduler.cli.daemon_files import Source, find_problems
-from scheduler.cli.operation_commands import Make
+from scheduler.cli.operation_options import Make
 from scheduler.cli.output import (
     Column,
     entry_label,

@@ -35,16 +35,27 @@ class Commands(GroupWithExtras):
                 if 0 < len(matching) <= MAX_SUGGESTIONS
                 else did_you_mean(args[0], known)
             )
-            ctx.fail(f"unknown command {args[0]!r}{meant}")
+            broken = "".join(f"\n{error}" for error in extras.find_broken())
+            ctx.fail(f"unknown command {args[0]!r}{meant}{broken}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        core = {each.name for section in SECTIONS.values() for each in section}
-        added = [command for name in self.list_commands(ctx) if name not in core and (command := self.get_command(ctx, name))]
         width = max(map(len, self.commands))
-        for title, section in (SECTIONS | {LAST_SECTION: [*SECTIONS[LAST_SECTION], *added]}).items():
+        sections = {title: [str(each.name) for each in section] for title, section in SECTIONS.items()}
+        sections[LAST_SECTION] += [name for name in self.list_commands(ctx) if name not in self.commands]
+        for title, names in sections.items():
             with formatter.section(title):
-                formatter.write_dl([(str(each.name).ljust(width), each.get_short_help_str(MAX_SUMMARY)) for each in section])
+                formatter.write_dl([(name.ljust(width), self._summarize(ctx, name)) for name in names])
+        if broken := extras.find_broken():
+            with formatter.section("Broken"):
+                formatter.write_text("\n\n".join(map(str, broken)))
+
+    def _summarize(self, ctx: click.Context, name: str) -> str:
+        try:
+            found = self.get_command(ctx, name)
+        except extras.BrokenExtra as error:
+            return f"Broken: {error}"
+        return found.get_short_help_str(MAX_SUMMARY) if found else ""
 
 
 # What former versions had, and the rest of the sentence about it.

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from scheduler.config.file.message_parts import did_you_mean, join_with_or, quote_value
 from scheduler.model.expected_error import InputError
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from click.shell_completion import CompletionItem
 
     from scheduler.model.entry import Key
 
@@ -216,6 +217,8 @@ class WordParam(click.ParamType[str]):
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # the help does not need it
+
         return [CompletionItem(word) for word in self.words() if word.startswith(incomplete)]
 
 

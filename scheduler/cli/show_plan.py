@@ -15,7 +15,7 @@ from heartbeatd.answers import ClockChange, PlanForecast, PlannedDay, PlannedEnt
 from heartbeatd.questions import GetPlan
 from scheduler.cli import daemon_files, options, output
 from scheduler.cli.daemon_files import Source, load_declared_plan
-from scheduler.cli.operation_commands import Make
+from scheduler.cli.operation_options import Make
 from scheduler.cli.output import (
     LINE_WIDTH,
     Column,

@@ -1,1 +1,3 @@
 """Buttons below messages in chats."""
+
+ADDS = {"listeners": {"buttons": "scheduler.extras.chat.listener"}}

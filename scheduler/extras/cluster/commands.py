@@ -6,7 +6,6 @@ import click
 
 from scheduler.cli import options
 from scheduler.cli.commands import command, log_options
-from scheduler.model.daemon_health import DEFAULT_QUEUE
 
 
 class QueueNames(click.ParamType[tuple[str, ...]]):
@@ -15,8 +14,6 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
     name = "names"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if value == DEFAULT_QUEUE:  # as the help converts it, too
-            return (DEFAULT_QUEUE,)
         from scheduler.config.keys.value_types import parse_name  # takes long to import, and the help does not need it
 
         try:
@@ -31,10 +28,8 @@ class QueueNames(click.ParamType[tuple[str, ...]]):
     "--queue",
     "queues",
     type=QueueNames(),
-    default=DEFAULT_QUEUE,
-    show_default=True,
     metavar="NAME,...",
-    help="Take only runs of these queues. An agent or a job names its queue with `executor: {queue: NAME}`.",
+    help="Take only runs of these queues. An agent or a job names its queue with `executor: {queue: NAME}`.  [default: default]",
 )
 @click.option(
     "--concurrency",

@@ -29,6 +29,7 @@ from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_q
 from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_secret
 from scheduler.extras.cluster.remote_worker import RemoteWorker, guard_start
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
+from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.expected_error import InputError
 from scheduler.model.outcome import AttemptResult, Skip
@@ -109,14 +110,14 @@ def _parse_address(value: str) -> tuple[str, int]:
 
 def run_worker(
     name: str | None,
-    queues: Sequence[str],
+    queues: Sequence[str] | None,
     concurrency: int | None,
     listen: str | None,
     form: log.LogFormat,
     level: str,
     path: Path,
 ) -> None:
-    """Execute runs until a signal."""
+    """Execute runs until a signal. Without `queues`, those of the default queue."""
     address = _parse_address(listen) if listen else None
     log.set_up_log(sys.stderr, form=form, level=getattr(logging, level.upper()))
     config = WorkerConfig(path, os.environ)
@@ -125,7 +126,7 @@ def run_worker(
     make_state_folder(config.settings.state.parent)
     limit = concurrency or config.settings.limits.concurrency
     file_limits.raise_file_limit(limit)
-    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", queues, limit, address)
+    _run_worker(config, remote, name or f"{config.settings.host}-{os.getpid()}", queues or (DEFAULT_QUEUE,), limit, address)
 
 
 def _remote_queue(settings: Settings) -> RemoteQueue:
