@@ -106,6 +106,7 @@ SENT: Mapping[type[Operation], dict[str, Any]] = {
     ListProblems: {"state": "all"},
 }
 CHANGES = {"/api/v1/config": {"limits": {"concurrency": 7}}, "/api/v1/cron/{name}/config": {"every": "7h"}}
+NUMBERED = ("problem", "question", "run", "wake")  # what a tool of MCP names by its number
 TOOL_ARGUMENTS: Mapping[str, dict[str, Any]] = {
     "set": {"changes": {"heartbeat": {"interval": "32m"}}},
     "toggle": {"on": False},
@@ -391,12 +392,11 @@ def tool_rows(fleet: Fleet) -> Iterator[Row]:
         answers, changes = {}, not tool.is_read_only
         for caller in CALLERS:
             arguments |= {"hash": fleet.checklist_version()} if tool.name == "set_checklist" else {}
-            arguments |= {"wake": str(fleet.number_of("/wakes/"))} if "wake" in tool.required else {}
-            arguments |= {"run": str(fleet.number_of("/runs/"))} if "run" in tool.required else {}
+            arguments |= {each: str(fleet.number_of(f"/{each}s/")) for each in NUMBERED if each in tool.required}
             before = fleet.state()
             answers[caller] = fleet.call_tool(tool.name, arguments, caller)
             rule = Rule(
-                bool(arguments.keys() & {"agent", "wake", "run"}), whole=False, changes=changes, only_suggests=tool.name == "set"
+                bool(arguments.keys() & {"agent", *NUMBERED}), whole=False, changes=changes, only_suggests=tool.name == "set"
             )
             check(fleet, f"MCP {tool.name}", rule, caller, answers[caller], before)
         yield f"MCP {tool.name}", [describe(answers, caller) for caller in CALLERS]
