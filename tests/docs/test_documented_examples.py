@@ -1,7 +1,7 @@
 """Executes or checks every code block of README.md and of all pages, and parses every command that their text quotes.
 
 - `yaml`: a config must pass `heartbeatd check` as printed. An example of a few keys is completed by `complete` first. Files of other
-  programs (Alertmanager, Kubernetes, GitHub Actions) are checked by these programs, or their commands are executed.
+  programs (Alertmanager, GitHub Actions) are checked by these programs, or their commands are executed.
 - `sh`: the block runs in a scratch folder with a real daemon. A program that would change the machine has a stand-in.
 - `crontab`: our reader must read all lines, except for those that the page shows as errors.
 - `sql` is executed by tests/extras/cluster/test_job_queue.py.
@@ -216,10 +216,7 @@ def test_a_yaml_example_is_valid(
 def check_foreign_file(block: Block, folder: Path, scratch: Scratch) -> None:
     """Check a file of another program. Fails for a file of a program that is not known here."""
     data = parse(block.text)
-    if isinstance(data, dict) and data.get("kind") == "CronJob":
-        (container,) = data["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-        scratch.run(shlex.join([*container["command"], *container["args"]]))
-    elif isinstance(data, list):  # steps of GitHub Actions
+    if isinstance(data, list):  # steps of GitHub Actions
         for step in data:
             scratch.run(step["run"], TEXT="Build failed in run 7.")
     elif "receivers" in data:
@@ -276,7 +273,6 @@ class Scratch:
     def run(self, script: str, **environment: str) -> str:
         """Run a script with `sh -eu`, and return its output. Fails if a command fails."""
         places = {
-            "http://heartbeatd.default.svc:7857": f"http://{self.address}",  # Kubernetes
             "https://heartbeatd.example.org": f"http://{self.address}",  # the proxy with TLS of the page
             "127.0.0.1:7857": self.address,
             "localhost:7857": self.address,

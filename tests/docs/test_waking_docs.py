@@ -44,14 +44,12 @@ def test_the_configs_of_the_page_are_accepted(tmp_path: Path, text: str) -> None
 
 
 def test_every_command_of_the_page_wakes_the_agent_of_its_config() -> None:
-    assert len(re.findall(r"/api/v1/agents/ops/wake", PAGE)) == 4
+    assert len(re.findall(r"/api/v1/agents/ops/wake", PAGE)) == 3
     assert len(re.findall(r"heartbeatd -c /etc/heartbeatd/config\.yaml wake ops --text \"", PAGE)) == 2
 
 
-def test_the_cronjob_and_the_pipeline_step_are_valid_yaml() -> None:
-    (job,) = shown("yaml", "kind: CronJob")
+def test_the_pipeline_step_is_valid_yaml() -> None:
     (step,) = shown("yaml", "secrets.HEARTBEATD_TOKEN")
-    assert parsed(job)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"][0].startswith("curl -fsS -H")
     assert parsed(step)[0]["if"] == "failure()"
 
 
@@ -62,7 +60,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         name = re.findall(r"^# /etc/systemd/system/(\S+)\n", unit)[0]
         program = re.sub(r"/usr/local/bin/\S+", "/bin/true", unit)
         (tmp_path / name).write_text(program)
-    units = [str(tmp_path / name) for name in ("backup.timer", "backup.service", "wake-ops@backup.service")]
+    units = [str(tmp_path / name) for name in ("backup.service", "wake-ops@backup.service")]
     verified = subprocess.run(
         ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
