@@ -78,7 +78,14 @@ class IntervalSlots:
         """The slots in (after, until]. None if there are none."""
         if self.hours.always:
             return self._grid_points(after + _MICROSECOND, until + _MICROSECOND)
-        return merge_ranges(self._slots_by_opening(after, until))
+        first, end = self._point_number(after + _MICROSECOND), self._point_number(until + _MICROSECOND)
+        if end - first > 1 or (end > first and not self.hours.open_at(self._grid_point(first))):
+            return merge_ranges(self._slots_by_opening(after, until))
+        # Usually there is one point, or none, and no closed time. Only the last point before can move into this span.
+        moved = self._moved_slot(first - 1) if first else None
+        found = [moved] if moved is not None and after < moved <= until else []
+        found += [self._grid_point(first)] if end > first else []
+        return SlotRange(found[0], found[-1], len(found)) if found else None
 
     def closed_slots(self, after: datetime, until: datetime) -> SlotRange | None:
         """The grid points in (after, until] that give no slot because they are in closed time. None if there are none.

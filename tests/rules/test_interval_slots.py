@@ -276,6 +276,15 @@ def test_two_adjacent_ranges_have_the_same_slots_as_one(cadence: IntervalSlots, 
         assert sum(parts) == (whole.count if whole else 0)
 
 
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(cadences, st.integers(-3000, 3000), st.integers(1, 240))
+def test_short_ranges_have_the_slots_that_follow_each_other(cadence: IntervalSlots, begin: int, length: int) -> None:
+    times = [at("2027-10-31") + timedelta(minutes=begin + length * number) for number in range(40)]
+    for after, until in pairwise(times):
+        slots, found = walk(cadence, after, until), cadence.slots(after, until)
+        assert found == (SlotRange(slots[0], slots[-1], len(slots)) if slots else None)
+
+
 def test_a_fraction_is_stable_and_below_one() -> None:
     assert stable_fraction("ops") == stable_fraction("ops")
     fractions = [stable_fraction(f"agent-{number}") for number in range(1000)]
