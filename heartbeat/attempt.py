@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from heartbeat import checklist, findings, postcheck, precheck, verdict
+from heartbeat.checklist import Selection
 from heartbeat.checklist_file import FileProblem, read_file, why_unreadable
 from heartbeat.checks import (
     Situation,
@@ -133,6 +134,8 @@ async def attempt(work: Heartbeat | Task, given: Given, resources: Resources, el
     agent = work.agent if isinstance(work, Task) else work
     kind = _TaskAttempt if isinstance(work, Task) else _HeartbeatAttempt
     result = await kind(agent, work, given, resources, elapsed).run()
+    if work.postcheck is None:
+        return result
     place = WorkPlace(agent.workspace, {"HEARTBEATD_AGENT": agent.name}, given.facts.now + elapsed())
     return await postcheck.verify(result, work.postcheck, place, resources)
 
@@ -165,6 +168,11 @@ class _Attempt:
         self.resources = resources
         self.elapsed = elapsed
         self.limit = given.facts.limit or agent.prompt_limit
+
+    @property
+    def selection(self) -> Selection | None:
+        """The items of the checklist that are in the prompt; None without a checklist."""
+        return None
 
     async def check_and_call(self, *, has_workspace: bool = False) -> AttemptResult:
         """Run the precheck, if there is one, and call the agent unless it shows that there is nothing to do.
@@ -271,8 +279,9 @@ class _Attempt:
         return await self.call_and_ask_again(facts, prompt, time_left)
 
     def request(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AgentRequest:
-        """The request for an answer of the agent. `with_cache` adds which part of it a provider keeps."""
-        agent = self.agent
+        """The request for an answer of the agent, with the ID of the span to which it belongs."""
+        agent, messages = self.agent, self.given.memory.messages
+        static, cache = self.part_to_keep(prompt, messages)
         return AgentRequest(
             agent.name,
             prompt.text,
@@ -280,11 +289,14 @@ class _Attempt:
             agent.workspace,
             time_left,
             lambda: {**self.meta(facts), **self.given.meta},
-            self.given.memory.messages,
+            messages,
             form="findings" if agent.answer == "structured" else "text",
+            traceparent=self.resources.trace.traceparent,
             conversation=self.conversation_limit(),
             budget=self.turns or NO_BUDGET,
             effort=agent.effort,
+            static=static,
+            cache=cache,
             fallback=self.fallback,
             ends_itself=self.has_further,
             clock=self.local_time,
@@ -333,25 +345,24 @@ class _Attempt:
         # What the budget has reserved limits the first prompt. The conversation after it has limits of its own for that.
         return PromptLimit(self.limit.own, None if self.limit.reserved is None else self.limit.own)
 
-    def with_cache(self, request: AgentRequest, prompt: Prompt) -> AgentRequest:
-        """The request with the part of its prompt that is the same in each run, and whether a provider keeps it.
+    def part_to_keep(self, prompt: Prompt, messages: Sequence[tuple[str, str]]) -> tuple[str, CachePlan]:
+        """The part of a prompt that is the same in each run, and whether a provider keeps it.
 
         A part after earlier messages is not the same in each run, because the oldest of them are dropped. If writing it could
         cost more than a budget has reserved, it is not kept.
         """
-        static = "" if request.messages else prompt.static_text
+        static = "" if messages else prompt.static_text
         # The plan is made for the agent's own model.
         plan, reserved = NO_CACHE if self.fallback else self.given.cache, self.limit.reserved
         rest = max_tokens(*self.texts(prompt)) - max_tokens(static)
         fits = reserved is None or max_tokens(static) * plan.write_ratio + rest <= reserved
         has_turns = isinstance(self.agent.runner, ModelRunner) and self.agent.runner.tools is not None and reserved is not None
         is_kept = len(static) >= LEAST_KEPT and fits and not (has_turns and plan.write_ratio > 1)
-        return replace(request, static=static, cache=plan if is_kept else replace(plan, ttl=None))
+        return static, plan if is_kept or plan.ttl is None else replace(plan, ttl=None)
 
     async def call(self, request: AgentRequest, prompt: Prompt) -> AttemptResult:
         """Call the agent and wait for its answer. The result has the calls with their usage, whether they succeeded or failed."""
         began = self.elapsed()
-        request = self.with_cache(request, prompt)
         answer = await runners.call_agent(request, self.agent.runner, self.resources)
         took = self.elapsed() - began
         earlier = sum(len(text) for _, text in request.messages)
@@ -364,7 +375,7 @@ class _Attempt:
             result = self.classify(answer)
         return replace(
             result,
-            prompt=SentPrompt(sizes, prompt.left_out, static_digest=_static_digest(request), cache=request.cache.ttl),
+            prompt=SentPrompt(sizes, prompt.left_out, self.selection, _static_digest(request), request.cache.ttl),
             model_used=answer.model_used,
             calls=self.with_maximum(_calls_of(self.agent.runner, request.model, answer, took), request, prompt),
             tool_calls=answer.tool_calls,
@@ -391,7 +402,9 @@ class _Attempt:
                 break
             used = [call.tokens for call in result.calls if call.tokens]
             budget = request.budget.without(sum(map(request.budget.cost_of, used)), sum(each.total for each in used))
-            further = await self.call(replace(request, prompt=question.text, timeout=self.time_left(), budget=budget), question)
+            static, cache = self.part_to_keep(question, request.messages)
+            again = replace(request, prompt=question.text, timeout=self.time_left(), budget=budget, static=static, cache=cache)
+            further = await self.call(again, question)
             result = replace(
                 result,
                 calls=(*result.calls, *further.calls),
@@ -464,6 +477,10 @@ class _HeartbeatAttempt(_Attempt):
     agent: Heartbeat
     situation: Situation  # is read first
 
+    @property
+    def selection(self) -> Selection:
+        return self.situation.selection
+
     async def run(self) -> AttemptResult:
         spec = self.agent
         # Files may lie on a network folder that hangs. Reading them here would block the other runs of this event loop.
@@ -499,14 +516,8 @@ class _HeartbeatAttempt(_Attempt):
     async def decide_and_call(self, facts: PromptFacts, prompt: Prompt, time_left: timedelta) -> AttemptResult:
         """Let a model decide whether there is anything to do, if that is set, and call the agent with its decision."""
         if self.agent.decide is None:
-            result = await self.call_and_ask_again(facts, prompt, time_left)
-        else:
-            result = await self.call_if_decided(self.agent.decide, facts, time_left)
-        return replace(result, prompt=replace(result.prompt, selection=self.situation.selection))
-
-    async def call_if_decided(self, decide: Decide, facts: PromptFacts, time_left: timedelta) -> AttemptResult:
-        """Let a model decide, and call the agent with its decision."""
-        decided = await self.request_decision(decide, facts, time_left)
+            return await self.call_and_ask_again(facts, prompt, time_left)
+        decided = await self.request_decision(self.agent.decide, facts, time_left)
         if isinstance(decided, AttemptResult):
             return decided
         decision, call = decided
@@ -514,7 +525,7 @@ class _HeartbeatAttempt(_Attempt):
         prompt = compose_prompt(facts, self.agent)
         if self.exceeds_reservation(prompt):
             error = "the tasks that were decided on make the prompt larger than its budget allows"
-            sent = SentPrompt(prompt.part_sizes)
+            sent = SentPrompt(prompt.part_sizes, selection=self.selection)
             return AttemptResult(Outcome.FAILED, Failure.TOO_LARGE, error=error, prompt=sent, calls=(call,))
         result = await self.call_and_ask_again(facts, prompt, self.time_left())
         return replace(result, calls=(call, *result.calls))
@@ -525,13 +536,21 @@ class _HeartbeatAttempt(_Attempt):
         """What a model decides, and its call; the result of the attempt if it decides to skip, or does not decide."""
         prompt = decision_prompt(facts, self.agent)
         if self.exceeds_reservation(prompt):
-            return _too_large(prompt, None)
-        request = self.request(facts, prompt, time_left)
-        request = replace(request, model=decide.model, messages=(), form="decision", conversation=None, effort=None)
+            return _too_large(prompt, None, self.selection)
+        request = replace(
+            self.request(facts, prompt, time_left),
+            model=decide.model,
+            messages=(),
+            form="decision",
+            conversation=None,
+            effort=None,
+            static="",
+            cache=NO_CACHE,
+        )
         began = self.elapsed()
         answer = await runners.call_agent(request, decide.runner, self.resources)
         call = answer.as_call(decide.runner.provider.name, decide.model, self.elapsed() - began)
-        sent = SentPrompt(prompt.part_sizes, prompt.left_out)
+        sent = SentPrompt(prompt.part_sizes, prompt.left_out, self.selection)
         if answer.decision is None:
             return replace(_result_of_failure(answer), prompt=sent, calls=(call,))
         if answer.decision.action is Action.RUN:
@@ -672,8 +691,9 @@ def _static_digest(request: AgentRequest) -> str:
     return sha256(f"{request.model}\n{request.static}".encode(errors="replace")).hexdigest()[:16]
 
 
-def _too_large(prompt: Prompt, error: str | None) -> AttemptResult:
-    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt=SentPrompt(prompt.part_sizes))
+def _too_large(prompt: Prompt, error: str | None, selection: Selection | None = None) -> AttemptResult:
+    sent = SentPrompt(prompt.part_sizes, selection=selection)
+    return AttemptResult(Outcome.SKIPPED, Skip.PROMPT_TOO_LARGE, error=error, prompt=sent)
 
 
 def _calls_of(runner: Runner, model: str | None, answer: Answer, took: timedelta) -> tuple[Call, ...]:

@@ -268,7 +268,7 @@ class Missing:
     is_prose: bool = False  # the answer has no findings, but a text
 
     def __bool__(self) -> bool:
-        return self != Missing()
+        return self.is_prose or any((self.lines, self.changed, self.unproven, self.risen, self.unmentioned))
 
     @property
     def question(self) -> str:

@@ -252,7 +252,8 @@ def find_report(given: Report | None, content: str, *, strip_reasoning: bool, is
     """
     if given is None:
         return read_report(content, is_cut=is_cut)
-    return replace(given, loose=without_reasoning(given.loose, strip_reasoning=strip_reasoning, truncated=is_cut).strip())
+    loose = without_reasoning(given.loose, strip_reasoning=strip_reasoning, truncated=is_cut).strip()
+    return given if loose == given.loose else replace(given, loose=loose)
 
 
 def read_report(answer: str, *, is_cut: bool = False) -> Report | None:

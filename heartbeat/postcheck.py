@@ -31,12 +31,12 @@ class WorkPlace:
     redactor: Redactor = NO_SECRETS
 
 
-async def verify(result: AttemptResult, check: Postcheck | None, place: WorkPlace, resources: Resources) -> AttemptResult:
+async def verify(result: AttemptResult, check: Postcheck, place: WorkPlace, resources: Resources) -> AttemptResult:
     """The result of an attempt, which has failed if the check shows that its work was not done.
 
     Only a run with an answer is checked. What an agent has found stays news. The command reads the answer from standard input.
     """
-    if check is None or result.outcome not in ANSWERED or result.suppression is Suppression.DECIDED_SKIP:
+    if result.outcome not in ANSWERED or result.suppression is Suppression.DECIDED_SKIP:
         return result
     fault = None
     if check.file is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 from heartbeat.runners import AgentRequest, Answer, Resources, anthropic, command, http, model_call, openai, python, tool_loop
@@ -16,11 +15,10 @@ T = TypeVar("T")
 
 
 async def call_agent(run: AgentRequest, runner: Runner, resources: Resources) -> Answer:
-    """Call the agent and wait for its answer, or its failure. With a trace in `resources`, the agent gets the ID of its span."""
+    """Call the agent and wait for its answer, or its failure."""
     try:
         if resources.own_agent is not None:
             return resources.own_agent(run)
-        run = replace(run, traceparent=resources.trace.traceparent)
         match runner:
             case CommandRunner():
                 return await command.call_agent(run, runner, resources.start)

@@ -16,7 +16,7 @@ from heartbeat.prompt import PromptFacts, PromptWake
 from heartbeat.runners import Answer, ProcessResult, Resources
 from heartbeat.runners.errors import describe_failure
 from heartbeat.runners.redaction import Redactor, redactor_for_env
-from heartbeat.spec import Agent, Postcheck, Runner
+from heartbeat.spec import Agent, Postcheck, PromptLimit, Runner
 from scheduler.model.entry import Claim, Entry, Facts, HeartbeatEntry, JobEntry
 from scheduler.model.outcome import FAILURES, WOKEN, AttemptResult, Failure, Outcome, Reason, Skip, Trigger
 from scheduler.model.wake import interleave_senders
@@ -76,7 +76,7 @@ def classify_answer(entry: Entry, answer: Answer, runner: Runner | None = None) 
 def _given(claim: Claim, agent: Agent) -> Given:
     """What the attempt knows of a claim."""
     run, memory, reserved = claim.run, claim.facts.memory, claim.facts.reserved
-    limit = replace(agent.prompt_limit, reserved=reserved.input_tokens if reserved else None)
+    limit = PromptLimit(agent.max_input_tokens, reserved.input_tokens if reserved else None)
     facts = PromptFacts(
         now=run.started_at,
         past=claim.facts.past,
@@ -126,6 +126,8 @@ async def _run_command(job: Job, claim: Claim, resources: Resources, elapsed: El
             child.argv, stdin=child.stdin, env=child.env, cwd=child.cwd, keep=OUTPUT_KEPT, keep_tail=True, timeout=most
         )
         result = _command_result(job, process, redactor)
+    if check is None:
+        return result
     place = WorkPlace(job.workdir, job.env, claim.run.started_at + elapsed(), redactor)
     verified = await postcheck.verify(result, check, place, resources)
     return result if verified is result else _with_failure_message(job, verified)
