@@ -72,6 +72,7 @@ from scheduler.store import agent_memory, breakers, entries, outbox, problems, r
 from scheduler.store.transaction import Transaction
 
 NO_WAIT = timedelta()
+NO_TOKENS = Tokens()
 FAILURES_WITH_ANSWER = (Reason.POSTCHECK, Reason.REPORTED_FAILURE)
 """Why a run with an answer failed. What the agent has found and asks for counts all the same."""
 
@@ -613,16 +614,15 @@ def _record_usage(tx: Transaction, prices: Mapping[str, Price], claim: Claim, re
 
     Calls without usage are not counted.
     """
-    charged = [call for call in result.calls if call.tokens is not None or call.cost_usd is not None]
-    paid = [(call, call_cost(prices, call, tx.now.date())) for call in charged]
+    today = tx.now.date()
+    paid = [
+        (call, call_cost(prices, call, today)) for call in result.calls if call.tokens is not None or call.cost_usd is not None
+    ]
     if not paid:
         return runs.owns_run(tx, claim) if charge == NO_USAGE else runs.add_charge(tx, claim, charge)
-    costs = [usd for _, usd in paid if usd is not None]
-    tokens = sum((call.tokens for call, _ in paid if call.tokens is not None), start=Tokens())
-    by_model = [(call.model or call.model_used or "", call.tokens or Tokens(), usd) for call, usd in paid]
-    saved = sum(cache_saving(prices, call, tx.now.date()) for call in charged)
-    known = sum(costs) if len(costs) == len(paid) else None
-    if not runs.add_usage(tx, claim, tokens, known, by_model, result.prompt, saved, charge):
+    by_model = [(call.model or call.model_used or "", call.tokens or NO_TOKENS, usd) for call, usd in paid]
+    saved = sum(cache_saving(prices, call, today) for call, _ in paid)
+    if not runs.add_usage(tx, claim, by_model, result.prompt, saved, charge):
         return False
     for call, usd in paid:
         tx.report(CallCharged(claim.entry.kind, claim.entry.name, call.model, call.tokens, usd, result.outcome))

@@ -11,7 +11,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import NamedTuple
 
 from heartbeat.prompt import EarlierOutput
 from heartbeat.result import SentPrompt
@@ -31,6 +32,7 @@ from scheduler.store.transaction import Transaction, first_time, recall
 PRECHECK_KEPT = 4096  # characters of a precheck's output that are kept
 BY_PROGRAMS = "kind = ? and name = ? and trigger in ('cron', 'api', 'webhook', 'reminder')"
 
+Usage = dict[str, float | None]  # the number of calls, their cost in USD (None: unknown), and their tokens by kind
 Span = tuple[datetime, datetime]  # (after, until]; later runs are from before the clock was set back
 
 # The closed runs without an undelivered message or an awaited result. What follows from the end of a message is found out at the
@@ -180,34 +182,31 @@ def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
 def add_usage(
     tx: Transaction,
     claim: Claim,
-    tokens: Tokens,
-    usd: float | None,
-    by_model: Sequence[tuple[str, Tokens, float | None]],
+    calls: Sequence[tuple[str, Tokens, float | None]],
     prompt: SentPrompt,
     cache_saved: float,
     charge: Amount,
 ) -> bool:
     """Add the usage of calls to their run. False, and nothing written, if the run no longer belongs to the claim.
 
-    A cost of None means unknown. From then on the cost of the whole run is unknown, because a partial sum would be wrong.
-    `by_model` has the same usage by call, each with its model (empty if it is not known). `cache_saved` is in USD. `charge` is
-    added to what was reserved for the attempt, if anything was.
+    Each call has its model (empty if it is not known), its tokens, and its cost. A cost of None means unknown. From then on the
+    cost of the whole run is unknown, because a partial sum would be wrong. `cache_saved` is in USD. `charge` is added to what was
+    reserved for the attempt, if anything was.
     """
-    before = None  # the first attempt of a run has nothing before it
-    if claim.run.outcome is not None:
-        query = "select tokens, cost_usd, model_usage from run where id = ?"
-        before = tx.db.execute(query, (claim.run.id,)).fetchone()
-    if before is None or before["tokens"] is None:
-        summed, cost = _add_tokens({}, tokens), usd
-    else:
-        summed = _add_tokens(json.loads(before["tokens"]), tokens)
-        cost = None if usd is None or before["cost_usd"] is None else before["cost_usd"] + usd
-    usage = _add_usage_by_model(before and before["model_usage"], by_model)
+    usage: dict[str, Usage] = {}
+    if claim.run.outcome is not None:  # the first attempt of a run has nothing before it
+        (before,) = tx.db.execute("select model_usage from run where id = ?", (claim.run.id,)).fetchone() or (None,)
+        usage = json.loads(before or "{}")
+    for model, tokens, usd in calls:
+        used: Usage = {"calls": 1, "usd": usd, **tokens.by_kind()}
+        usage[model] = _add_usages(usage[model], used) if model in usage else used
+    total = reduce(_add_usages, usage.values())
+    summed = {kind: number for kind, number in total.items() if kind not in ("calls", "usd")}
     changes = (
         "cost_usd = ?, tokens = ?, model_usage = ?, static_digest = ?, cache_ttl = ?,"
         f" cache_saved_usd = coalesce(cache_saved_usd, 0) + ?, {CHARGE}"
     )
-    sums, kept = (cost, json.dumps(summed), json.dumps(usage)), (prompt.static_digest or None, prompt.cache, cache_saved)
+    sums, kept = (total["usd"], json.dumps(summed), json.dumps(usage)), (prompt.static_digest or None, prompt.cache, cache_saved)
     return _change_own_run(tx, claim.run, changes, *sums, *kept, charge.nanos, charge.tokens) is not None
 
 
@@ -238,19 +237,8 @@ def last_cache_looks(db: sqlite3.Connection, key: Key, *, asked: bool = False) -
     return found
 
 
-def _add_usage_by_model(before: str | None, by_model: Sequence[tuple[str, Tokens, float | None]]) -> dict[str, dict[str, Any]]:
-    """Add the usage of calls to what the run holds by model. A cost of None makes the cost of that model unknown."""
-    usage: dict[str, dict[str, Any]] = json.loads(before or "{}")
-    for model, tokens, usd in by_model:
-        old = usage.get(model, {"calls": 0, "input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "usd": 0.0})
-        cost = None if usd is None or old["usd"] is None else old["usd"] + usd
-        usage[model] = {"calls": old["calls"] + 1, "usd": cost} | _add_tokens(old, tokens)
-    return usage
-
-
-def _add_tokens(stored: Mapping[str, int], tokens: Tokens) -> dict[str, int]:
-    """The stored numbers of tokens by kind, with these."""
-    return {kind: stored.get(kind, 0) + number for kind, number in tokens.by_kind().items()}
+def _add_usages(one: Usage, other: Usage) -> Usage:
+    return {key: None if value is None or (more := other[key]) is None else value + more for key, value in one.items()}
 
 
 def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Sequence[int] = ()) -> bool:
