@@ -82,8 +82,10 @@ def find_shortage(tick: Tick, entry: Entry, *, first: bool) -> Shortage | None:
 def account_shortages(tick: Tick, entry: Entry, run_id: int = 0) -> tuple[Shortage | None, ...]:
     """The limits of accounts that a new run, which may have this id already, would exceed: without a fallback, and with each.
 
-    What one entry sets for an account applies to all that use it.
+    What one entry sets for an account applies to all that use it. Empty if no entry sets any.
     """
+    if not tick.plan.limited_accounts:
+        return ()
     accounts = [program.account if program else None for program in entry.programs.values()]
     limited = {each for each in accounts if each is not None and each in tick.plan.limited_accounts}
     found = {each: _account_shortage(tick, entry, each, run_id) for each in limited}

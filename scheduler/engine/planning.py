@@ -180,7 +180,7 @@ def _record_skipped(tick: Tick, entry_row: EntryRow, reason: Skip, slots: AnySlo
 def _why_missed(tick: Tick, due_at: datetime) -> str | None:
     """Who had reached the concurrency limit when a missed slot came due; None if another run could have started."""
     is_full = tick.no_capacity_since is not None and tick.no_capacity_since <= due_at
-    return tick.no_capacity_why if is_full else None
+    return tick.no_capacity_why() if is_full else None
 
 
 def _report_unstarted(tx: Transaction, awake_since: datetime, entry_row: EntryRow, first: datetime, count: int) -> None:

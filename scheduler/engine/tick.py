@@ -401,7 +401,7 @@ class Engine:
     def _new_tick(self, db: UnitOfWork, now: datetime) -> Tick:
         tx, places = Transaction(db, now, self._instance, self.plan.settings.hash), self._places
         return Tick(
-            tx, self.plan, self._clock.awake_since, self._chance, places.full_since, places.describe(), self._lost_commits,
+            tx, self.plan, self._clock.awake_since, self._chance, places.full_since, places.describe, self._lost_commits,
             self._parts,
         )  # fmt: skip
 

@@ -38,8 +38,8 @@ class Tick:
     """One iteration of the main loop: its transaction, the active plan, and the runs to cancel after the commit.
 
     `awake_since` is when this process started, or when the machine last resumed from suspend. `no_capacity_since`: since then
-    `limits.concurrency` runs have been in progress (None: another one may start), and `no_capacity_why` names them. `chance`
-    spreads retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks.
+    `limits.concurrency` runs have been in progress (None: another one may start); `no_capacity_why` names them. `chance` spreads
+    retries. `lost_commits`: which runs may have been carried out already (None: none). `parts` are those of all ticks.
     `cancelled` are the ids of the runs to end after the commit, and `waiting` says which runs wait for a person from now on or no
     longer. `broken` says where unexpected exceptions happened in this one.
     `now` does not advance.
@@ -50,7 +50,7 @@ class Tick:
     awake_since: datetime
     chance: random.Random
     no_capacity_since: datetime | None = None
-    no_capacity_why: str | None = None
+    no_capacity_why: Callable[[], str | None] = lambda: None
     lost_commits: LostCommits | None = None
     parts: TickParts = field(default_factory=lambda: TickParts())
     cancelled: list[int] = field(default_factory=list)

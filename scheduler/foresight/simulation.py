@@ -470,31 +470,27 @@ def play_seed(
 ) -> datetime:
     """Play the config once, and count what happens. Returns `end`, or how far it was played until `is_over`.
 
-    `note` is called with the time of each event.
+    `note` is called with the time after each step.
     """
     outside = SimulatedOutside(assumed, seed, lambda: playback.clock.now, tally)
-
-    def listen(now: datetime, event: Event) -> None:
-        tally.listen(now, event)
-        note(now)
-
-    playback = Playback(settings, folder, begin, outside, listen, seed=seed, known=known)
+    playback = Playback(settings, folder, begin, outside, tally.listen, seed=seed, known=known)
     for fault in sorted(assumed.faults, key=lambda each: each.begins):
         begins, ends = max(fault.begins, playback.clock.now), min(fault.ends, end)  # it may be down already
         if fault.kind == "daemon" and begins < ends:
-            if not _run_until(playback, begins, is_over):
+            if not _run_until(playback, begins, note, is_over):
                 break
             playback.be_down_until(ends)
-    _run_until(playback, end, is_over)
+    _run_until(playback, end, note, is_over)
     playback.close()
     tally.end(playback.clock.now)
     return playback.clock.now
 
 
-def _run_until(playback: Playback, end: datetime, is_over: Callable[[], bool]) -> bool:
+def _run_until(playback: Playback, end: datetime, note: Callable[[datetime], None], is_over: Callable[[], bool]) -> bool:
     """Whether the end was reached before the real time for this was over. At least one step is played."""
     while playback.clock.now < end:
         playback.run_until(min(end, playback.clock.now + STEP))
+        note(playback.clock.now)
         if is_over():
             return False
     return True

@@ -52,10 +52,10 @@ def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -
     limit, next_at = min(places, most), next_due_at(db)
     if next_at is None or next_at > now:
         return []
-    rows = db.execute(f"{SELECT_DUE} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit)).fetchall()
-    if len(rows) == limit < COMPETING and _more_are_due(db, now, places):
+    rows = db.execute(f"{SELECT_DUE} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit + 1)).fetchall()
+    if len(rows) > limit and limit == places < COMPETING:
         rows = db.execute(LONGEST_WAITING, (to_millis(now), limit)).fetchall()
-    return [(entry_from_row(row[:-1]), bool(row[-1])) for row in rows]
+    return [(entry_from_row(row[:-1]), bool(row[-1])) for row in rows[:limit]]
 
 
 COMPETING = 200  # entries that are compared; a longer queue is fair too, because the longest due are compared first
@@ -65,11 +65,6 @@ LONGEST_WAITING = (
     f"{SELECT_DUE} where id in (select id from entry where due_at <= ? order by due_at, id limit {COMPETING})"  # noqa: S608 (our own number)
     " order by max(coalesce(min(last_slot, settled_until), 0), coalesce(last_ended_at, 0)), due_at, id limit ?"
 )
-
-
-def _more_are_due(db: sqlite3.Connection, now: datetime, number: int) -> bool:
-    query = "select 1 from entry where due_at <= ? order by due_at limit 1 offset ?"
-    return db.execute(query, (to_millis(now), number)).fetchone() is not None
 
 
 def next_due_at(db: sqlite3.Connection) -> datetime | None:

@@ -111,7 +111,9 @@ class UnitOfWork(Connection):
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
         """Execute a statement. It sees every changed row."""
-        self._prepare_for(_effect_of(statement))
+        effect = _effect_of(statement)
+        if effect.writes or effect.names_entries:
+            self._prepare_for(effect)
         return self._connection.execute(statement, values)
 
     def executemany(self, statement: str, values: Iterable[Any]) -> sqlite3.Cursor:
@@ -121,13 +123,14 @@ class UnitOfWork(Connection):
 
     def recall(self, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
         """What `make` makes of the rows of this query, which has no parameters. Nobody may change it."""
-        if query not in self._recalled:
+        try:
+            found: T = self._recalled[query]
+        except KeyError:
             effect = _effect_of(query)
             self._prepare_for(effect)
             for table in effect.tables:
                 self._recalled_of.setdefault(table, set()).add(query)
-            self._recalled[query] = make(self._connection.execute(query).fetchall())
-        found: T = self._recalled[query]
+            found = self._recalled[query] = make(self._connection.execute(query).fetchall())
         return found
 
     def _prepare_for(self, effect: _Effect) -> None:
