@@ -71,8 +71,8 @@ LEVELS = Row(
         ),
         service_level(
             "Do planned runs end well?",
-            "Share of planned runs that ended well. Failed runs and worrying skips count against it. Planned skips do not count, "
-            "and results that arrive later count when they arrive.",
+            "Share of planned runs that ended well. A run counts against it if it failed, or was skipped although it should have "
+            "run. A run that was skipped as the config says does not count. A result that arrives later counts when it arrives.",
             "ended_well",
             share("slots_total", ENTRY, "good"),
         ),

@@ -22,7 +22,7 @@ class Skip(Word):
 
     No check here gives `removed`, `already_running`, `missed`, `superseded` and `predecessor`: the scheduler records them by
     itself. A new reason also needs a place in the lists of grafana/panels.py, a row in docs/why.md, and, if the agent should have
-    run, in WORRYING_SKIPS of scheduler/model/outcome.py.
+    run, in LOST_SKIPS of scheduler/model/outcome.py.
     """
 
     DISABLED = "disabled", "disabled in the config"

@@ -18,7 +18,7 @@ from scheduler.model.outcome import (
     ANSWERED,
     EXCUSED_SKIPS,
     FAILURES,
-    WORRYING_SKIPS,
+    LOST_SKIPS,
     AttemptResult,
     Kind,
     Outcome,
@@ -326,8 +326,8 @@ def count_slots(entry_row: EntryRow, slot: datetime, trigger: Trigger, result: A
     """
     is_good = result.outcome in ANSWERED and not result.truncated
     is_cut = result.outcome in ANSWERED and result.truncated
-    is_worrying = is_cut or result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in WORRYING_SKIPS)
-    is_bad = is_worrying and result.reason is not Reason.CANCELLED
+    went_wrong = is_cut or result.outcome in FAILURES or (result.outcome is Outcome.SKIPPED and result.reason in LOST_SKIPS)
+    is_bad = went_wrong and result.reason is not Reason.CANCELLED
     is_counted = (is_good or is_bad) and _is_slot(entry_row, slot, trigger)
     return (int(is_good), int(is_bad)) if is_counted else (0, 0)
 

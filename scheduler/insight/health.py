@@ -104,6 +104,6 @@ def _state_of(entry: EntryStatus) -> EntryHealth:
         wrong = "undelivered" if entry.undelivered and trouble is None else stopped if is_problem else ""
         label = last.state if last and last.state != "closed" else wrong or ("alert" if has_alert else "ok")
     is_stopped, is_active = is_problem and not only_precheck_fails, entry.state == "active"
-    ranks = (failing, 0), (is_stopped, 1), (has_alert or is_problem, 2), (is_active, 4), (True, 5)
+    ranks = (failing, 0), (is_stopped, 1), (has_alert or is_problem, 2), (is_active, 3), (True, 4)
     rank = next(rank for applies, rank in ranks if applies)
     return EntryHealth(label, rank, found or frozenset({Group.QUIET}), entry)

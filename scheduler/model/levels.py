@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from heartbeat.findings import Severity
-from scheduler.model.outcome import FAILURES, PLANNED_SKIPS, WORRYING_SKIPS, DeliveryState, Outcome
+from scheduler.model.outcome import FAILURES, LOST_SKIPS, PLANNED_SKIPS, DeliveryState, Outcome
 
 
 class Level(StrEnum):
@@ -27,7 +27,7 @@ LEVELS: dict[str, Level] = {
     **dict.fromkeys(FAILURES, Level.BAD),
     **dict.fromkeys((DeliveryState.DEAD, DeliveryState.NO_TARGET, Severity.CRITICAL), Level.BAD),
     **dict.fromkeys(("bad", "down", "failing", "refused", "undelivered"), Level.BAD),
-    **dict.fromkeys(WORRYING_SKIPS, Level.LOST),
+    **dict.fromkeys(LOST_SKIPS, Level.LOST),
     **dict.fromkeys((DeliveryState.PARTIAL, DeliveryState.UNCERTAIN, DeliveryState.HELD, Severity.WARNING), Level.LOST),
     **dict.fromkeys(
         ("clock_jumped", "daemon_down", "stopped", "silent", "frozen", "unusual", "warn", "budget spent", "precheck fails"),

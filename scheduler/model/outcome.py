@@ -96,7 +96,7 @@ WOKEN = frozenset({Trigger.CRON, Trigger.MANUAL, Trigger.API, Trigger.WEBHOOK, T
 
 
 # A slot that is skipped for one of these reasons is lost: the agent or the job should have run.
-WORRYING_SKIPS = frozenset(
+LOST_SKIPS = frozenset(
     {
         Skip.ALREADY_RUNNING,
         Skip.BUSY,
@@ -112,7 +112,7 @@ WORRYING_SKIPS = frozenset(
     }
 )
 
-PLANNED_SKIPS = frozenset(Skip) - WORRYING_SKIPS  # as the settings want it
+PLANNED_SKIPS = frozenset(Skip) - LOST_SKIPS  # as the settings want it
 
 # After a skip for one of these reasons, only the next slot is expected to be answered: the skip was planned, or other metrics
 # show its cause (an exhausted budget, an open circuit breaker).

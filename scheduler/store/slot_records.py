@@ -8,7 +8,7 @@ from datetime import datetime
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.entry_schedule import EntrySchedule
 from scheduler.model.events import RunClosed, SkipsRevoked
-from scheduler.model.outcome import WORRYING_SKIPS, AttemptResult, Outcome, Skip, Trigger
+from scheduler.model.outcome import LOST_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store import clock_changes
 from scheduler.store.rows import insert_row
@@ -39,7 +39,7 @@ def record_skip(
         row = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
     if row is None:
         return None
-    if reason in WORRYING_SKIPS:
+    if reason in LOST_SKIPS:
         lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
         tx.db.count_slots(entry_row.id, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)

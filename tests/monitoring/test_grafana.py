@@ -27,7 +27,7 @@ from heartbeat.checks import Skip
 from scheduler.cli.main import commands
 from scheduler.cli.operation_commands import OperationCommand
 from scheduler.model.message import DeliveryResult
-from scheduler.model.outcome import WORRYING_SKIPS, Outcome
+from scheduler.model.outcome import LOST_SKIPS, Outcome
 from scheduler.telemetry import catalog
 
 README = shipped_dashboard.GRAFANA / "README.md"
@@ -290,7 +290,7 @@ def test_planned_skips_are_grey_and_only_they() -> None:
         parts = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
         if word in {str(reason) for reason in Skip}:
             assert (max(parts) - min(parts) < 40) == (word in planned.split("|")), word
-    assert set(planned.split("|")) == {str(reason) for reason in set(Skip) - WORRYING_SKIPS}
+    assert set(planned.split("|")) == {str(reason) for reason in set(Skip) - LOST_SKIPS}
 
 
 def test_panels_have_unique_ids_and_do_not_overlap() -> None:

@@ -235,7 +235,7 @@ def test_a_failed_job_is_reported_on_some_channel(
     assert notices(world) == [("opened p1", channel, "delivered") for channel in told_on]
 
 
-def test_worrying_skips_are_reported_and_are_over_when_the_check_passes(make_world: MakeWorld) -> None:
+def test_lost_skips_are_reported_and_are_over_when_the_check_passes(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck="{command: look, on_error: skip}"))
     broken = process_result(3, "look: not found")
     world.prechecks["ops"] = lambda call: broken if call.at < utc("2026-03-02 09:15") else process_result(0, output="NO_WORK")
