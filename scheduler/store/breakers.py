@@ -177,7 +177,7 @@ def _open_breaker(tx: Transaction, claim: Claim, circuit: Circuit, reason: str, 
     was = _open_breakers_by_circuit(tx.db).get(circuit)
     usual = LONGEST_RETRY_AFTER if reason == RATE_REASON else PROBE_EVERY
     probe_at = tx.now + (usual if wait is None else wait)
-    turns = json.dumps(_append_turn(was.turns if was else (), claim.entry.key))
+    turns = _append_turn(was.turns if was else (), claim.entry.key)
     state = {
         "reason": reason, "error": error, "opened_at": was.opened_at if was else tx.now, "probe_at": probe_at,
         "half_open_at": probe_at, "tried_by": None, "turns": turns,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
@@ -24,10 +24,10 @@ def record_config_in_force(tx: Transaction, stored: StoredConfig) -> None:
         "path": str(stored.path),
         "hash": stored.hash,
         "mode": stored.mode,
-        "overrides": json.dumps([each.variable for each in stored.overrides]),
+        "overrides": [each.variable for each in stored.overrides],
         "snapshot": stored.snapshot,
         "zone": stored.zone,
-        "overridden": json.dumps([astuple(each) for each in stored.overrides]),
+        "overridden": stored.overrides,
     }
     replace_row(tx.db, "config_in_force", {"id": 1}, row)
 

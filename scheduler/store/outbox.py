@@ -166,7 +166,7 @@ def _queue_parts(
     common = {
         "channel": target.channel, "whom": target.recipient, **asdict(about), "parts": len(parts), "title": title or about.name,
         "notice": notice, "state": DeliveryState.PENDING, "not_before": hold.until if hold else tx.now, "created_at": tx.now,
-        "awaits": json.dumps(hold.agents) if hold else None,
+        "awaits": hold.agents if hold else None,
     }  # fmt: skip
     row = None
     for part, text in enumerate(parts, 1):
@@ -578,7 +578,8 @@ class Delivery:
     """What became of the message of a run for one target, with all its parts.
 
     `parts` are their states. `tries` is the highest number of attempts of a part, `error` the last one of the parts that are not
-    delivered. `delivered_at` is None unless all parts have arrived. `doubted`: a part may have arrived before.
+    delivered. `delivered_at` is None unless all parts have arrived. `doubted`: a part may have arrived before. `awaits` are the
+    agents for whose report a notification is delayed.
     """
 
     run_id: int
@@ -588,6 +589,7 @@ class Delivery:
     error: str | None
     delivered_at: datetime | None
     doubted: bool
+    awaits: tuple[str, ...]
 
     @property
     def state(self) -> DeliveryState:
@@ -607,6 +609,8 @@ class Delivery:
     @property
     def text(self) -> str:
         """Whether it has arrived."""
+        if self.awaits and self.state is DeliveryState.PENDING:
+            return hold_text(self.awaits)
         return delivery_text(self.target.label, self.state, self.tries, self.error, doubted=self.doubted)
 
     @property
@@ -617,11 +621,18 @@ class Delivery:
         return ChannelDelivery(channel=self.target.channel, state=self.state, tries=self.tries, says=self.text, **found)
 
 
-DELIVERIES = """
-select run_id, channel, whom, state, attempts, created_at, finished_at, doubted_at,
-  coalesce(error, case when awaits = '[]' then hold_note end) as error from outbox
-where run_id in (select cast(value as bigint) from json_each(?)) and notice is null order by run_id, id
+PARTS = """
+select part.run_id, part.channel, part.whom, part.state, part.attempts, part.created_at, part.finished_at, part.doubted_at,
+  part.awaits, coalesce(part.error, case when part.awaits = '[]' then part.hold_note end) as error
 """
+DELIVERIES = f"""{PARTS} from outbox as part
+where run_id in (select cast(value as bigint) from json_each(?)) and notice is null order by run_id, id
+"""  # noqa: S608
+DELIVERIES_OF_MESSAGES = f"""{PARTS}, last.id as message
+from outbox as last join outbox as part on part.run_id = last.run_id and part.channel = last.channel
+  and part.whom = last.whom and part.notice is not distinct from last.notice
+where last.id in (select cast(value as bigint) from json_each(?)) order by last.id, part.id
+"""  # noqa: S608
 
 
 def deliveries_of_runs(db: sqlite3.Connection, run_ids: Collection[int]) -> dict[int, list[Delivery]]:
@@ -633,6 +644,14 @@ def deliveries_of_runs(db: sqlite3.Connection, run_ids: Collection[int]) -> dict
     for (run_id, _), rows in parts.items():
         found.setdefault(run_id, []).append(_join_parts(rows))
     return found
+
+
+def deliveries_of_messages(db: sqlite3.Connection, message_ids: Collection[int]) -> dict[int, Delivery]:
+    """What became of these messages, by the id of their last part. A message that was deleted is not in it."""
+    parts: dict[int, list[sqlite3.Row]] = {}
+    for row in db.execute(DELIVERIES_OF_MESSAGES, (json.dumps(list(message_ids)),)) if message_ids else ():
+        parts.setdefault(row["message"], []).append(row)
+    return {message_id: _join_parts(rows) for message_id, rows in parts.items()}
 
 
 def runs_of_messages(db: sqlite3.Connection, message_ids: Collection[int]) -> list[int]:
@@ -653,6 +672,7 @@ def _join_parts(rows: list[sqlite3.Row]) -> Delivery:
         errors[-1] if errors else None,
         max(from_millis(row["finished_at"] or row["created_at"]) for row in rows) if is_delivered else None,
         any(row["doubted_at"] is not None for row in rows),
+        tuple(json.loads(rows[0]["awaits"] or FOR_HOURS)),
     )
 
 

@@ -7,10 +7,7 @@ import sqlite3
 from collections.abc import Collection, Iterable
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
-from types import UnionType
-from typing import Any
 
-from heartbeat.evidence import TrackedLine
 from heartbeat.findings import Severity
 from scheduler.model.entry import Entry, Key
 from scheduler.model.outcome import DeliveryState, Kind
@@ -29,9 +26,9 @@ from scheduler.model.problem import (
     Told,
 )
 from scheduler.model.settings import Target
-from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store.outbox import FOR_HOURS, HeldMessage, delivery_text, hold_text
-from scheduler.store.rows import insert_row, read_part, replace_row, update_row
+from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.store.outbox import HeldMessage, deliveries_of_messages, delivery_text
+from scheduler.store.rows import insert_row, read_part, read_row, replace_row, update_row
 from scheduler.store.transaction import Transaction, recall
 
 MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
@@ -41,51 +38,31 @@ UNSETTLED = (
     "(over_at is null or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))"
 )
 
-ALL_UNSETTLED = (
-    "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind"  # noqa: S608
-    " and coalesce(?, name) = name order by kind, name, part, key"
-)
 # The same without a subject, from two small indexes: most problems are over, and their recipients know it.
 IS_ANY_UNSETTLED = (
     "select exists (select 1 from problem where over_at is null) or exists (select 1 from problem_notice where kind <> 'over')"
 )
 
-# The last message to each recipient, with the states of its parts. A message that was deleted had arrived.
 NOTICES = """
-select told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults,
-  told.severity_before, told.outbox_id,
-  count(part.id) as parts, count(*) filter (where part.state = 'delivered') as delivered,
-  count(*) filter (where part.state = 'dead') as dead,
-  count(*) filter (where part.state in ('pending', 'sending', 'uncertain', 'held')) as pending,
-  max(part.finished_at) as finished_at, max(part.attempts) as tries,
-  max(case when part.state <> 'delivered' then coalesce(part.error, case when part.awaits = '[]' then part.hold_note end) end)
-    as error,
-  max(last.channel) as sent_on, max(last.whom) as sent_to, max(part.doubted_at) as doubted_at, max(part.awaits) as awaits
-from problem_notice as told left join outbox as last on last.id = told.outbox_id
-left join outbox as part on part.run_id = last.run_id and part.channel = last.channel and part.whom = last.whom
-  and part.notice is not distinct from last.notice
-where told.problem_id in (select cast(value as bigint) from json_each(?))
-group by told.problem_id, told.channel, told.whom, told.kind, told.severity, told.told_at, told.faults, told.severity_before,
-  told.outbox_id order by told.problem_id, told.channel, told.whom
+select * from problem_notice where problem_id in (select cast(value as bigint) from json_each(?))
+order by problem_id, channel, whom
 """
-
 
 FOUND = tuple(each.name for each in fields(Finding))
 STATES = ("count", "since", "last_seen_at", "opened_at", "over_at", "ended_by", "openings")
 EVIDENCE = tuple(each.name for each in fields(Evidence) if each.name != "has_returned")
 ACKED = tuple(each.name for each in fields(Acknowledgement))
-COLUMNS = (*Subject._fields, *FOUND, *STATES, *EVIDENCE, *(f"acked_{name}" for name in ACKED))
+NOT_ACKED = {"by": ""}  # the columns that are never null
 
 
 def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
     """All problems of a subject, also those that are over, by key."""
-    return _read_problems(db, "select * from problem where kind = ? and name = ? and part = ? order by key", subject)
+    return _problems_where(db, "kind = ? and name = ? and part = ? order by key", *subject)
 
 
 def open_reports_of(db: sqlite3.Connection, agent: str, kind: Kind = Kind.HEARTBEAT) -> list[Problem]:
     """The open problems that an agent, or the agent of a job, reports, the most severe and the latest first."""
-    query = "select * from problem where kind = ? and name = ? and part = ? and over_at is null"
-    found = _read_problems(db, query, Subject.of_reports(agent, kind))
+    found = _problems_where(db, "kind = ? and name = ? and part = ? and over_at is null", *Subject.of_reports(agent, kind))
     return sorted(found, key=lambda each: (-each.found.severity.rank, -to_millis(each.last_seen_at), each.key))
 
 
@@ -107,30 +84,25 @@ def sender_of_job(job: str) -> str:
 
 def problems_in_message(db: sqlite3.Connection, outbox_id: int) -> list[Problem]:
     """The open problems that a message was the last to report to its recipient."""
-    query = (
-        "select * from problem where over_at is null and id in"
-        " (select problem_id from problem_notice where outbox_id = ? and kind <> 'over') order by key, kind, name"
-    )
-    return _read_problems(db, query, (outbox_id,))
+    notified = "select problem_id from problem_notice where outbox_id = ? and kind <> 'over'"
+    return _problems_where(db, f"over_at is null and id in ({notified}) order by key, kind, name", outbox_id)
 
 
 def is_about_critical(db: sqlite3.Connection, outbox_id: int) -> bool:
     """Whether a message is about a critical problem, or its end."""
-    query = (
-        "select 1 from problem_notice join problem on problem.id = problem_id where outbox_id = ?"
-        " and problem.severity = 'critical' limit 1"
-    )
-    return db.execute(query, (outbox_id,)).fetchone() is not None
+    about = "id in (select problem_id from problem_notice where outbox_id = ?)"
+    return any(each.found.severity is Severity.CRITICAL for each in _problems_where(db, about, outbox_id))
 
 
 def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: str | None = None) -> list[Problem]:
     """The problems of all subjects, or of those of one kind or name, that are not over or whose end is still to be sent."""
-    return _read_problems(db, ALL_UNSETTLED, (kind, name))
+    of_subject = " and coalesce(?, kind) = kind and coalesce(?, name) = name order by kind, name, part, key"
+    return _problems_where(db, UNSETTLED + of_subject, kind, name)
 
 
 def all_problems(db: sqlite3.Connection, *, also_over: bool = True) -> list[Problem]:
     """The problems of all subjects."""
-    return _read_problems(db, "select * from problem" if also_over else "select * from problem where over_at is null", ())
+    return _problems_where(db, "true" if also_over else "over_at is null")
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject, key: str | None = None) -> Problem | None:
@@ -150,49 +122,35 @@ def present_problem(found: Iterable[Problem]) -> Problem | None:
 
 def get_problem(db: sqlite3.Connection, problem_id: int) -> Problem | None:
     """A problem by its number; None if it was deleted."""
-    found = _read_problems(db, "select * from problem where id = ?", (problem_id,))
-    return found[0] if found else None
+    return next(iter(_problems_where(db, "id = ?", problem_id)), None)
 
 
-def _read_problems(db: sqlite3.Connection, query: str, values: tuple[str | int | None, ...]) -> list[Problem]:
-    rows = db.execute(query, values).fetchall()
+def _problems_where(db: sqlite3.Connection, condition: str, *values: str | int | None) -> list[Problem]:
+    rows = db.execute(f"select * from problem where {condition}", values).fetchall()  # noqa: S608
     notices = _read_notices(db, [row["id"] for row in rows])
     return [_problem_from_row(row, notices.get(row["id"], {})) for row in rows]
 
 
 def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dict[Target, ProblemNotice]]:
+    """The last message to each recipient. Without a message, or if it was deleted, the recipient knows it."""
     found: dict[int, dict[Target, ProblemNotice]] = {}
-    for row in db.execute(NOTICES, (json.dumps(list(ids)),)) if ids else ():
-        told_at = from_millis(row["told_at"])
-        arrived_at = from_optional_millis(row["finished_at"]) if row["parts"] else told_at
-        found.setdefault(row["problem_id"], {})[Target(row["channel"], row["whom"])] = ProblemNotice(
-            kind=Told(row["kind"]),
-            severity=Severity(row["severity"]),
-            at=told_at,
-            faults=tuple(json.loads(row["faults"])),
-            severity_before=Severity(row["severity_before"]) if row["severity_before"] else None,
-            is_pending=bool(row["pending"]),
-            is_lost=bool(row["dead"]),
-            message_id=row["outbox_id"] if row["parts"] else None,
-            delivered_at=arrived_at if row["delivered"] == row["parts"] else None,
-            says=_delivery_text(row),
-        )
+    rows = db.execute(NOTICES, (json.dumps(list(ids)),)).fetchall() if ids else []
+    sent = deliveries_of_messages(db, {row["outbox_id"] for row in rows if row["outbox_id"]})
+    for row in rows:
+        target, at = Target(row["channel"], row["whom"]), from_millis(row["told_at"])
+        arrived = delivery_text(target.label, DeliveryState.DELIVERED, 0, None, doubted=False)
+        known = read_row(ProblemNotice, row, at=at, delivered_at=at, says=arrived)
+        if delivery := sent.get(row["outbox_id"]):  # it may have gone to a substitute
+            known = replace(
+                known,
+                is_pending=delivery.is_pending,
+                is_lost=delivery.is_lost,
+                message_id=row["outbox_id"],
+                delivered_at=delivery.delivered_at,
+                says=delivery.text,
+            )
+        found.setdefault(row["problem_id"], {})[target] = known
     return found
-
-
-def _delivery_text(row: sqlite3.Row) -> str:
-    """Whether the last message to a recipient has arrived, which may have gone to a substitute."""
-    delivered, state = row["delivered"], DeliveryState.DROPPED
-    if delivered == row["parts"]:
-        state = DeliveryState.DELIVERED
-    elif row["dead"]:
-        state = DeliveryState.DEAD
-    elif row["pending"]:
-        state = DeliveryState.PARTIAL if delivered else DeliveryState.PENDING
-    target = Target(row["sent_on"] or row["channel"], (row["sent_to"] if row["sent_on"] else row["whom"]) or "")
-    if row["awaits"] and row["awaits"] != FOR_HOURS and state is DeliveryState.PENDING:
-        return hold_text(json.loads(row["awaits"]))
-    return delivery_text(target.label, state, row["tries"] or 0, row["error"], doubted=row["doubted_at"] is not None)
 
 
 def save_problem(tx: Transaction, problem: Problem) -> Problem:
@@ -201,37 +159,21 @@ def save_problem(tx: Transaction, problem: Problem) -> Problem:
         delete_problem(tx, problem.id)
         return replace(problem, id=0)
     acked = problem.acknowledgement
-    values = [
-        *problem.subject,
-        *_values(problem.found, FOUND),
-        *_values(problem, STATES),
-        *_values(problem.evidence, EVIDENCE),
-        *(_values(acked, ACKED) if acked else ("" if name == "by" else None for name in ACKED)),
-    ]
-    columns = dict(zip(COLUMNS, values, strict=True))
+    columns = {
+        **problem.subject._asdict(),
+        **_columns(problem.found, FOUND),
+        **_columns(problem, STATES),
+        **_columns(problem.evidence, EVIDENCE),
+        **{f"acked_{name}": getattr(acked, name) if acked else NOT_ACKED.get(name) for name in ACKED},
+    }
     if problem.id:
         update_row(tx.db, "problem", problem.id, **columns)
         return problem
     return replace(problem, id=insert_row(tx.db, "problem", columns, "returning id").fetchone()["id"])
 
 
-def _values(part: object, names: Iterable[str]) -> list[object]:
-    """What columns have of a part of a problem: times in milliseconds, and lists and sets as JSON."""
-    found: list[object] = []
-    for name in names:
-        value = getattr(part, name)
-        if isinstance(value, tuple | frozenset):
-            items = sorted(value) if isinstance(value, frozenset) else value
-            found.append(json.dumps([_item(each) for each in items]))
-        else:
-            found.append(to_millis(value) if isinstance(value, datetime) else value)
-    return found
-
-
-def _item(value: datetime | str | TrackedLine) -> object:
-    if isinstance(value, datetime):
-        return to_millis(value)
-    return [value.name, value.form, value.forms] if isinstance(value, TrackedLine) else value
+def _columns(part: object, names: Iterable[str]) -> dict[str, object]:
+    return {name: getattr(part, name) for name in names}
 
 
 def save_notice(tx: Transaction, problem_id: int, target: Target, known: ProblemNotice, outbox_id: int | None) -> None:
@@ -242,7 +184,7 @@ def save_notice(tx: Transaction, problem_id: int, target: Target, known: Problem
         "problem_notice",
         {"problem_id": problem_id, "channel": target.channel, "whom": target.recipient},
         {
-            "kind": known.kind, "severity": known.severity, "told_at": known.at, "faults": json.dumps(known.faults),
+            "kind": known.kind, "severity": known.severity, "told_at": known.at, "faults": known.faults,
             "severity_before": known.severity_before, **message,
         },
     )  # fmt: skip
@@ -369,41 +311,13 @@ def oldest_unacknowledged(db: sqlite3.Connection) -> dict[Subject, datetime]:
 
 
 def _problem_from_row(row: sqlite3.Row, notices: dict[Target, ProblemNotice]) -> Problem:
-    evidence = read_part(
-        Evidence,
-        row,
-        "",
-        lines=_read_lines(row["lines"]),
-        senders=frozenset(_read_list(row["senders"], str)),
-        jobs=frozenset(_read_list(row["jobs"], str)),
-        aliases=tuple(_read_list(row["aliases"], str)),
-        has_returned=False,
-    )
     return read_part(
         Problem,
         row,
         "",
         subject=read_part(Subject, row, ""),
         found=read_part(Finding, row, ""),
-        openings=tuple(from_millis(opened) for opened in _read_list(row["openings"], int)),
-        evidence=evidence,
+        evidence=read_part(Evidence, row, "", has_returned=False),
         acknowledgement=read_part(Acknowledgement, row, "acked_") if row["acked_at"] else None,
         notices=notices,
     )
-
-
-def _read_list(text: str, item_type: type | UnionType) -> list[Any]:
-    """A list in a column. What is damaged is left out, so that the rest can be used."""
-    if text == "[]":  # most are; the comparison takes a fifteenth of the time of the JSON reader
-        return []
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return []
-    return [item for item in found if isinstance(item, item_type)] if isinstance(found, list) else []
-
-
-def _read_lines(text: str) -> tuple[TrackedLine, ...]:
-    """The lines in a column. An earlier version wrote a digest for each, without the figures."""
-    found = [[each, "", 1] if isinstance(each, str) else each for each in _read_list(text, str | list)]
-    return tuple(TrackedLine(*each) for each in found if [type(part) for part in each] == [str, str, int])

@@ -29,7 +29,7 @@ def add_question(
     since = tx.db.execute("select min(waits_since) from question where run_id = ? and state = 'open'", (run_id,)).fetchone()[0]
     record = {
         "run_id": run_id, "kind": subject[0], "name": subject[1], "key": key, "fence": fence, "text": text,
-        "options": json.dumps(options), "people": json.dumps(people), "asked_by": asked_by, "asked_at": tx.now,
+        "options": options, "people": people, "asked_by": asked_by, "asked_at": tx.now,
         "waits_since": tx.now if since is None else since, "ends_at": ends_at, "state": "open",
     }  # fmt: skip
     return _question_from_row(insert_row(tx.db, "question", record, "returning *").fetchone())
@@ -109,5 +109,4 @@ def _questions(rows: sqlite3.Cursor) -> list[PersonQuestion]:
 
 
 def _question_from_row(row: sqlite3.Row) -> PersonQuestion:
-    lists = {name: json.loads(row[name]) for name in ("options", "people")}
-    return read_row(PersonQuestion, row, run=row["run_id"], until=from_millis(row["ends_at"]), **lists)
+    return read_row(PersonQuestion, row, run=row["run_id"], until=from_millis(row["ends_at"]))
