@@ -7,7 +7,7 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from heartbeat.findings import Severity
-from heartbeat.words import abbreviate_duration, format_count, format_duration, list_names, squeeze
+from heartbeat.words import abbreviate_duration, list_names
 from scheduler.channels import registry
 from scheduler.engine.problems import REMIND_CRITICAL, Change, News, after_end, news_of
 from scheduler.engine.tick_items import Tick
@@ -17,7 +17,6 @@ from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip, Trigger
 from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem, Subject
 from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
-from scheduler.model.wake import Wake
 from scheduler.store import agent_memory, outbox, problems
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.outbox import NO_RUN, Hold, Origin, OutboxMessage
@@ -26,8 +25,7 @@ from scheduler.store.transaction import Transaction
 MAX_ERROR_LENGTH = 500  # characters of an error
 MAX_OUTPUT_LENGTH = 700  # characters of a job's output, counted from its end
 MAX_ENTRIES_LISTED = 10  # affected entries in one notification
-MAX_WAKES_LISTED = 20  # expired wakes in one notification
-MAX_WAKE_TEXT_LENGTH = 200  # characters of the text of each wake
+PROBED = "No calls are made except a probe every {minutes} minutes."
 
 ENDS = {
     EndedBy.NOT_MENTIONED: ", no longer mentioned",
@@ -42,7 +40,9 @@ def problem_text(news: News, details: Iterable[str], zone: ZoneInfo) -> str:
     Further lines of what is wrong follow the first line, and the `details` follow them.
     """
     problem, what = news.problem, f"{news.problem.subject} {news.problem.label}"
-    says = _provider_says(problem) if problem.subject.kind == PROVIDER else problem.found.text
+    says = problem.found.text
+    if problem.subject.kind == PROVIDER:
+        says = ": ".join(part for part in (_texts_of_failure(problem)[0], _shorten(says)) if part)
     first, _, more = says.partition("\n")
     if problem.over_at is not None:
         lasted = abbreviate_duration(problem.over_at - problem.since)
@@ -103,64 +103,64 @@ def place_of_run(claim: Claim) -> str:
     return f"More: heartbeatd show {claim.run.id}"
 
 
-# What a failing provider does, by class of failure: (the provider as a whole, one of its models).
-PROVIDER_VERBS: Mapping[str, tuple[str, str]] = {
-    Failure.AUTH: ("refuses the key", "does not allow the use of {model}"),
-    Failure.PAYMENT: ("refuses calls until the account is paid", ""),
-    Failure.NOT_FOUND: ("", "does not know {model}"),
-    Failure.LIMITED: ("has reached its usage limit", ""),
-    Failure.RATE: ("refuses calls because of its rate limit", ""),
-    Failure.OVERLOADED: ("is overloaded", ""),
-    Failure.SERVER: ("answers with server errors", ""),
-    Failure.CONNECT: ("cannot be reached", ""),
-    Failure.DNS: ("has a host name that cannot be resolved", ""),
-    Failure.TLS: ("has a certificate that is not trusted", ""),
-    Failure.TIMEOUT: ("does not answer in time", ""),
+USUAL_REMEDY = "see the provider's status page. Runs continue as soon as the provider answers."
+
+# What a failing provider does, and what to do about it, by the class of its failure.
+PROVIDER_TEXTS: Mapping[str, tuple[str, str]] = {
+    Failure.AUTH: (
+        "refuses the key",
+        "set a valid key in providers.{provider}.api_key, then run `heartbeatd reload`. If it is in the environment, restart.",
+    ),
+    Failure.PAYMENT: (
+        "refuses calls until the account is paid",
+        "check the account at the provider (credit, billing), then run `heartbeatd reload`.",
+    ),
+    Failure.LIMITED: (
+        "has reached its usage limit",
+        "nothing. Runs begin again by themselves. To spread them, use longer intervals, or `fallbacks` for this time.",
+    ),
+    Failure.RATE: (
+        "refuses calls because of its rate limit",
+        "use longer intervals or fewer agents, or ask the provider for a higher limit.",
+    ),
+    Failure.OVERLOADED: ("is overloaded", USUAL_REMEDY),
+    Failure.SERVER: ("answers with server errors", USUAL_REMEDY),
+    Failure.CONNECT: ("cannot be reached", "check the network, `network.proxy` and providers.{provider}.base_url."),
+    Failure.DNS: ("has a host name that cannot be resolved", "check the name server and providers.{provider}.base_url."),
+    Failure.TLS: (
+        "has a certificate that is not trusted",
+        "check providers.{provider}.base_url, `network.ca_file` and the clock of this machine.",
+    ),
+    Failure.TIMEOUT: ("does not answer in time", USUAL_REMEDY),
 }
 
-DEFAULT_REMEDY = "see the provider's status page. Runs continue as soon as the provider answers."
-
-# What to do about it, by class of failure: (the provider as a whole, one of its models).
-REMEDIES: Mapping[str, tuple[str, str]] = {
+# The same of one of its models.
+MODEL_TEXTS: Mapping[str, tuple[str, str]] = {
     Failure.AUTH: (
-        "set a valid key in providers.{provider}.api_key, then run `heartbeatd reload`. If it is in the environment, restart.",
+        "does not allow the use of {model}",
         "allow the model for this key at the provider, or set another `model:`. Then run `heartbeatd reload`.",
     ),
-    Failure.PAYMENT: ("check the account at the provider (credit, billing), then run `heartbeatd reload`.", ""),
-    Failure.NOT_FOUND: ("", "correct `model:` or the provider's `base_url` in the config, and save it."),
-    Failure.LIMITED: (
-        "nothing. Runs begin again by themselves. To spread them, use longer intervals, or `fallbacks` for this time.",
-        "",
-    ),
-    Failure.RATE: ("use longer intervals or fewer agents, or ask the provider for a higher limit.", ""),
-    Failure.CONNECT: ("check the network, `network.proxy` and providers.{provider}.base_url.", ""),
-    Failure.DNS: ("check the name server and providers.{provider}.base_url.", ""),
-    Failure.TLS: ("check providers.{provider}.base_url, `network.ca_file` and the clock of this machine.", ""),
+    Failure.NOT_FOUND: ("does not know {model}", "correct `model:` or the provider's `base_url` in the config, and save it."),
 }
 
 
-def _provider_says(problem: Problem) -> str:
-    """What a provider or model does, and what it said."""
-    circuit, reason = problem.subject.circuit, problem.found.reason
-    whole, model = PROVIDER_VERBS.get(reason, ("", ""))
-    said = whole if circuit.is_whole_provider else model
-    named = f"the model {circuit.model}" if circuit.model else "its only model"
-    return ": ".join(part for part in ((said or "fails").format(model=named), _shorten(problem.found.text)) if part)
-
-
-PROBED = "No calls are made except a probe every {minutes} minutes."
+def _texts_of_failure(problem: Problem) -> tuple[str, str]:
+    """What a provider or model does, and what to do about it."""
+    circuit = problem.subject.circuit
+    texts = PROVIDER_TEXTS if circuit.is_whole_provider else MODEL_TEXTS
+    does, remedy = texts.get(problem.found.reason, ("fails", USUAL_REMEDY))
+    model = f"the model {circuit.model}" if circuit.model else "its only model"
+    return does.format(model=model), remedy.format(provider=circuit.provider)
 
 
 def provider_details(problem: Problem, affected: Sequence[tuple[str, str]], *, is_open: bool) -> Iterator[str]:
     """Which agents and jobs (by kind and name) a provider stops, and what to do. `is_open`: its circuit breaker is open."""
+    entries = list_names([f"{Kind(kind).noun} {name}" for kind, name in affected], MAX_ENTRIES_LISTED)
     minutes = PROBE_EVERY // timedelta(minutes=1)
-    stops = f"Stops {_list_entries(affected)}." if affected else ""
-    circuit = problem.subject.circuit
-    probed = "No program with this account starts before." if circuit.is_account else PROBED.format(minutes=minutes)
-    yield f"{stops} {probed if is_open else ''}".strip()
-    whole, model = REMEDIES.get(problem.found.reason, (DEFAULT_REMEDY, DEFAULT_REMEDY))
-    said = whole if circuit.is_whole_provider else model
-    yield f"What to do: {(said or DEFAULT_REMEDY).format(provider=circuit.provider)}"
+    is_account = problem.subject.circuit.is_account
+    probed = "No program with this account starts before." if is_account else PROBED.format(minutes=minutes)
+    yield " ".join(part for part in (f"Stops {entries}." if affected else "", probed if is_open else "") if part)
+    yield f"What to do: {_texts_of_failure(problem)[1]}"
 
 
 def replaced_text(claim: Claim, circuit: Circuit) -> str:
@@ -171,11 +171,6 @@ def replaced_text(claim: Claim, circuit: Circuit) -> str:
     )
 
 
-def _list_entries(entries: Sequence[tuple[str, str]]) -> str:
-    """The names of the first ten entries, and the number of the others."""
-    return list_names([f"{Kind(kind).noun} {name}" for kind, name in entries], MAX_ENTRIES_LISTED)
-
-
 def undelivered_details(message: OutboxMessage, *, is_lost: bool) -> Iterator[str]:
     """Which message a channel did not take. Its text is left out, because it was meant for other recipients."""
     sender = "the daemon" if message.kind == DAEMON else f"{Kind(message.kind).noun} {message.name}"
@@ -184,22 +179,6 @@ def undelivered_details(message: OutboxMessage, *, is_lost: bool) -> Iterator[st
     if message.run_id != NO_RUN:
         yield f"Its text: heartbeatd show {message.run_id}"
     yield f"All of them: heartbeatd outbox. Nothing more is sent until {message.channel} takes a message, except reminders."
-
-
-def expired_wakes_text(wakes: tuple[Wake, ...], keep: timedelta) -> str:
-    """The notification that wakes of one agent expired: their senders, what they waited for, and how their texts begin."""
-    shown = [_describe_wake(wake) for wake in wakes[:MAX_WAKES_LISTED]]
-    more = [f"... and {len(wakes) - MAX_WAKES_LISTED} more"] if len(wakes) > MAX_WAKES_LISTED else []
-    how_many = f"{format_count(len(wakes), 'wake')} of agent {wakes[0].name} expired"
-    first = f"{how_many}: not delivered to the agent within {format_duration(keep)} (limits.wake_keep)."
-    return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
-
-
-def _describe_wake(wake: Wake) -> str:
-    times = f", {wake.count} times" if wake.count > 1 else ""
-    reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
-    cut = squeeze(wake.text, MAX_WAKE_TEXT_LENGTH)
-    return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
 
 
 def _shorten(text: str) -> str:

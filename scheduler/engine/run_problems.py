@@ -16,7 +16,7 @@ from scheduler.engine.observed_problems import FailedCircuit
 from scheduler.engine.problems import Change, after_end, after_finding, news_of, times_in_a_row
 from scheduler.engine.reported_problems import ReportUpdate
 from scheduler.engine.tick_items import Tick
-from scheduler.model.entry import Claim, Entry
+from scheduler.model.entry import Claim
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.mute import KnownState, count_held
 from scheduler.model.outcome import (
@@ -28,13 +28,10 @@ from scheduler.model.outcome import (
     Outcome,
     Reason,
     Skip,
-    Trigger,
 )
 from scheduler.model.problem import PAUSED, Finding, Problem, Subject
 from scheduler.model.settings import Target
-from scheduler.model.wake import Wake
-from scheduler.store import breakers, entries, outbox, problems, runs
-from scheduler.store.outbox import Origin
+from scheduler.store import breakers, problems
 from scheduler.store.transaction import Transaction
 
 FAILED = "failed"  # runs fail
@@ -244,17 +241,3 @@ def _has_cause(tx: Transaction, before: Mapping[str, Problem], blamed: FailedCir
     cause_id = before[FAILED].found.cause_id if FAILED in before else None
     cause = problems.get_problem(tx.db, cause_id) if cause_id is not None else None
     return cause is not None and cause.subject.circuit == blamed.circuit
-
-
-def notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
-    """Report the wakes of an agent that expired together, in one notification. If the agent is muted, only the log has them."""
-    entry_row = entries.current_entry(tick.tx, entry.kind, entry.name)
-    if entry_row is not None and entry_row.is_muted(tick.now):
-        entries.change_entry(tick.tx, entry_row, count_held(entry_row))
-        return
-    found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
-    run_id, trigger, slot = found or (outbox.NO_RUN, Trigger(expired[0].source), tick.now)
-    about = Origin(run_id, entry.kind, entry.name, trigger, slot)
-    text = notices.expired_wakes_text(expired, tick.limits.wake_keep)
-    name, targets = f"wakes expired {expired[-1].id}", notices.notice_targets(tick, entry)
-    outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, targets)

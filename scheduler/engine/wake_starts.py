@@ -12,14 +12,15 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from heartbeat.words import format_duration
-from scheduler.engine import budget_reservations, planning, run_problems
+from heartbeat.words import format_count, format_duration, squeeze
+from scheduler.engine import budget_reservations, notices, planning
 from scheduler.engine.inbox import Refused
 from scheduler.engine.planning import NEAR_SLOT
 from scheduler.engine.tick_items import Tick, run_for_entry
 from scheduler.model import entry_schedule
 from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
+from scheduler.model.mute import count_held
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Failure, Kind, Reason, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.model.wake import (
@@ -31,6 +32,7 @@ from scheduler.model.wake import (
     Wake,
 )
 from scheduler.store import breakers, entries, outbox, runs, slot_records, wakes
+from scheduler.store.outbox import Origin
 from scheduler.store.transaction import Transaction
 from scheduler.work.plan import Plan
 
@@ -39,6 +41,9 @@ MAX_WAITING_WAKES = 1000  # per agent; wakes by people and jobs count, but are n
 RESERVED_WAKES_PER_TOKEN = 10  # that each token may have even if the others have used up all of them
 
 MAX_REMINDERS_PER_TICK = 200
+
+MAX_WAKES_LISTED = 20  # expired wakes in one notification
+MAX_WAKE_TEXT_LENGTH = 200  # characters of the text of each wake
 
 MAX_QUICK_RETRIES = 3  # after these, the wakes of an agent with a schedule wait for its next slot
 
@@ -342,4 +347,34 @@ def expire_wakes(tick: Tick) -> None:
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
         if entry is not None and entry.problem_rule.after:
-            run_problems.notify_expired_wakes(tick, entry, tuple(together))
+            _notify_expired_wakes(tick, entry, tuple(together))
+
+
+def _notify_expired_wakes(tick: Tick, entry: Entry, expired: tuple[Wake, ...]) -> None:
+    """Report the wakes of an agent that expired together, in one notification. If the agent is muted, only the log has them."""
+    entry_row = entries.current_entry(tick.tx, entry.kind, entry.name)
+    if entry_row is not None and entry_row.is_muted(tick.now):
+        entries.change_entry(tick.tx, entry_row, count_held(entry_row))
+        return
+    found = runs.newest_run(tick.tx.db, entry.kind, entry.name)
+    run_id, trigger, slot = found or (outbox.NO_RUN, Trigger(expired[0].source), tick.now)
+    about = Origin(run_id, entry.kind, entry.name, trigger, slot)
+    text = _expired_wakes_text(expired, tick.limits.wake_keep)
+    name, targets = f"wakes expired {expired[-1].id}", notices.notice_targets(tick, entry)
+    outbox.queue_notice(tick.tx, tick.plan.settings.channels, about, name, text, targets)
+
+
+def _expired_wakes_text(wakes: tuple[Wake, ...], keep: timedelta) -> str:
+    """The notification that wakes of one agent expired: their senders, what they waited for, and how their texts begin."""
+    shown = [_describe_wake(wake) for wake in wakes[:MAX_WAKES_LISTED]]
+    more = [f"... and {len(wakes) - MAX_WAKES_LISTED} more"] if len(wakes) > MAX_WAKES_LISTED else []
+    how_many = f"{format_count(len(wakes), 'wake')} of agent {wakes[0].name} expired"
+    first = f"{how_many}: not delivered to the agent within {format_duration(keep)} (limits.wake_keep)."
+    return "\n".join([first, *shown, *more, f"Why it did not run: heartbeatd explain {wakes[0].name}"])
+
+
+def _describe_wake(wake: Wake) -> str:
+    times = f", {wake.count} times" if wake.count > 1 else ""
+    reason = f" (waited for: {wake.waits_for})" if wake.waits_for else ""
+    cut = squeeze(wake.text, MAX_WAKE_TEXT_LENGTH)
+    return f"- by {wake.source} {wake.sender}{times}{reason}" + (f": {cut}" if cut else "")
