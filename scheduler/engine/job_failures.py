@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 
 from heartbeat.spec import Heartbeat
 from scheduler.engine import budget_reservations, notices, planning
@@ -116,11 +118,8 @@ def _why_unable(tick: Tick, agent: str, target: Target) -> str | None:
 
 def _knows_report(tick: Tick, job: str, target: Target) -> bool:
     """Whether the target knows an open problem about the job, of an agent that can send its reminders."""
-    return any(
-        job in each.evidence.jobs and each.is_known_to(target) and _why_unable(tick, agent, target) is None
-        for agent in problems.agents_with_reports_about(tick.tx.db, job)
-        for each in problems.open_reports_of(tick.tx.db, agent)
-    )
+    known = (each for each in problems.reports_about(tick.tx.db, job) if job in each.evidence.jobs)
+    return any(each.is_known_to(target) and _why_unable(tick, each.subject.name, target) is None for each in known)
 
 
 def settle_after_run(tx: Transaction, claim: Claim, result: AttemptResult, text_targets: Sequence[Target]) -> None:
@@ -239,10 +238,9 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
 
     A problem that only came with a wake of the job stays open. From now on it is over when the agent no longer mentions it.
     """
-    tx, agents = tick.tx, problems.agents_with_reports_about(tick.tx.db, job)
-    covered: set[Target] = set()
-    for agent in agents:
-        ended = _release_from_job(tx, agent, job)
+    tx, covered = tick.tx, set[Target]()
+    for agent, known in groupby(problems.reports_about(tx.db, job), key=attrgetter("subject.name")):
+        ended = _release_from_job(tx, [*known], job)
         entry, row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tx, Kind.HEARTBEAT, agent)
         is_muted = row is not None and row.is_muted(tx.now)
         if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts and not is_muted:
@@ -255,13 +253,11 @@ def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
 
 def forget_job(tx: Transaction, job: str) -> None:
     """Separate open problems from a job that was removed or disabled. They are over when no answer mentions them."""
-    for agent in problems.agents_with_reports_about(tx.db, job):
-        _release_from_job(tx, agent, job, ends=False)
+    _release_from_job(tx, problems.reports_about(tx.db, job), job, ends=False)
 
 
-def _release_from_job(tx: Transaction, agent: str, job: str, *, ends: bool = True) -> list[Problem]:
-    """Separate the open problems of an agent from a job. Returns those that are over: they are about no other failing job."""
-    known = problems.open_reports_of(tx.db, agent)
+def _release_from_job(tx: Transaction, known: Sequence[Problem], job: str, *, ends: bool = True) -> list[Problem]:
+    """Separate open problems from a job. Returns those that are over: they are about no other failing job."""
     failing = failing_jobs(tx, known) - {job}
     ended = []
     for each in known:
@@ -270,6 +266,5 @@ def _release_from_job(tx: Transaction, agent: str, job: str, *, ends: bool = Tru
         if ends and job in own.jobs and not own.jobs & failing:
             now = after_end(now, tx.now, EndedBy.JOB)
             ended.append(now)
-        if now != each:
-            problems.save_problem(tx, now)
+        problems.save_problem(tx, now)
     return ended

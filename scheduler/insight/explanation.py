@@ -422,8 +422,7 @@ def _delayed_notices(explained: ExplainedEntry, last_run: RunRecord | None) -> I
 def _reports_about_job(explained: ExplainedEntry) -> Iterator[Fact]:
     """The open problems by which agents have reported the failure of a job; none for an agent."""
     job, at = explained.row.name, explained.times.at
-    agents = problems.agents_with_reports_about(explained.db, job) if explained.row.kind is Kind.CRON else []
-    for agent in agents:
-        own = [each for each in problems.open_reports_of(explained.db, agent) if job in each.evidence.jobs]
-        for each in problem_list.as_answers(own, own, explained.now):
-            yield _fact("known", each.severity, f"agent {agent} reports it as {_problem_text(each, at)}", each.since)
+    found = problems.reports_about(explained.db, job) if explained.row.kind is Kind.CRON else []
+    own = [each for each in found if job in each.evidence.jobs]
+    for each in problem_list.as_answers(own, own, explained.now):
+        yield _fact("known", each.severity, f"agent {each.name} reports it as {_problem_text(each, at)}", each.since)

@@ -63,18 +63,20 @@ def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
 def open_reports_of(db: sqlite3.Connection, agent: str, kind: Kind = Kind.HEARTBEAT) -> list[Problem]:
     """The open problems that an agent, or the agent of a job, reports, the most severe and the latest first."""
     found = _problems_where(db, "kind = ? and name = ? and part = ? and over_at is null", *Subject.of_reports(agent, kind))
-    return sorted(found, key=lambda each: (-each.found.severity.rank, -to_millis(each.last_seen_at), each.key))
+    return sorted(found, key=_urgency)
 
 
-def agents_with_reports_about(db: sqlite3.Connection, job: str) -> list[str]:
-    """The agents that report an open problem about this job, or one that came with its wake."""
-    rows = db.execute(
-        "select distinct name from problem where part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]')"
-        " and (? in (select value from json_each(case when json_valid(jobs) then jobs else '[]' end))"
-        " or ? in (select value from json_each(case when json_valid(senders) then senders else '[]' end))) order by name",
-        (job, sender_of_job(job)),
-    )
-    return [row["name"] for row in rows.fetchall()]
+def _urgency(problem: Problem) -> tuple[int, int, str]:
+    return -problem.found.severity.rank, -to_millis(problem.last_seen_at), problem.key
+
+
+def reports_about(db: sqlite3.Connection, job: str) -> list[Problem]:
+    """The open problems that agents report about this job, or that came with its wake, by agent."""
+    condition = "kind = 'heartbeat' and part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]')"
+    found = _problems_where(db, condition)
+    sender = sender_of_job(job)
+    about = (each for each in found if job in each.evidence.jobs or sender in each.evidence.senders)
+    return sorted(about, key=lambda each: (each.subject.name, *_urgency(each)))
 
 
 def sender_of_job(job: str) -> str:
