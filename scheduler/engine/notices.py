@@ -16,7 +16,7 @@ from scheduler.model.entry import Claim, Entry
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import AttemptResult, Failure, Kind, Outcome, Skip, Trigger
 from scheduler.model.problem import CHANNEL, DAEMON, PROVIDER, UNSTABLE_OPENINGS, EndedBy, Problem, Subject
-from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Channel, Target
+from scheduler.model.settings import LAST_TARGET, LOG_CHANNEL, Target
 from scheduler.store import agent_memory, outbox, problems
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.outbox import NO_RUN, Hold, Origin, OutboxMessage
@@ -190,18 +190,20 @@ def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """The recipients of an entry's notifications; a substitute if all of their channels are dead."""
     wished, dead = entry.problem_rule.deliver, problems.failing_targets(tick.tx.db)
     alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
-    return alive or (substitute_target(tick.plan.settings.channels, wished, dead),)
+    return alive or (substitute_target(tick, wished),)
 
 
 def target_or_substitute(tick: Tick, target: Target) -> Target:
     """A target that was notified before; a substitute if its channel is dead or no longer declared."""
-    dead, declared = problems.failing_targets(tick.tx.db), (LOG_CHANNEL, *tick.plan.settings.channels)
-    is_alive = target not in dead and target.channel in declared
-    return target if is_alive else substitute_target(tick.plan.settings.channels, (), dead)
+    is_declared = target.channel in (LOG_CHANNEL, *tick.plan.settings.channels)
+    is_alive = is_declared and target not in problems.failing_targets(tick.tx.db)
+    return target if is_alive else substitute_target(tick)
 
 
-def substitute_target(declared: Mapping[str, Channel], wished: tuple[str, ...], dead: frozenset[Target]) -> Target:
-    """A channel that is not known to be dead: one of `wished`, otherwise any of the `declared` ones, otherwise the log."""
+def substitute_target(tick: Tick, wished: Sequence[str] = (), refusing: str = "") -> Target:
+    """A channel that is not known to be dead, nor `refusing`: one of `wished`, else any declared one, else the log."""
+    declared = tick.plan.settings.channels
+    dead = problems.failing_targets(tick.tx.db) | {Target(refusing)}
     usable = (name for name in (*wished, *declared) if name in declared and Target(name) not in dead and declared[name].is_usable)
     return Target(next((name for name in usable if name != LOG_CHANNEL), LOG_CHANNEL))
 

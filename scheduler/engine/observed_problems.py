@@ -224,8 +224,7 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Se
     found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
     now = problems.save_problem(tick.tx, after_finding(was, Subject.of_target(lost), found, tick.now))
     entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
-    wished, failing = entry.problem_rule.deliver if entry else (), problems.failing_targets(tick.tx.db)
-    recipient = notices.substitute_target(tick.plan.settings.channels, wished, failing | {Target(message.channel)})
+    recipient = notices.substitute_target(tick, entry.problem_rule.deliver if entry else (), refusing=message.channel)
     if recipient in now.notices and now.notices[recipient].message_id in given_up:
         return  # its channel refuses messages too, which is recorded next: the next refusal is notified elsewhere
     details = tuple(notices.undelivered_details(message, is_lost=is_lost))
@@ -294,8 +293,7 @@ def _send_news_of_daemon(tick: Tick, problem: Problem) -> None:
 
 
 def _default_channel(tick: Tick) -> Target:
-    settings = tick.plan.settings
-    return notices.substitute_target(settings.channels, settings.deliver, problems.failing_targets(tick.tx.db))
+    return notices.substitute_target(tick, tick.plan.settings.deliver)
 
 
 def _origin(tick: Tick) -> Origin:

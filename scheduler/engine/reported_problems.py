@@ -324,7 +324,7 @@ class _Tracker:
     def _found(self, before: Problem | None, key: str, severity: Severity, text: str) -> Problem:
         found = problem.Finding(before.key if before else key, severity, text, problem.REPORTED, "")
         kind, name = self.claim.entry.key
-        return after_finding(before, problem.Subject.of_reports(name, kind), found, self.now, opens=True)
+        return after_finding(before, problem.Subject.of_reports(name, kind), found, self.now)
 
     def _returning(self, line: Line) -> Problem | None:
         """The problem that ended within a day and had this line, with the same figures."""
