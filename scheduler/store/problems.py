@@ -38,6 +38,10 @@ UNSETTLED = (
     "(over_at is null or exists (select 1 from problem_notice where problem_id = problem.id and problem_notice.kind <> 'over'))"
 )
 
+ALL_UNSETTLED = (
+    "select * from problem where " + UNSETTLED + " and coalesce(?, kind) = kind"  # noqa: S608
+    " and coalesce(?, name) = name order by kind, name, part, key"
+)
 # The same without a subject, from two small indexes: most problems are over, and their recipients know it.
 IS_ANY_UNSETTLED = (
     "select exists (select 1 from problem where over_at is null) or exists (select 1 from problem_notice where kind <> 'over')"
@@ -57,12 +61,14 @@ NOT_ACKED = {"by": ""}  # the columns that are never null
 
 def problems_of(db: sqlite3.Connection, subject: Subject) -> list[Problem]:
     """All problems of a subject, also those that are over, by key."""
-    return _problems_where(db, "kind = ? and name = ? and part = ? order by key", *subject)
+    return _read_problems(db, "select * from problem where kind = ? and name = ? and part = ? order by key", *subject)
 
 
 def open_reports_of(db: sqlite3.Connection, agent: str, kind: Kind = Kind.HEARTBEAT) -> list[Problem]:
     """The open problems that an agent, or the agent of a job, reports, the most severe and the latest first."""
-    found = _problems_where(db, "kind = ? and name = ? and part = ? and over_at is null", *Subject.of_reports(agent, kind))
+    found = _read_problems(
+        db, "select * from problem where kind = ? and name = ? and part = ? and over_at is null", *Subject.of_reports(agent, kind)
+    )
     return sorted(found, key=_urgency)
 
 
@@ -72,8 +78,11 @@ def _urgency(problem: Problem) -> tuple[int, int, str]:
 
 def reports_about(db: sqlite3.Connection, job: str) -> list[Problem]:
     """The open problems that agents report about this job, or that came with its wake, by agent."""
-    condition = "kind = 'heartbeat' and part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]')"
-    found = _problems_where(db, condition)
+    query = (
+        "select * from problem where kind = 'heartbeat' and part = 'reported' and over_at is null"
+        " and (jobs <> '[]' or senders <> '[]')"
+    )
+    found = _read_problems(db, query)
     sender = sender_of_job(job)
     about = (each for each in found if job in each.evidence.jobs or sender in each.evidence.senders)
     return sorted(about, key=lambda each: (each.subject.name, *_urgency(each)))
@@ -86,25 +95,27 @@ def sender_of_job(job: str) -> str:
 
 def problems_in_message(db: sqlite3.Connection, outbox_id: int) -> list[Problem]:
     """The open problems that a message was the last to report to its recipient."""
-    notified = "select problem_id from problem_notice where outbox_id = ? and kind <> 'over'"
-    return _problems_where(db, f"over_at is null and id in ({notified}) order by key, kind, name", outbox_id)
+    query = (
+        "select * from problem where over_at is null and id in"
+        " (select problem_id from problem_notice where outbox_id = ? and kind <> 'over') order by key, kind, name"
+    )
+    return _read_problems(db, query, outbox_id)
 
 
 def is_about_critical(db: sqlite3.Connection, outbox_id: int) -> bool:
     """Whether a message is about a critical problem, or its end."""
-    about = "id in (select problem_id from problem_notice where outbox_id = ?)"
-    return any(each.found.severity is Severity.CRITICAL for each in _problems_where(db, about, outbox_id))
+    query = "select * from problem where id in (select problem_id from problem_notice where outbox_id = ?)"
+    return any(each.found.severity is Severity.CRITICAL for each in _read_problems(db, query, outbox_id))
 
 
 def unsettled_problems(db: sqlite3.Connection, kind: str | None = None, name: str | None = None) -> list[Problem]:
     """The problems of all subjects, or of those of one kind or name, that are not over or whose end is still to be sent."""
-    of_subject = " and coalesce(?, kind) = kind and coalesce(?, name) = name order by kind, name, part, key"
-    return _problems_where(db, UNSETTLED + of_subject, kind, name)
+    return _read_problems(db, ALL_UNSETTLED, kind, name)
 
 
 def all_problems(db: sqlite3.Connection, *, also_over: bool = True) -> list[Problem]:
     """The problems of all subjects."""
-    return _problems_where(db, "true" if also_over else "over_at is null")
+    return _read_problems(db, "select * from problem" if also_over else "select * from problem where over_at is null")
 
 
 def find_problem(db: sqlite3.Connection, subject: Subject, key: str | None = None) -> Problem | None:
@@ -124,11 +135,11 @@ def present_problem(found: Iterable[Problem]) -> Problem | None:
 
 def get_problem(db: sqlite3.Connection, problem_id: int) -> Problem | None:
     """A problem by its number; None if it was deleted."""
-    return next(iter(_problems_where(db, "id = ?", problem_id)), None)
+    return next(iter(_read_problems(db, "select * from problem where id = ?", problem_id)), None)
 
 
-def _problems_where(db: sqlite3.Connection, condition: str, *values: str | int | None) -> list[Problem]:
-    rows = db.execute(f"select * from problem where {condition}", values).fetchall()  # noqa: S608
+def _read_problems(db: sqlite3.Connection, query: str, *values: str | int | None) -> list[Problem]:
+    rows = db.execute(query, values).fetchall()
     notices = _read_notices(db, [row["id"] for row in rows])
     return [_problem_from_row(row, notices.get(row["id"], {})) for row in rows]
 
