@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -692,6 +693,23 @@ def test_the_shipped_config_is_valid_without_a_key_and_enabling_the_assistant_ta
     changed = read(tmp_path, text, {"ANTHROPIC_API_KEY": KEY})
     assert changed.warnings == ()
     assert changed.settings.heartbeats["assistant"].enabled is True
+
+
+COMMENTED = [line for line in SHIPPED.read_text("utf-8").splitlines() if re.match(r" *# [a-z_]+: ", line)]
+OF_COMMENTED = {"TG_TOKEN": "123456:ABC", "TG_CHAT": "4711", "HC_URL": "https://hc.example.org/ping/1", "ANTHROPIC_API_KEY": KEY}
+
+
+@pytest.mark.parametrize("lines", [*([line] for line in COMMENTED), COMMENTED], ids=lambda lines: ", ".join(lines).strip()[:24])
+def test_each_commented_line_of_the_shipped_config_is_valid_without_its_number_sign(tmp_path: Path, lines: list[str]) -> None:
+    text = SHIPPED.read_text("utf-8")
+    for line in lines:
+        text = text.replace(f"{line}\n", f"{line.replace('# ', '', 1)}\n")
+    assert read(tmp_path, text, OF_COMMENTED).warnings == ()
+
+
+def test_the_shipped_config_names_the_keys_that_are_often_added() -> None:
+    wanted = {"fallbacks", "account", "postcheck", "precheck", "people", "problems", "usd_per_month", "after"}
+    assert wanted <= set(re.findall(r"\b(\w+): ", SHIPPED.read_text("utf-8")))
 
 
 def test_the_config_that_init_writes_calls_a_model_with_the_lines_that_it_names(tmp_path: Path) -> None:
