@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.metadata import distribution
 
 import pytest
 import required_programs
@@ -29,12 +31,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the shared fixtures.
+    """Load the shared fixtures, and stop at once if the entry points in pyproject.toml are not those that are installed.
 
     The process that only distributes tests to workers needs no fixtures. It starts the workers two seconds earlier without them.
     """
     if config.getoption("dist", "no") == "no":
         config.pluginmanager.import_plugin("shared_fixtures")
+    groups = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    written = {(group, name, place) for group, found in groups.items() for name, place in found.items()}
+    installed = {(each.group, each.name, each.value) for each in distribution("heartbeatd").entry_points}
+    if written != {each for each in installed if each[0] in groups}:
+        pytest.exit("the entry points in pyproject.toml have changed; run `make .venv/ready`", 2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ WATCH_INTERVAL = 2.0  # seconds
 
 
 class GroupWithExtras(click.Group):
-    """A group to which extras may add commands, under PREFIX and the name of the command.
+    """A group to which extras may add commands, by entry points named PREFIX and the name of the command.
 
     A command is loaded when it is called or its help is shown.
     """

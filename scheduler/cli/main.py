@@ -35,8 +35,7 @@ class Commands(GroupWithExtras):
                 if 0 < len(matching) <= MAX_SUGGESTIONS
                 else did_you_mean(args[0], known)
             )
-            broken = "".join(f"\n{error}" for error in extras.find_broken())
-            ctx.fail(f"unknown command {args[0]!r}{meant}{broken}")
+            ctx.fail(f"unknown command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -46,15 +45,13 @@ class Commands(GroupWithExtras):
         for title, names in sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), self._summarize(ctx, name)) for name in names])
-        if broken := extras.find_broken():
-            with formatter.section("Broken"):
-                formatter.write_text("\n\n".join(map(str, broken)))
 
     def _summarize(self, ctx: click.Context, name: str) -> str:
+        """What the command does. One that cannot be imported is named with its error, and the others are listed all the same."""
         try:
             found = self.get_command(ctx, name)
         except extras.BrokenExtra as error:
-            return f"Broken: {error}"
+            return f"(broken) {error}"
         return found.get_short_help_str(MAX_SUMMARY) if found else ""
 
 

@@ -273,7 +273,7 @@ class Poller(Protocol):
 
 
 class ButtonListener(Protocol):
-    """The module that an extra adds to the listeners as `buttons`."""
+    """The module that the entry point `buttons` in `heartbeatd.listeners` names."""
 
     def buttons_of(self, tx: Transaction, message: OutboxMessage, channel: Channel) -> tuple[Button, ...]:
         """The buttons below a message."""

@@ -24,7 +24,7 @@ class Lease(Protocol):
 
 
 class ServerStores(Protocol):
-    """The module that an extra adds to the stores. Its name there is the scheme of the addresses."""
+    """The module that an entry point in `heartbeatd.stores` names. The name is the scheme of the addresses."""
 
     def open_for_writing(self, url: str, *, is_patient: bool) -> Store: ...
 

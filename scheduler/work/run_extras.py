@@ -25,11 +25,11 @@ from scheduler.system.process import Conversation
 from scheduler.work.attempt import attempt
 from scheduler.work.executor import Done, Executor, WorkerLoop
 
-TRACES = "otel"  # the name under which an extra adds them to the listeners
+TRACES = "otel"  # the name of the entry point in `heartbeatd.listeners`
 
 
 class Tracer(Protocol):
-    """What the listener gives when it is called with the settings in force, and with the name of this worker or None."""
+    """What the entry point gives when it is called with the settings in force, and with the name of this worker or None."""
 
     async def run_attempt(
         self, claim: Claim, resources: Resources, carry_out: Callable[[Resources], Awaitable[AttemptResult]]
@@ -129,7 +129,7 @@ class RemoteExecutor(Executor[Claim, AttemptResult], Protocol):
 
 
 class RemoteExecutors(Protocol):
-    """The module that an extra adds to the executors. Its name there is the value of `executor.kind`."""
+    """The module that an entry point in `heartbeatd.executors` names. The name is the value of `executor.kind`."""
 
     def make_executor(self, settings: Settings, links: DaemonLinks) -> RemoteExecutor: ...
 

@@ -172,7 +172,7 @@ def test_a_package_imports_only_the_packages_below_it() -> None:
     assert wrong == []
 
 
-def test_extras_are_only_named_by_themselves() -> None:
+def test_extras_are_only_named_by_entry_points() -> None:
     """Nothing outside imports from extras/, and no extra imports from another one."""
     wrong = []
     for path in FILES:

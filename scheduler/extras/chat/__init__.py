@@ -1,3 +1,1 @@
 """Buttons below messages in chats."""
-
-ADDS = {"listeners": {"buttons": "scheduler.extras.chat.listener"}}

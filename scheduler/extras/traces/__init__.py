@@ -1,3 +1,1 @@
 """OpenTelemetry traces of the attempts."""
-
-ADDS = {"listeners": {"otel": "scheduler.extras.traces.traces:Traces"}}
