@@ -67,6 +67,7 @@ def test_claude_code_is_started_for_new_mail_alone_and_spends_what_it_reports(ma
         box.deliver("Anna <anna@example.org>", "today?")
         world.run_until("2026-03-02 21:50")
     (call,) = world.calls
+    assert "The severity is info, warning or critical." in call.stdin  # lines with keys have no `info`
     assert "Anna <anna@example.org>: today?" in call.stdin
     assert [record["cost_usd"] for record in world.records("mail") if record["outcome"] == "alert"] == [0.0312]
     (sent,) = [text for _, _, text in world.delivered]
