@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ HOSTILE = (
     " {{ 7*7 }} {% raw %} ${7*7} <!-- --> ]]> &lt;b&gt; hx-on:click=alert(6)"
     ' <form action=https://evil.example><button data-live="ended">send</button></form>'
 )
+KEY = "<script>alert(7)</script><img src=x onerror=alert(8)>"
 TOKEN = "chief-token-with-enough-bits-in-it-1"
 YAML = """
 server: {listen: "127.0.0.1:0", tokens: {chief: {value: "chief-token-with-enough-bits-in-it-1", may: [read, wake, operate, edit]}}}
@@ -27,6 +29,7 @@ channels: {hook: {kind: webhook, url: "https://example.org/hooks/s3cret-canary-0
 agents:
   hostile: {runner: {kind: command, argv: [agent], env: {API_KEY: "s3cret-canary-0123456789"}}, heartbeat: {interval: 30m, stagger: 0s, answer: structured, deliver: phone, retries: 0, problems: {after: 1}}}
   long: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}}
+  finder: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}}
 cron:
   job: {every: 1h, command: measure, deliver: away}
 """
@@ -119,6 +122,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDaemon]:
         failing = False
         world.scripts["hostile"] = lambda call: FAILURE if failing else HOSTILE
         world.scripts["long"] = lambda call: HOSTILE * (2500 if call.at.minute else 90)  # 1 MB is refused, 60 kB is kept
+        world.scripts["finder"] = lambda call: json.dumps({"findings": [{"key": KEY, "text": HOSTILE, "severity": "warning"}]})
         world.scripts["job"] = lambda call: HOSTILE
         world.send = lambda sent: DeliveryResult("dead" if sent.channel.name == "away" else "delivered", HOSTILE)
         running.do(lambda: world.wake("hostile", HOSTILE, sender="bot"))
@@ -176,6 +180,10 @@ def test_markup_in_texts_stays_text(pages: dict[str, Answer]) -> None:
                 assert re.match(r"$|/|#|\?|[a-z]+$", each.attributes.get(name, "")), place
             if each.tag == "script":
                 assert each.attributes["src"].startswith("/page/static/"), place
+
+
+def test_markup_in_the_key_of_a_problem_stays_text(pages: dict[str, Answer]) -> None:
+    assert "&lt;img src=x onerror=alert(8)&gt;" in pages["/page/problems"].body
 
 
 def test_templates_in_texts_are_not_evaluated(pages: dict[str, Answer]) -> None:

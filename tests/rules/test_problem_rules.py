@@ -79,6 +79,8 @@ def test_each_rule_of_problems_decides_which_messages_are_sent() -> None:
          ["0 opened", "1 over", "12 opened", "13 over", "24 opened"]),
         ("a cause covers it", [(0, "warning because of p7"), (30, "warning because of p7"), (31, "works")], []),
         ("without its cause it is sent at once", [(0, "warning because of p7"), (1, "warning x"), (2, "works")], ["1 opened", "2 over"]),
+        ("an opening that a cause covers does not make it unstable",
+         [*((hour, "warning because of p7" if hour % 2 else "works") for hour in range(1, 7)), (7, "warning x")], ["7 opened"]),
         ("a known problem with a cause is still over", [(0, "warning x"), (1, "warning because of p7"), (30, "works")], ["0 opened", "30 over"]),
     ]  # fmt: skip
     for rule, looks, messages in table:
