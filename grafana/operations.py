@@ -185,7 +185,7 @@ PROVIDERS = Row(
         Panel(
             "Which circuit breakers are open?",
             "Providers and models to which no call is made, because they refused calls. `heartbeatd status` shows the reason and "
-            "the time of the next test call.",
+            "the time of the next trial call.",
             {
                 "{{provider}}": f"max by (provider) ({series('breaker_open', HERE)}) > 0",
                 "{{provider}} {{model}}": f"max by (provider, model) ({series('breaker_model_open', HERE)}) > 0",

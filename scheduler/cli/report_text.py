@@ -45,7 +45,6 @@ from scheduler.insight.report_data import (
     Report,
     ReportTotals,
     RunsOfCause,
-    SavedCosts,
     WordCount,
     build_report,
     sum_costs,
@@ -126,7 +125,8 @@ def _summary_sentences(report: Report) -> Iterator[str]:
         yield "Nothing ran, and nothing was skipped."
     yield from _run_sentences(report.totals)
     yield from cost_sentences(report.totals)
-    yield from saving_sentences(report.saved)
+    if report.saved.sentence:
+        yield report.saved.sentence
     yield from monthly_sentences(report.monthly)
     yield from _trend_sentences(report)
     yield from _top_entry_sentences(report)
@@ -158,17 +158,6 @@ def cost_sentences(totals: ReportTotals) -> Iterator[str]:
     if cache.read or cache.write:
         read, write = _format_share(cache.read, tokens.input), _format_share(cache.write, tokens.input)
         yield f"{read} of the input tokens were read from the cache, and {write} were written to it."
-
-
-def saving_sentences(saved: SavedCosts) -> Iterator[str]:
-    """What the period would have cost without checks and the cache; nothing if they saved nothing."""
-    parts = []
-    if saved.checks_usd:
-        parts.append(f"checks skipped {format_count(saved.checked_runs, 'run')} ({format_usd(saved.checks_usd)})")
-    if saved.cache_usd > 0:
-        parts.append(f"the cache saved {format_usd(saved.cache_usd)}")
-    if parts and saved.cost_usd_without is not None:
-        yield f"Without checks and the cache it would have cost {format_usd(saved.cost_usd_without)}: {', and '.join(parts)}."
 
 
 def monthly_sentences(budgets: Sequence[BudgetStatus]) -> Iterator[str]:

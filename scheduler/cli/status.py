@@ -12,7 +12,6 @@ import click
 
 from heartbeat.words import abbreviate_duration, format_count, squeeze
 from heartbeatd.answers import (
-    BreakerStatus,
     BudgetStatus,
     DaemonBoot,
     EntryName,
@@ -45,11 +44,10 @@ from scheduler.cli.output import (
     zone_name,
 )
 from scheduler.insight.health import read_verdict
-from scheduler.insight.reason_texts import SLEPT, ending_text
+from scheduler.insight.reason_texts import SLEPT, breaker_text, ending_text
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.insight.status_data import read_status
 from scheduler.model.budget import MONTH_LIMIT, USD_LIMITS, describe_unknown
-from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of, level_of_run
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import iso_utc
@@ -141,12 +139,6 @@ def _reload_lines(reload: ReloadStatus) -> Iterator[str]:
             yield f"  and {len(lines) - MAX_CHANGES} more changes"
 
 
-def _format_breaker(breaker: BreakerStatus) -> str:
-    since, probe = format_time(breaker.opened_at), format_time(breaker.next_probe_at)
-    circuit = Circuit(breaker.provider, EVERY_MODEL if breaker.model is None else breaker.model)
-    return f"circuit breaker open: {circuit} since {since}, next probe from {probe}: {breaker.error or breaker.reason}"
-
-
 def _status_data(data: Status, up: DaemonProcess | None, standby: str | None, leader: str | None) -> dict[str, object]:
     """The status, with the state of the process, which only the lock shows."""
     process = {"running": up is not None, "pid": up.pid if up else None, "standby": standby, "leader": leader}
@@ -185,7 +177,7 @@ def _daemon_detail_lines(data: Status, up: DaemonProcess | None, now: datetime, 
     if data.deadman_problem:
         yield Fact(f"deadman: pings do not arrive: {data.deadman_problem}", Level.BAD)
     for breaker in data.breakers:
-        yield Fact(_format_breaker(breaker), Level.BAD)
+        yield Fact(f"circuit breaker open: {breaker_text(breaker, format_time)}", Level.BAD)
     for down in data.downs[:MAX_DOWNTIMES]:
         yield f"  was down {format_period(down.since, down.until or now)}, {ending_text(down.clean)}"
     for frozen in data.frozen[:MAX_DOWNTIMES]:

@@ -25,7 +25,7 @@ from scheduler.store.transaction import Transaction
 MAX_ERROR_LENGTH = 500  # characters of an error
 MAX_OUTPUT_LENGTH = 700  # characters of a job's output, counted from its end
 MAX_ENTRIES_LISTED = 10  # affected entries in one notification
-PROBED = "No calls are made except a probe every {minutes} minutes."
+PROBED = "No calls are made except a trial call every {minutes} minutes."
 
 ENDS = {
     EndedBy.NOT_MENTIONED: ", no longer mentioned",

@@ -25,10 +25,12 @@ from scheduler.config.file.diagnostics import ConfigError
 from scheduler.config.keys import time_zones
 from scheduler.config.settings import load
 from scheduler.config.settings.time_checks import TimeCheck
+from scheduler.insight import status_data
+from scheduler.insight.reason_texts import breaker_text
 from scheduler.model.daemon_health import DEFAULT_QUEUE, QueueState, WorkerState
 from scheduler.model.problem import CHANNEL
 from scheduler.net import proxies
-from scheduler.store import boots, breakers, disk_reserve, entries, outbox, problems
+from scheduler.store import boots, disk_reserve, entries, outbox, problems
 from scheduler.store.transaction import is_file
 from scheduler.system import state_lock
 from scheduler.system.files import MAY_ANYTHING, others_may
@@ -208,10 +210,8 @@ def check_records(
         if each.subject.kind == CHANNEL:
             text = f"{each.subject.label} has taken no messages since {format_time(each.since)} {zone}: {each.found.text}"
             yield Finding("bad", "channel", f"{text}; correct it, then try `heartbeatd ping {each.subject.name}`")
-    for breaker in breakers.list_open_breakers(db):
-        since, why = format_time(breaker.opened_at), breaker.error or breaker.reason
-        text = f"{breaker.circuit} has not been called since {since} {zone}: {why}"
-        yield Finding("warn", "breaker", f"{text}; the next test call is at {format_time(breaker.probe_at)}")
+    for breaker in status_data.open_breakers(db):
+        yield Finding("warn", "breaker", breaker_text(breaker, lambda at: f"{format_time(at)} {zone}"))
     for down in boots.latest_downtimes(db, limit=1):
         level: Level = "ok" if down.clean else "warn"
         how = "after a clean stop" if down.clean else "after an unexpected end (killed, or a power failure)"

@@ -97,8 +97,8 @@ def _check_planned_entry(
         details[Skip.CALENDAR] = excluded
     if breaker := breakers.blocking_breaker(tick.tx, plan.entries, entry):
         at = breakers.probe_time(breaker, entry)
-        probe = f"next probe at {at.astimezone(entry.zone):%Y-%m-%d %H:%M:%S} {entry.zone.key}"
-        details[Skip.BREAKER_OPEN] = f"{breaker}; {probe if at > now else 'another entry will probe it first'}"
+        trial = f"next trial call at {at.astimezone(entry.zone):%Y-%m-%d %H:%M:%S} {entry.zone.key}"
+        details[Skip.BREAKER_OPEN] = f"{breaker}; {trial if at > now else 'another agent or job makes the next trial call'}"
     return dict(preconditions(claim)), details
 
 

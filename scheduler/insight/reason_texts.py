@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from heartbeat.words import format_count
-from heartbeatd.answers import RunNotice
+from heartbeatd.answers import BreakerStatus, RunNotice
+from scheduler.model.circuit import EVERY_MODEL, Circuit
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import ANSWERED, DeliveryState, Outcome, Reason, Skip, Suppression
 from scheduler.model.wake import RejectedBecause
@@ -99,7 +100,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     (CLOCK_JUMPED, SLEPT): "the machine was suspended",
     (FROZEN, STOPPED): f"the daemon was frozen: {FREEZE_TEXTS[STOPPED]}",
     (WAITING, Skip.BUSY): "waiting until the agent's lock is free",
-    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has made a probe call to its provider",
+    (WAITING, Skip.BREAKER_OPEN): "waiting until another run has made a trial call to its provider",
 }
 
 REASON_TEXTS: dict[str, str] = {
@@ -155,6 +156,13 @@ def hold_text(agents: Sequence[str], until: datetime, at: Clock) -> str:
 def prompt_part_text(part: str) -> str:
     """A part of a prompt as people read it."""
     return "instructions" if part == "contract" else part
+
+
+def breaker_text(breaker: BreakerStatus, at: Callable[[datetime], str]) -> str:
+    """What an open circuit breaker stops and why, since when, and when a run may try again."""
+    circuit = Circuit(breaker.provider, EVERY_MODEL if breaker.model is None else breaker.model)
+    trial = f"; the next trial call is at {at(breaker.next_probe_at)}" if breaker.next_probe_at else ""
+    return f"{circuit} has not been called since {at(breaker.opened_at)}: {breaker.error or breaker.reason}{trial}"
 
 
 def ending_text(clean: bool) -> str:

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
+from heartbeat.words import format_count, format_usd
 from heartbeatd.answers import BudgetStatus, Downtime, EntryBody, EntryName, EntryPart, ResponseBody, RunCosts, Shared, Time
 from scheduler.insight import status_data
 from scheduler.model import local_days
@@ -63,6 +64,18 @@ class SavedCosts(EntryPart):
     checked_runs: int
     checks_usd: float
     cost_usd_without: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The same in words; empty if nothing was saved."""
+        parts = []
+        if self.checks_usd:
+            parts.append(f"checks skipped {format_count(self.checked_runs, 'run')} ({format_usd(self.checks_usd)})")
+        if self.cache_usd > 0:
+            parts.append(f"the cache saved {format_usd(self.cache_usd)}")
+        if not parts or self.cost_usd_without is None:
+            return ""
+        return f"Without checks and the cache it would have cost {format_usd(self.cost_usd_without)}: {', and '.join(parts)}."
 
 
 class ExpensiveRun(EntryPart):

@@ -38,7 +38,6 @@ from scheduler.insight.reason_texts import SLEPT
 from scheduler.insight.schedule_texts import TimeFormat
 from scheduler.model import local_days
 from scheduler.model.budget import ALL_ENTRIES, LIMITS, MONTH_LIMIT, Budget, BudgetDay
-from scheduler.model.circuit import Breaker
 from scheduler.model.entry_row import EntryRow
 from scheduler.model.outcome import Kind
 from scheduler.model.problem import PROVIDER, REPORTED, Problem, Subject
@@ -100,24 +99,26 @@ def read_status(
         held=outbox.held_by_channel(db),
         reserve_bytes=reserve_bytes,
         deadman_problem=boot.deadman_problem if boot else None,
-        breakers=[_read_breaker(breaker) for breaker in breakers.list_open_breakers(db)],
+        breakers=open_breakers(db),
         outbox=[each for each in outbox.unfinished_by_channel(db) if each.pending or each.dead],
     )
     status.verdict = read_verdict(status, times.at)
     return status
 
 
-def _read_breaker(breaker: Breaker) -> BreakerStatus:
-    """An open circuit breaker, its reason, and when it may be probed; a model of null means the whole provider."""
-    circuit = breaker.circuit
-    return BreakerStatus(
-        provider=circuit.provider,
-        model=None if circuit.is_whole_provider else circuit.model,
-        reason=breaker.reason,
-        error=breaker.error,
-        opened_at=breaker.opened_at,
-        next_probe_at=breaker.probe_at,
-    )
+def open_breakers(db: sqlite3.Connection) -> list[BreakerStatus]:
+    """The open circuit breakers, with their reasons, and when they may be probed. A model of None means the whole provider."""
+    return [
+        BreakerStatus(
+            provider=each.circuit.provider,
+            model=None if each.circuit.is_whole_provider else each.circuit.model,
+            reason=each.reason,
+            error=each.error,
+            opened_at=each.opened_at,
+            next_probe_at=each.probe_at,
+        )
+        for each in breakers.list_open_breakers(db)
+    ]
 
 
 def _told_at(problem: Problem) -> datetime | None:

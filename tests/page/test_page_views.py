@@ -255,8 +255,8 @@ def test_the_costs_are_the_figures_of_the_report(page: Page, daemon: WebDaemon) 
         db.close()
         expect(page.locator("#total-cost")).to_have_text(format_usd(report["totals"]["cost_usd"]))
         expect(page.locator("#total-runs")).to_have_text(str(report["totals"]["runs"]))
-        expect(page.locator("#saved")).to_contain_text(f"it would have cost {format_usd(report['saved']['cost_usd_without'])}.")
-        expect(page.locator("#saved")).to_contain_text(f"The cache saved {format_usd(report['saved']['cache_usd'])}.")
+        expect(page.locator("#saved")).to_contain_text(f"it would have cost {format_usd(report['saved']['cost_usd_without'])}: ")
+        expect(page.locator("#saved")).to_contain_text(f"the cache saved {format_usd(report['saved']['cache_usd'])}.")
         shown = page.get_by_role("region", name="By agent and job").locator("tbody tr").all_inner_texts()
         assert [row.split()[0].removeprefix("cron/") for row in shown] == [each["name"] for each in report["entries"]]
         assert [row.split()[1] for row in shown] == [format_usd(each["cost_usd"]) for each in report["entries"]]

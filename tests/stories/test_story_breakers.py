@@ -524,7 +524,7 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
     }  # fmt: skip
     assert main(["status", "--state", str(world.database)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "circuit breaker open: provider anthropic, model forbidden since" in printed
+    assert "circuit breaker open: provider anthropic, model forbidden has not been called since" in printed
     assert "HTTP 403 Forbidden: this key may not use that model" in printed
 
 
@@ -535,7 +535,7 @@ def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
         explained = explained_entry(world, "a")
     assert explanation.explain_now(explained).as_data()["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
-        " next probe at 2026-03-02 08:30:00 UTC"
+        " next trial call at 2026-03-02 08:30:00 UTC"
     )
 
 

@@ -160,7 +160,7 @@ def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
     now = explanation.explain_now(explained_entry(world)).as_data()["now"]
     assert (now["reason"], now["detail"]) == (
         "breaker_open",
-        "provider anthropic: HTTP 401; next probe at 2026-03-03 00:00:00 UTC",
+        "provider anthropic: HTTP 401; next trial call at 2026-03-03 00:00:00 UTC",
     )
 
 

@@ -71,7 +71,7 @@ def test_the_notification_of_a_problem_has_status_error_affected_agents_and_advi
             "CRITICAL provider anthropic refused: refuses the key: HTTP 401 Unauthorized: invalid x-api-key"
             " (since 2026-03-02 08:00 UTC)   p1"
         ),
-        "Stops agent a, agent b, agent c, agent d, agent e. No calls are made except a probe every 30 minutes.",
+        "Stops agent a, agent b, agent c, agent d, agent e. No calls are made except a trial call every 30 minutes.",
         REMEDY,
         "More: heartbeatd show 1",
     ]

@@ -136,6 +136,19 @@ def test_all_places_agree_on_what_was_sent(tmp_path: Path) -> None:
             assert set(is_unstable) == {state == "unstable"}, (name, is_unstable, shown, facts)
 
 
+def test_all_places_say_the_same_of_an_open_circuit_breaker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with played_daemon(tmp_path) as daemon:
+        user = PageUser(daemon)
+        user.log_in(daemon.token)
+        texts = {path: user.get(path).text for path in ("/", "/page/problems", "/page/doctor")}
+        for command in ("status", "doctor"):
+            main(["-c", str(daemon.config), command])
+            texts[command] = " ".join(capsys.readouterr().out.split())
+        (breaker,) = daemon.get("/api/v1/status", daemon.token).data["breakers"]
+        said = rf"provider anthropic has not been called since .{{,30}}: {breaker['error']}; the next trial call is at "
+        assert {place: len(re.findall(said, text)) for place, text in texts.items()} == dict.fromkeys(texts, 1)
+
+
 DAEMON_CONFIG = """
 timezone: UTC
 server:

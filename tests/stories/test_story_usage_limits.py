@@ -197,7 +197,7 @@ def test_explain_names_the_time_at_which_each_agent_may_be_called_after_a_limit(
         world.run_until(time)
         details = [explanation.explain_now(explained_entry(world, name)).now.detail or "" for name in ("ops", "web")]
         assert [text.rpartition("; ")[2] for text in details] == [
-            f"next probe at 2026-03-02 17:{at} UTC" for at in ("01:20", "00:36")
+            f"next trial call at 2026-03-02 17:{at} UTC" for at in ("01:20", "00:36")
         ]
 
 

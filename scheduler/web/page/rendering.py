@@ -20,7 +20,7 @@ from heartbeat.words import escape_control, format_count, format_usd
 from heartbeatd.answers import LastRun, RunRecord, UsedLimit
 from heartbeatd.operations import Concern, Endpoint, keys_of
 from heartbeatd.verbs import VERB_ENDPOINTS, Verb
-from scheduler.insight.reason_texts import prompt_part_text
+from scheduler.insight.reason_texts import breaker_text, prompt_part_text
 from scheduler.model.levels import Level, level_of
 from scheduler.model.outcome import Outcome
 from scheduler.store.outbox import hold_text
@@ -113,6 +113,7 @@ def _environment() -> Environment:
         "share": share_of_limit,
         "took": run_time,
         "hold": hold_text,
+        "breaker": breaker_text,
         "prompt_part": prompt_part_text,
         "colour": colour_of_word,
         "run_colour": colour_of_run,
