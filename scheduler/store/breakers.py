@@ -53,6 +53,9 @@ class Admission:
     unavailable: tuple[str | None, ...] = ()
 
 
+ADMITTED = Admission()
+
+
 def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: int) -> Admission:
     """Decide what this run may call.
 
@@ -60,7 +63,7 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
     fallback is not probed if the run can call an alternative before it whose breakers are closed.
     """
     if not _open_breakers_of(tx, entry):
-        return Admission()
+        return ADMITTED
     probes: list[Circuit] = []
     unavailable: list[str | None] = []
     has_working = False

@@ -21,7 +21,7 @@ from scheduler.model.outcome import DeliveryState, Kind
 from scheduler.model.settings import Channel, Target, utf16_length
 from scheduler.model.timestamps import MILLISECOND, from_millis, from_optional_millis, to_millis
 from scheduler.store import clock_changes
-from scheduler.store.rows import insert_row, read_row, replace_row
+from scheduler.store.rows import insert_new, read_row, replace_row
 from scheduler.store.transaction import Transaction, first_time, recall
 
 LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
@@ -100,8 +100,8 @@ def queue_run_messages(
 
     Returns the id of the last part for each target, without targets that had their message already.
     """
-    rows = {target: _queue_parts(tx, channels, origin_of_claim(claim), target, text, None) for target, text in messages.items()}
-    return {target: row["id"] for target, row in rows.items() if row}
+    ids = {target: _queue_parts(tx, channels, origin_of_claim(claim), target, text, None) for target, text in messages.items()}
+    return {target: last_id for target, last_id in ids.items() if last_id is not None}
 
 
 def record_run_text(tx: Transaction, claim: Claim, text: str, queued: Mapping[Target, int]) -> None:
@@ -155,7 +155,7 @@ def _queue_parts(
     notice: str | None,
     title: str | None = None,
     hold: Hold | None = None,
-) -> sqlite3.Row | None:
+) -> int | None:
     """Insert all parts of a message; returns the id of the last one, None if that existed already."""
     channel = channels.get(target.channel)
     limit = None if channel is None else channel.limit_for(about.kind, about.name, title or about.name)
@@ -168,11 +168,11 @@ def _queue_parts(
         "notice": notice, "state": DeliveryState.PENDING, "not_before": hold.until if hold else tx.now, "created_at": tx.now,
         "awaits": hold.agents if hold else None,
     }  # fmt: skip
-    row = None
+    last_id = None
     for part, text in enumerate(parts, 1):
         own = {"key": message_key(about, part, notice), "part": part, "text": text}
-        row = insert_row(tx.db, "outbox", own | common, "on conflict (key, channel) do nothing returning id").fetchone()
-    return row
+        last_id = insert_new(tx.db, "outbox", own | common, "on conflict (key, channel) do nothing")
+    return last_id
 
 
 @dataclass(frozen=True, slots=True)

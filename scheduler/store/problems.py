@@ -28,7 +28,7 @@ from scheduler.model.problem import (
 from scheduler.model.settings import Target
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.outbox import HeldMessage, deliveries_of_messages, delivery_text
-from scheduler.store.rows import insert_row, read_part, read_row, replace_row, update_row
+from scheduler.store.rows import insert_new, read_part, read_row, replace_row, update_row
 from scheduler.store.transaction import Transaction, recall
 
 MAX_KEPT = 500  # problems of an agent that are over; the oldest are deleted first
@@ -182,7 +182,9 @@ def save_problem(tx: Transaction, problem: Problem) -> Problem:
     if problem.id:
         update_row(tx.db, "problem", problem.id, **columns)
         return problem
-    return replace(problem, id=insert_row(tx.db, "problem", columns, "returning id").fetchone()["id"])
+    problem_id = insert_new(tx.db, "problem", columns)
+    assert problem_id is not None
+    return replace(problem, id=problem_id)
 
 
 def _columns(part: object, names: Iterable[str]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from heartbeatd.answers import Time
 from scheduler.model.timestamps import from_millis, to_millis
+from scheduler.store.transaction import is_file
 
 T = TypeVar("T")
 TIMES = (datetime, get_args(Time)[0])  # the latter in the answers of the API
@@ -20,11 +21,20 @@ LISTS = (tuple, frozenset, list)
 
 
 def insert_row(db: sqlite3.Connection, table: str, values: Mapping[str, object], rest: str = "") -> sqlite3.Cursor:
-    """Insert a row with these values by column. `rest` ends the statement: `returning id`.
+    """Insert a row with these values by column. `rest` ends the statement.
 
     Times are stored in milliseconds, and collections as JSON.
     """
     return db.execute(_insertion(table, tuple(values), rest), _stored(values))
+
+
+def insert_new(db: sqlite3.Connection, table: str, values: Mapping[str, object], rest: str = "") -> int | None:
+    """The same for a table with ids. Returns that of the new row; None if there was a row that `rest` keeps as it is."""
+    if is_file(db):  # `returning` would take SQLite as long as all indexes of a run
+        done = insert_row(db, table, values, rest)
+        return done.lastrowid if done.rowcount else None
+    row = insert_row(db, table, values, f"{rest} returning id").fetchone()
+    return row["id"] if row else None
 
 
 def replace_row(db: sqlite3.Connection, table: str, key: Mapping[str, object], values: Mapping[str, object]) -> None:

@@ -25,7 +25,7 @@ from scheduler.model.events import RunClosed
 from scheduler.model.outcome import AttemptResult, Kind, Outcome, Reason, Skip, Trigger
 from scheduler.model.prompt_cache import LOOKS_KEPT, MISSES, CacheLook
 from scheduler.model.timestamps import from_millis, from_optional_millis, to_millis
-from scheduler.store.rows import insert_row, read_row
+from scheduler.store.rows import insert_new, read_row
 from scheduler.store.slot_records import UNLESS_RECORDED
 from scheduler.store.transaction import Transaction, first_time, recall
 
@@ -68,8 +68,8 @@ def _insert_first_attempt(
         "kind": kind, "name": name, "slot": slot, "trigger": trigger, "state": state, "attempt": 1, "fence": 1,
         "owner": tx.owner, "started_at": tx.now, "config_hash": tx.config_hash,
     }  # fmt: skip
-    row = insert_row(tx.db, "run", {**record, **more}, UNLESS_RECORDED).fetchone()
-    return OpenRun(row["id"], state, slot, trigger, 1, 0, 1, tx.owner, tx.now) if row else None
+    run_id = insert_new(tx.db, "run", {**record, **more}, UNLESS_RECORDED)
+    return None if run_id is None else OpenRun(run_id, state, slot, trigger, 1, 0, 1, tx.owner, tx.now)
 
 
 def claim_next_attempt(tx: Transaction, run: OpenRun, model: str | None) -> OpenRun | None:

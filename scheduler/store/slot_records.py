@@ -11,10 +11,10 @@ from scheduler.model.events import RunClosed, SkipsRevoked
 from scheduler.model.outcome import LOST_SKIPS, AttemptResult, Outcome, Skip, Trigger
 from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store import clock_changes
-from scheduler.store.rows import insert_row
+from scheduler.store.rows import insert_new
 from scheduler.store.transaction import Transaction
 
-UNLESS_RECORDED = "on conflict (kind, name, trigger, slot) do nothing returning id"  # each slot has one record
+UNLESS_RECORDED = "on conflict (kind, name, trigger, slot) do nothing"  # each slot has one record
 
 
 def record_skip(
@@ -33,29 +33,28 @@ def record_skip(
     A slot that has a record keeps it: None is returned and nothing is counted twice. If several slots are skipped, only the first
     has a record, and the clock was set back since, then the new record is moved by a millisecond.
     """
-    row = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
-    while row is None and count > 1 and clock_changes.was_shown_before(tx, first):
+    run_id = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
+    while run_id is None and count > 1 and clock_changes.was_shown_before(tx, first):
         first += MILLISECOND
-        row = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
-    if row is None:
+        run_id = _insert_skip(tx, entry_row, trigger, reason, first, count, detail)
+    if run_id is None:
         return None
     if reason in LOST_SKIPS:
         lost = count - (_count_suspended(tx, entry_row, first, count) if reason is Skip.MISSED else 0)
         tx.db.count_slots(entry_row.id, bad=lost)
     result = AttemptResult(Outcome.SKIPPED, reason, error=detail)
-    tx.report(RunClosed(row["id"], entry_row.kind, entry_row.name, first, trigger, result, tx.now, slots=count))
-    return int(row["id"])
+    tx.report(RunClosed(run_id, entry_row.kind, entry_row.name, first, trigger, result, tx.now, slots=count))
+    return run_id
 
 
 def _insert_skip(
     tx: Transaction, entry_row: EntryRow, trigger: Trigger, reason: Skip, first: datetime, count: int, detail: str | None
-) -> sqlite3.Row | None:
+) -> int | None:
     record = {
         "kind": entry_row.kind, "name": entry_row.name, "slot": first, "slots": count, "trigger": trigger, "state": "closed",
         "outcome": Outcome.SKIPPED, "reason": reason, "error": detail, "finished_at": tx.now, "config_hash": tx.config_hash,
     }  # fmt: skip
-    row: sqlite3.Row | None = insert_row(tx.db, "run", record, UNLESS_RECORDED).fetchone()
-    return row
+    return insert_new(tx.db, "run", record, UNLESS_RECORDED)
 
 
 def _count_suspended(tx: Transaction, entry_row: EntryRow, first: datetime, count: int) -> int:
