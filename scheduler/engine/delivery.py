@@ -125,7 +125,7 @@ def _hours_begin_at(tick: Tick, message: HeldMessage) -> datetime | None:
 
 def _hours_of_recipient(entry: Entry, target: Target) -> Iterator[Sequence[DeliverHours]]:
     """The hours in `deliver` and in `problems.deliver`, of each of them that names this recipient."""
-    for names, hours in ((entry.deliver, entry.spec.deliver_hours), (entry.problem_rule.deliver, entry.spec.problems_hours)):
+    for names, hours in ((entry.deliver, entry.spec.deliver_hours), (entry.problems_deliver, entry.spec.problems_hours)):
         if any(_is_for(name, target) for name in names):
             yield hours
 

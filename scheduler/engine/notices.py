@@ -188,7 +188,7 @@ def _shorten(text: str) -> str:
 
 def notice_targets(tick: Tick, entry: Entry) -> tuple[Target, ...]:
     """The recipients of an entry's notifications; a substitute if all of their channels are dead."""
-    wished, dead = entry.problem_rule.deliver, problems.failing_targets(tick.tx.db)
+    wished, dead = entry.problems_deliver, problems.failing_targets(tick.tx.db)
     alive = tuple(target for target in resolve_targets(tick, wished, entry.lane) if target not in dead)
     return alive or (substitute_target(tick, wished),)
 
@@ -282,7 +282,7 @@ def record_news(tx: Transaction, news: Iterable[News], queued: Mapping[Target, i
 def send_news_of_entry(tick: Tick, entry: Entry, problem: Problem) -> None:
     """Send what is news about a problem of an agent or job while none of its runs ends."""
     about = Origin(NO_RUN, *entry.key, Trigger.MANUAL, tick.now)
-    send_news(tick, problem, notice_targets(tick, entry), about, (), entry.problem_rule.remind)
+    send_news(tick, problem, notice_targets(tick, entry), about, (), entry.spec.problems_remind)
 
 
 def end_problem(tick: Tick, entry_row: EntryRow, key: str) -> None:

@@ -107,7 +107,7 @@ def record_failed_circuit(tick: Tick, claim: Claim, blamed: FailedCircuit, count
     found = Finding(key, Severity.CRITICAL if is_critical else usual, blamed.error, reason, fault)
     if was is not None and was.over_at is None:
         found = replace(found, text=found.text or was.found.text) if blamed.seen else was.found
-    opens = breakers.find_breaker(tick.tx, circuit) is not None or count >= claim.entry.problem_rule.after
+    opens = breakers.find_breaker(tick.tx, circuit) is not None or count >= claim.entry.spec.problems_after
     return problems.save_problem(tick.tx, after_finding(was, Subject.of_circuit(circuit), found, tick.now, opens=opens))
 
 
@@ -163,7 +163,7 @@ def _end_problem_of_circuit(tick: Tick, claim: Claim, problem: Problem) -> None:
 def send_news_of_circuit(tick: Tick, claim: Claim, problem: Problem, recipients: Iterable[Target] = ()) -> None:
     """Send what is news about a circuit: to the recipients of an entry that it makes fail, or its end to all that know of it."""
     details = tuple(_details_of_circuit(tick, claim, problem))
-    remind = claim.entry.problem_rule.remind
+    remind = claim.entry.spec.problems_remind
     notices.send_news(tick, problem, recipients, outbox.origin_of_claim(claim), details, remind)
 
 
@@ -224,7 +224,7 @@ def _record_refusal(tick: Tick, message: OutboxMessage, error: str, given_up: Se
     found = Finding(UNDELIVERED, Severity.CRITICAL, error or "it takes no messages", UNDELIVERED, UNDELIVERED)
     now = problems.save_problem(tick.tx, after_finding(was, Subject.of_target(lost), found, tick.now))
     entry = None if message.kind == DAEMON else tick.plan.entries.get((Kind(message.kind), message.name))
-    recipient = notices.substitute_target(tick, entry.problem_rule.deliver if entry else (), refusing=message.channel)
+    recipient = notices.substitute_target(tick, entry.problems_deliver if entry else (), refusing=message.channel)
     if recipient in now.notices and now.notices[recipient].message_id in given_up:
         return  # its channel refuses messages too, which is recorded next: the next refusal is notified elsewhere
     details = tuple(notices.undelivered_details(message, is_lost=is_lost))

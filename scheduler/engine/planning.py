@@ -251,7 +251,7 @@ def end_pause(tick: Tick, entry_row: EntryRow, at: datetime) -> EntryRow:
 
 def is_to_be_paused(entry: Entry, entry_row: EntryRow, result: AttemptResult) -> bool:
     """Whether this failure of an entry pauses it."""
-    most = entry.problem_rule.pause_after
+    most = entry.spec.pause_after
     if result.outcome not in FAILURES or result.reason is Reason.CANCELLED:
         return False
     return 0 < most <= entry_row.failures_for_pause and entry_row.state == "active" and not entry_row.paused

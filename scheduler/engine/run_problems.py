@@ -91,16 +91,17 @@ def update_problems(
 def _update_problems(
     tick: Tick, claim: Claim, result: AttemptResult, entry_row: EntryRow, woken: Woken, covered: frozenset[Target]
 ) -> EntryRow:
-    entry, rule, subject = claim.entry, claim.entry.problem_rule, Subject(*claim.entry.key)
-    blamed = observed_problems.find_blame(tick.tx, claim, result) if rule.after and _is_failure(result) else None
+    entry, subject = claim.entry, Subject(*claim.entry.key)
+    threshold = entry.spec.problems_after
+    blamed = observed_problems.find_blame(tick.tx, claim, result) if threshold and _is_failure(result) else None
     if result.reason is Skip.BREAKER_OPEN and blamed is None:
         return entry_row  # the breaker has closed in the meantime, or failures are not reported
-    found = {each.key: each for each in _findings(claim, result, blamed)} if rule.after else {}
+    found = {each.key: each for each in _findings(claim, result, blamed)} if threshold else {}
     if not found and not problems.has_unsettled(tick.tx.db, subject):
         return entry_row
     known = {problem.key: problem for problem in problems.problems_of(tick.tx.db, subject)}
     over = {key: problem for key, problem in known.items() if key not in found and _is_over(tick.tx, claim, result, problem)}
-    if not rule.after:
+    if not threshold:
         if over:
             problems.delete_problems_of(tick.tx, subject)
         return entry_row
@@ -113,7 +114,7 @@ def _update_problems(
         found[PAUSED] = _finding_of_pause(entry_row, found[FAILED if FAILED in found else NO_ANSWER])
     after = {key: after_end(problem, tick.now) if key in over else problem for key, problem in known.items()}
     for key, finding in found.items():
-        opens = times_in_a_row(known.get(key)) >= rule.after or (key == FALLBACK and _is_switched(tick.tx, claim))
+        opens = times_in_a_row(known.get(key)) >= threshold or (key == FALLBACK and _is_switched(tick.tx, claim))
         after[key] = after_finding(known.get(key), subject, finding, tick.now, opens=opens or key == PAUSED)
     for key, problem in after.items():
         if problem != known.get(key):
@@ -121,7 +122,7 @@ def _update_problems(
     targets = notices.notice_targets(tick, entry)
     if cause is not None:
         observed_problems.send_news_of_circuit(tick, claim, cause, targets)
-    news = {key: news_of(problem, targets, rule.remind, tick.now) for key, problem in after.items()}
+    news = {key: news_of(problem, targets, entry.spec.problems_remind, tick.now) for key, problem in after.items()}
     if PAUSED in found:  # one message says both that it fails and that it is paused
         news |= {FAILED: [], NO_ANSWER: []}
     if not entry_row.is_muted(tick.now):
@@ -220,7 +221,7 @@ def has_news(tx: Transaction, claim: Claim, result: AttemptResult, update: Repor
             return True
     if result.message and claim.entry.message_digest(result.message) not in known.texts:
         return True
-    after, reasons = claim.entry.problem_rule.after, known.failing.split()
+    after, reasons = claim.entry.spec.problems_after, known.failing.split()
     if not after:
         return False
     before = {each.key: each for each in problems.problems_of(tx.db, Subject(*claim.entry.key)) if each.over_at is None}

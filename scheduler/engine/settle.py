@@ -219,7 +219,7 @@ def _plan_closing(tick: Tick, before: EntryRow, claim: Claim, result: AttemptRes
     """
     entry = claim.entry
     has_answered = result.reason in FAILURES_WITH_ANSWER and entry.reporter is not None
-    if result.outcome in FAILURES and not has_answered and (entry.problem_rule.after or result.reason is Reason.CANCELLED):
+    if result.outcome in FAILURES and not has_answered and (entry.spec.problems_after or result.reason is Reason.CANCELLED):
         result = replace(result, message=None)  # a notification reports it, or a person cancelled it
     reports = Subject.of_reports(entry.name, entry.kind)
     may_send = result.message or result.report or (entry.reporter and problems.has_unsettled(tick.tx.db, reports))

@@ -346,7 +346,7 @@ def expire_wakes(tick: Tick) -> None:
     ]
     for name, together in groupby(sorted(expired, key=attrgetter("name")), key=attrgetter("name")):
         entry = tick.plan.entries.get((Kind.HEARTBEAT, name))
-        if entry is not None and entry.problem_rule.after:
+        if entry is not None and entry.spec.problems_after:
             _notify_expired_wakes(tick, entry, tuple(together))
 
 

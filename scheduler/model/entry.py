@@ -24,7 +24,6 @@ from scheduler.model.budget import Reservation
 from scheduler.model.circuit import Circuit, accounts_of, circuits_of, required_circuits
 from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Reason, Skip, Trigger
-from scheduler.model.settings import ProblemRule
 from scheduler.model.wake import Wake
 
 Key = tuple[Kind, str]
@@ -156,10 +155,9 @@ class _AnyEntry:
         return self.spec.deliver
 
     @property
-    def problem_rule(self) -> ProblemRule:
-        """When and where its failures are sent."""
-        spec = self.spec
-        return ProblemRule(spec.problems_after, spec.problems_remind, spec.problems_deliver or spec.deliver, spec.pause_after)
+    def problems_deliver(self) -> tuple[str, ...]:
+        """Where its failures are sent."""
+        return self.spec.problems_deliver or self.spec.deliver
 
     @property
     def after(self) -> After | None:

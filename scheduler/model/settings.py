@@ -152,19 +152,6 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemRule:
-    """When the failures of an agent or a job are sent: `after` so many in a row (0: never), again after `remind`, and to whom.
-
-    After `pause_after` failures in a row (0: never), it is paused.
-    """
-
-    after: int
-    remind: timedelta
-    deliver: tuple[str, ...]
-    pause_after: int
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
     """How requests leave the machine.
 

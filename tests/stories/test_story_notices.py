@@ -712,16 +712,16 @@ JOB = "cron: {nightly: {every: 6h, command: x, %s}}\n"
 def test_the_settings_of_problems_are_inherited_merged_and_reset(tmp_path: Path) -> None:
     text = "defaults: {heartbeat: {problems: {remind: 1h, deliver: other}}, cron: {problems: {after: 4}}}\n" + BASE + OPS + JOB
     beat, work = read_both(tmp_path, text % ("deliver: hook, problems: {after: 3}", "deliver: hook"))
-    assert (beat.after, beat.remind, beat.deliver) == (3, timedelta(hours=1), ("other",))
-    assert (work.after, work.remind, work.deliver) == (4, timedelta(hours=24), ("hook",))
+    assert (beat.spec.problems_after, beat.spec.problems_remind, beat.problems_deliver) == (3, timedelta(hours=1), ("other",))
+    assert (work.spec.problems_after, work.spec.problems_remind, work.problems_deliver) == (4, timedelta(hours=24), ("hook",))
     beat, work = read_both(tmp_path, text % ("problems: {after: none}", "problems: {after: none}"))
-    assert (beat.after, work.after) == (0, 0)
+    assert (beat.spec.problems_after, work.spec.problems_after) == (0, 0)
 
 
 def read_both(folder: Path, text: str) -> tuple[Any, Any]:
     from scheduler.work import plan
 
-    return tuple(entry.problem_rule for entry in plan.make_plan(read(folder, text).settings).entries.values())  # type: ignore[return-value]
+    return tuple(plan.make_plan(read(folder, text).settings).entries.values())
 
 
 def test_check_shows_the_effective_settings_of_problems(tmp_path: Path) -> None:
