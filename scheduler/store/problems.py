@@ -301,8 +301,9 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
     tx.db.execute("delete from problem where over_at < ?", (before,))
     if tx.db.recall("select 1 from problem limit 1", bool):  # even without any row, this statement takes 150 µs
         tx.db.execute(
-            "delete from problem where id in (select id from (select id, row_number() over (partition by name order by over_at desc)"
-            " as place from problem where part = ? and over_at is not null) as ended where place > ?)",
+            "delete from problem where id in (select id from"
+            " (select id, row_number() over (partition by name order by over_at desc) as place from problem"
+            " where part = ? and over_at is not null) as ended where place > ?)",
             (REPORTED, MAX_KEPT),
         )
     tx.db.execute("delete from problem_notice where problem_id not in (select id from problem)")
