@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from operator import attrgetter
 
-from heartbeat.runners import Resources
 from heartbeatd.answers import Asked, PersonQuestion
 from heartbeatd.verbs import Ask
 from scheduler.engine import deadman_switch, delivery
@@ -35,8 +34,14 @@ from scheduler.system.boot_clock import BootClock
 from scheduler.system.process import Children
 from scheduler.work.executor import Executor, LocalExecutor, WorkerLoop
 from scheduler.work.plan import Plan
-from scheduler.work.run_extras import DaemonLinks, ModelTools, RemoteExecutor, Tracing, import_runner_libraries, remote_executors
-from scheduler.work.sources import SourceReader
+from scheduler.work.run_extras import (
+    DaemonLinks,
+    RemoteExecutor,
+    Tracing,
+    import_runner_libraries,
+    remote_executors,
+    resources_of_run,
+)
 
 YES, NO = "yes", "no"
 MAX_PAST_BOOTS = 100  # whose attempts are looked for in the queue of the workers
@@ -106,7 +111,7 @@ class DaemonExecutors:
         self.waits = PersonWaits()
         self.approvals = Approvals(submit, self.loop)
         self.traces = Tracing(lambda: plan().settings)
-        self.http = HttpClient(lambda: plan().settings.network, wait=lambda: self.standby.wait_until_confirmed())
+        self.http = HttpClient(lambda: plan().settings.network, wait=lambda: self.standby.wait_until_allowed())
         self._read_clocks = read_clocks
         self._lanes = lanes.lanes_beside(settings.state)
         self._lanes.make_lock_files()
@@ -117,7 +122,7 @@ class DaemonExecutors:
                 instance,
                 self.loop,
                 notify,
-                lambda: self.standby.may_start_runs,
+                lambda: self.standby.allows_start(),
                 report_queue,
                 report_workers,
                 self.traces,
@@ -170,23 +175,18 @@ class DaemonExecutors:
 
     async def _carry_out_run(self, claim: Claim, children: Children) -> AttemptResult:
         """Carry out one attempt, with its agent's lane locked as long as it lasts; its children inherit the lock."""
-        await self.standby.wait_until_confirmed()
+        await self.standby.wait_until_allowed()
         started_at = self._read_clocks().monotonic
+        children.permit = self.standby
         children.waited = lambda: self.waits.seconds(claim.run.id, self._read_clocks().monotonic)
         elapsed = lambda: timedelta(seconds=self._read_clocks().monotonic - started_at - children.waited())  # noqa: E731
         with self._lanes.lock_for_claim(claim) as (claim_in_lane, inherited):
-            start = self.standby.guard_start(partial(children.start, inherited=inherited))
-            converse = self.standby.guard_conversation(partial(children.converse, inherited=inherited))
-            open_tools = ModelTools(converse, self.http, self.standby.wait_until_confirmed)
-            approve = partial(self.approvals.ask, claim)
-            look = SourceReader(start, self.http, lambda: self.http.network.ca_file)
-            resources = Resources(start, self.http, open_tools=open_tools, approve=approve, look=look)
+            resources = resources_of_run(children, inherited, self.http, partial(self.approvals.ask, claim))
             return await self.traces.run_attempt(claim_in_lane, resources, elapsed)
 
     async def _send_delivery(self, outgoing: Delivery, children: Children) -> DeliveryResult:
-        return await delivery.send_delivery(
-            outgoing, self.standby.guard_start(children.start), self.http, self._read_clocks().now
-        )
+        children.permit = self.standby
+        return await delivery.send_delivery(outgoing, children.start, self.http, self._read_clocks().now)
 
     async def _send_ping(self, ping: Ping, children: Children) -> DeliveryResult:
         return await deadman_switch.send_ping(ping, self.http)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
-from heartbeat.runners import StartProcess
 from scheduler.engine.tick import Engine
 from scheduler.model.settings import Settings
 from scheduler.store.database import Store
 from scheduler.system import extras
 from scheduler.system.boot_clock import BootClock
-from scheduler.system.process import Conversation
-
-StartConversation = Callable[..., AbstractAsyncContextManager[Conversation]]
+from scheduler.system.process import StartPermit
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +30,14 @@ class DaemonParts:
     end_runs: Callable[[], None]  # at once, because another daemon may start them soon. Called from any thread
 
 
-class Standby:
-    """Whether this daemon leads. `lost_because` says why it must stop, because another one leads or may lead soon."""
+class Standby(StartPermit):
+    """Whether this daemon leads. `lost_because` says why it must stop, because another one leads or may lead soon.
+
+    Starts are allowed while no other daemon can lead. If one does, the runs of this one are cancelled while they wait.
+    """
 
     lost_because: str | None = None
     is_possible = False  # whether another daemon can lead
-
-    @property
-    def may_start_runs(self) -> bool:
-        """Whether no other daemon can lead."""
-        return True
 
     @property
     def must_yield(self) -> bool:
@@ -56,17 +50,6 @@ class Standby:
         `is_over` is asked again and again, with whether the lease of the last leader has expired.
         """
         return True
-
-    async def wait_until_confirmed(self) -> None:
-        """Wait until it is known that no other daemon leads. If one does, the runs of this one are cancelled meanwhile."""
-
-    def guard_start(self, start: StartProcess) -> StartProcess:
-        """`start`, which first waits until it is known that no other daemon leads."""
-        return start
-
-    def guard_conversation(self, converse: StartConversation) -> StartConversation:
-        """`converse`, which first waits until it is known that no other daemon leads."""
-        return converse
 
     def lose(self, problem: str) -> None:
         """Stop leading, and end all runs."""

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from heartbeat.runners import ProcessResult, StartProcess
+from heartbeat.runners.errors import CallError
 from heartbeat.runners.redaction import reveal_secret
 from heartbeat.threads import finish_despite_cancellation
 from scheduler.system.file_limits import is_scarcity
@@ -41,6 +42,17 @@ SHORTEST_ALARM = 0.1  # seconds; a run that waits for a person is looked at agai
 MAX_SPAWN_THREADS = 4  # starting a program blocks until it has been loaded; on a dead network folder that never happens
 
 
+class StartPermit:
+    """Decides when a run may start programs and send requests. This one always allows it."""
+
+    def allows_start(self) -> bool:
+        """Whether it may at this moment. From any thread."""
+        return True
+
+    async def wait_until_allowed(self) -> None:
+        """Wait until it may. Raises CallError if it never will."""
+
+
 class Children:
     """The programs of one run. Each has HEARTBEATD_RUN=`mark` in its environment, by which orphans are found.
 
@@ -53,6 +65,7 @@ class Children:
         self._worker = worker
         self._running: set[_ChildProcess] = set()
         self._end_reason: EndReason | None = None
+        self.permit = StartPermit()
         self.waited: Callable[[], float] = lambda: 0.0  # seconds for which the run has waited for people, which no timeout counts
 
     async def start(
@@ -66,7 +79,6 @@ class Children:
         keep_tail: bool = False,
         inherited: Sequence[int] = (),
         timeout: timedelta | None = None,
-        confirm: Callable[[], None] | None = None,
     ) -> ProcessResult:
         """Start `argv` (no shell), feed it `stdin` and wait until it has ended, even if the waiting task is cancelled.
 
@@ -75,13 +87,14 @@ class Children:
         continue, as under cron, but their output is no longer read.
 
         A program that cannot be started gives a result with a `problem`. OSError only if the system has no descriptor, memory
-        or process left. After `end_all` nothing is started. `confirm` is called in another thread directly before the start, and
-        what it raises prevents the start: the program may have waited for a thread, and this process may have been frozen.
+        or process left. After `end_all` nothing is started.
         """
         try:
-            process = await self._spawn(argv, env, cwd, inherited, confirm)
-        except _Unstarted as error:
+            process = await self._spawn(argv, env, cwd, inherited)
+        except NotStarted as error:
             return ProcessResult(None, problem=None if error.ended_by else str(error), ended_by=error.ended_by)
+        except CallError as error:  # of `permit`
+            return ProcessResult(None, problem=str(error))
         child = self._watch(_ChildProcess(process, stdin, BoundedOutput(keep, tail=keep_tail)))
         alarm = asyncio.create_task(self._stop_after(timeout.total_seconds(), child)) if timeout else None
         try:
@@ -106,15 +119,14 @@ class Children:
         env: Mapping[str, object],
         cwd: Path,
         inherited: Sequence[int] = (),
-        confirm: Callable[[], None] | None = None,
     ) -> AsyncIterator[Conversation]:
         """Start `argv` (no shell) and exchange lines with it, for the duration of the context.
 
         At the end its standard input is closed. If it is still running EXIT_TIME later, its process group is ended. What it
         leaves in the background is ended too, because nothing exchanges lines with it any more. NotStarted if it cannot be
-        started. OSError and `confirm` as in `start`.
+        started, CallError as in `permit`, OSError as in `start`.
         """
-        child = self._watch(Conversation(await self._spawn(argv, env, cwd, inherited, confirm)))
+        child = self._watch(Conversation(await self._spawn(argv, env, cwd, inherited)))
         try:
             yield child
         finally:
@@ -132,14 +144,12 @@ class Children:
         env: Mapping[str, object],
         cwd: Path,
         inherited: Sequence[int],
-        confirm: Callable[[], None] | None,
     ) -> subprocess.Popen[bytes]:
-        """Start a program in another thread. Raises NotStarted."""
+        """Start a program in another thread. Raises NotStarted, and CallError as in `permit`."""
 
         def open_process() -> _Spawned:
-            if confirm is not None:
-                confirm()
-            if self._end_reason:
+            # Asked here, because the program may have waited for this thread, and this process may have been frozen.
+            if not self.permit.allows_start() or self._end_reason:
                 return None
             return subprocess.Popen(  # noqa: S603 - argv comes from the config alone and no shell sees it
                 list(argv),
@@ -154,17 +164,17 @@ class Children:
                 start_new_session=True,
             )
 
-        if self._end_reason:
-            raise _Unstarted(ENDED, self._end_reason)
-        try:
-            process = await finish_despite_cancellation(asyncio.wrap_future(_spawn_threads(open_process)))
-        except (OSError, ValueError, RuntimeError) as error:
-            if is_scarcity(error):
-                raise
-            raise _Unstarted(_start_error(error, argv[0], cwd, env)) from None
-        if process is None:  # the run was ended while the program waited for the thread
-            raise _Unstarted(ENDED, self._end_reason)
-        return process
+        while not self._end_reason:
+            await self.permit.wait_until_allowed()
+            try:
+                process = await finish_despite_cancellation(asyncio.wrap_future(_spawn_threads(open_process)))
+            except (OSError, ValueError, RuntimeError) as error:
+                if is_scarcity(error):
+                    raise
+                raise NotStarted(_start_error(error, argv[0], cwd, env)) from None
+            if process is not None:
+                return process
+        raise NotStarted(ENDED, self._end_reason)
 
     def _watch(self, child: Child) -> Child:
         """End a program together with the run, also if the run has been ended meanwhile."""
@@ -266,11 +276,7 @@ class LineOutput(BoundedOutput):
 
 
 class NotStarted(Exception):
-    """A program could not be started; the message says why."""
-
-
-class _Unstarted(NotStarted):
-    """It was not `confirm` that prevented the start. `ended_by`: the run was ended before."""
+    """A program could not be started; the message says why. `ended_by`: the run was ended before."""
 
     def __init__(self, problem: str, ended_by: EndReason | None = None) -> None:
         super().__init__(problem)

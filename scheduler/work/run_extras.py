@@ -7,23 +7,26 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
 from heartbeat.attempt import Elapsed
-from heartbeat.runners import HttpReply, OpenTools, Resources, Toolbox
+from heartbeat.runners import AskApproval, HttpReply, OpenTools, Resources, Toolbox
 from heartbeat.runners import dispatch as runners
 from heartbeat.spec import ModelRunner, Tools
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim, Entry, Key
 from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import Settings
+from scheduler.net.http_client import HttpClient
 from scheduler.system import extras
 from scheduler.system.extras import MissingExtra
 from scheduler.system.log import log_event
-from scheduler.system.process import Conversation
+from scheduler.system.process import Children, Conversation
 from scheduler.work.attempt import attempt
 from scheduler.work.executor import Done, Executor, WorkerLoop
+from scheduler.work.sources import SourceReader
 
 TRACES = "otel"  # the name of the entry point in `heartbeatd.listeners`
 
@@ -177,6 +180,16 @@ class ModelTools:
     def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AbstractAsyncContextManager[Toolbox]:
         """See `OpenTools`. Raises MissingExtra."""
         return load_tools()(self)(tools, agent, workspace, seconds)
+
+
+def resources_of_run(
+    children: Children, inherited: Sequence[int], http: HttpClient, approve: AskApproval | None = None
+) -> Resources:
+    """What a run reads and calls through, within its permit. Its programs keep the descriptors in `inherited` open."""
+    start, permitted = partial(children.start, inherited=inherited), http.with_wait(children.permit.wait_until_allowed)
+    tools = ModelTools(partial(children.converse, inherited=inherited), permitted, children.permit.wait_until_allowed)
+    look = SourceReader(start, permitted, lambda: http.network.ca_file)
+    return Resources(start, permitted, open_tools=tools, approve=approve, look=look)
 
 
 def load_tools() -> Callable[[ModelTools], OpenTools]:

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from heartbeat.runners import ProcessResult
+from heartbeat.runners import Failure, ProcessResult
+from heartbeat.runners.errors import CallError
 from heartbeatd.secret import Secret
 from scheduler.system import process
-from scheduler.system.process import Children, EndReason, NotStarted
+from scheduler.system.process import Children, EndReason, StartPermit
 
 MIB = 1024 * 1024
 
@@ -275,31 +276,57 @@ def test_ending_twice_or_after_the_end_does_nothing() -> None:
     children.end_all("shutdown")
 
 
-def test_a_program_is_confirmed_in_the_thread_that_starts_it_directly_before_the_start(tmp_path: Path) -> None:
+class OnePermit(StartPermit):
+    """Is not given when a program is to be started for the first time. Until it is waited for again, another daemon may lead."""
+
+    def __init__(self) -> None:
+        self.asked_in: list[str] = []
+        self.waited = 0
+
+    def allows_start(self) -> bool:
+        self.asked_in.append(threading.current_thread().name)
+        return self.waited > 1
+
+    async def wait_until_allowed(self) -> None:
+        self.waited += 1
+        if self.waited > 2:
+            raise CallError(Failure.TIMEOUT, "the time of the run was over")
+
+
+def test_a_permit_is_asked_for_in_the_thread_that_starts_a_program_directly_before_the_start(tmp_path: Path) -> None:
     """It may have waited for the thread, and the daemon may have been frozen in the meantime."""
-    threads: list[str] = []
 
-    def refuse() -> None:
-        threads.append(threading.current_thread().name)
-        raise NotStarted("another daemon may lead")
+    async def start(permit: OnePermit) -> list[Path]:
+        children = Children("x/1")
+        children.permit = permit
+        await children.start(["touch", "started"], stdin=b"", env={}, cwd=tmp_path)
+        began = list(tmp_path.iterdir())
+        refused = await children.start(["touch", "again"], stdin=b"", env={}, cwd=tmp_path)
+        assert refused.problem == "the time of the run was over"
+        with pytest.raises(CallError, match="was over"):
+            await children.converse(["touch", "again"], env={}, cwd=tmp_path).__aenter__()
+        return began
 
-    async def start() -> None:
-        with pytest.raises(NotStarted, match="another daemon may lead"):
-            await Children("x/1").start(["touch", "started"], stdin=b"", env={}, cwd=tmp_path, confirm=refuse)
-        with pytest.raises(NotStarted, match="another daemon may lead"):
-            await Children("x/1").converse(["touch", "started"], env={}, cwd=tmp_path, confirm=refuse).__aenter__()
+    permit = OnePermit()
+    assert asyncio.run(start(permit)) == [tmp_path / "started"] == list(tmp_path.iterdir())
+    assert len(permit.asked_in) == 2
+    assert threading.current_thread().name not in permit.asked_in
 
-    asyncio.run(start())
-    assert list(tmp_path.iterdir()) == []
-    assert len(threads) == 2
-    assert threading.current_thread().name not in threads
+
+class EndedWhileAsked(StartPermit):
+    def __init__(self, children: Children) -> None:
+        self._children = children
+
+    def allows_start(self) -> bool:
+        self._children.end_all("timeout")
+        return True
 
 
 def test_a_program_of_a_run_that_is_ended_while_it_waits_for_a_thread_is_not_started(tmp_path: Path) -> None:
     async def start() -> ProcessResult:
         children = Children("x/1")
-        end = lambda: children.end_all("timeout")  # noqa: E731
-        return await children.start(["touch", "started"], stdin=b"", env={}, cwd=tmp_path, confirm=end)
+        children.permit = EndedWhileAsked(children)
+        return await children.start(["touch", "started"], stdin=b"", env={}, cwd=tmp_path)
 
     assert asyncio.run(start()).ended_by == "timeout"
     assert list(tmp_path.iterdir()) == []

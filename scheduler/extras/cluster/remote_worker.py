@@ -15,13 +15,13 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from heartbeat.runners import Failure, ProcessResult, StartProcess
+from heartbeat.runners import Failure
 from heartbeat.runners.errors import CallError
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
 from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec, InvalidPayload
@@ -29,7 +29,7 @@ from scheduler.extras.cluster.remote_executor import cancel_until_ended, log_ava
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult
 from scheduler.system.log import log_event
-from scheduler.system.process import Children, EndReason
+from scheduler.system.process import Children, EndReason, StartPermit
 from scheduler.work.executor import Done, Interrupted, LocalExecutor, NeverBegun, NotTaken, WorkerLoop
 
 RENEWALS_PER_LEASE = 10
@@ -53,6 +53,20 @@ class _Job:
 
     task: Claim
     ends_at: float
+
+
+class _TimeLeft(StartPermit):
+    """Permits a task to do more as long as its time, and the lease of its worker, lasts."""
+
+    def __init__(self, is_left: Callable[[], bool]) -> None:
+        self._is_left = is_left
+
+    def allows_start(self) -> bool:
+        return self._is_left()
+
+    async def wait_until_allowed(self) -> None:
+        if not self.allows_start():
+            raise CallError(Failure.TIMEOUT, TIME_OVER, transient=True, not_sent=True)
 
 
 @dataclass(slots=True)
@@ -103,7 +117,7 @@ class RemoteWorker:
         self,
         queue: JobQueue,
         codec: ClaimCodec,
-        carry: Callable[[Claim, Children, Callable[[], None]], Coroutine[object, None, AttemptResult]],
+        carry: Callable[[Claim, Children], Coroutine[object, None, AttemptResult]],
         mark: Callable[[Claim], str],
         loop: WorkerLoop,
         *,
@@ -290,10 +304,9 @@ class RemoteWorker:
         """Of a task in progress whose worker has lost its lease."""
         return Interrupted(f"{self._name} {LOST_CONTACT}", was_stopped=False)
 
-    def check_time(self, ends_at: float) -> None:
-        """Raise CallError if a task must not do anything more: its time or the lease is over. From any thread."""
-        if self._clock() >= min(ends_at, self._lease_ends):
-            raise CallError(Failure.TIMEOUT, TIME_OVER, transient=True, not_sent=True)
+    def permit_until(self, ends_at: float) -> StartPermit:
+        """Permits a task to do more until its time, or the lease, is over."""
+        return _TimeLeft(lambda: self._clock() < min(ends_at, self._lease_ends))
 
     # Tasks.
 
@@ -411,7 +424,8 @@ class RemoteWorker:
             raise NotTaken(TOO_LATE)
         began_at = self._clock()
         try:
-            return await self._carry(job.task, children, partial(self.check_time, job.ends_at))
+            children.permit = self.permit_until(job.ends_at)
+            return await self._carry(job.task, children)
         finally:
             self.counts.carried += 1
             self.counts.seconds += self._clock() - began_at
@@ -528,16 +542,3 @@ def _word_for(done: Done[Any, Any]) -> str:
     if isinstance(done.exception, Interrupted):
         return "interrupted"
     return "error" if done.exception is not None else "ok"
-
-
-def guard_start(start: Callable[..., Awaitable[ProcessResult]], check_time: Callable[[], None]) -> StartProcess:
-    """`start`, but once `check_time` raises, a program is not started and has that as its problem."""
-
-    async def start_in_time(argv: Sequence[str], **options: Any) -> ProcessResult:
-        try:
-            check_time()
-            return await start(argv, confirm=check_time, **options)
-        except CallError as error:
-            return ProcessResult(None, problem=str(error))
-
-    return start_in_time

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Callable
 
-from heartbeat.runners import ProcessResult, StartProcess
-from scheduler.engine.standby import DaemonParts, Standby, StartConversation
+from scheduler.engine.standby import DaemonParts, Standby
 from scheduler.extras.cluster.leadership import Leadership
 from scheduler.store.database import DatabaseUnavailable
 from scheduler.system.log import log_event
-from scheduler.system.process import Conversation, NotStarted
 
 STANDBY_INTERVAL = 0.5  # seconds after which a standby asks again whether it can lead
 LEASE_POLL = 0.05  # seconds between looks at a lease that is not confirmed
-
-
-class LeaseUnconfirmed(NotStarted):
-    """A program was not started, because another daemon may lead."""
 
 
 class ServerStandby(Standby):
@@ -34,8 +26,7 @@ class ServerStandby(Standby):
         self._parts = parts
         self._lease = Leadership(settings.postgresql, parts.instance, settings.host, parts.clock, self.lose)
 
-    @property
-    def may_start_runs(self) -> bool:
+    def allows_start(self) -> bool:
         return self._lease.is_confirmed and not self.must_yield
 
     @property
@@ -85,37 +76,10 @@ class ServerStandby(Standby):
         log_event(logging.INFO, "leading", epoch=self._lease.epoch)
         return None
 
-    async def wait_until_confirmed(self) -> None:
+    async def wait_until_allowed(self) -> None:
         """A daemon that was frozen after the claim of a run must not start it: another one may have started it again."""
-        while not self.may_start_runs:
+        while not self.allows_start():
             await asyncio.sleep(LEASE_POLL)
-
-    def _confirm(self) -> None:
-        """Raise LeaseUnconfirmed if another daemon may lead. Called directly before the start of a program."""
-        if not self.may_start_runs:
-            raise LeaseUnconfirmed("another daemon may lead")
-
-    def guard_start(self, start: Callable[..., Awaitable[ProcessResult]]) -> StartProcess:
-        async def start_if_leading(argv: Sequence[str], **options: Any) -> ProcessResult:
-            while True:
-                await self.wait_until_confirmed()
-                with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
-                    return await start(argv, confirm=self._confirm, **options)
-
-        return start_if_leading
-
-    def guard_conversation(self, converse: StartConversation) -> StartConversation:
-        @asynccontextmanager
-        async def converse_if_leading(*command: Any, **options: Any) -> AsyncIterator[Conversation]:
-            async with AsyncExitStack() as open_programs:
-                while True:
-                    await self.wait_until_confirmed()
-                    with suppress(LeaseUnconfirmed):  # this daemon was frozen in the meantime
-                        program = await open_programs.enter_async_context(converse(*command, confirm=self._confirm, **options))
-                        break
-                yield program
-
-        return converse_if_leading
 
     def lose(self, problem: str) -> None:
         self.lost_because = problem

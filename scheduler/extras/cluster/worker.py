@@ -27,7 +27,7 @@ from scheduler.config.settings import load
 from scheduler.config.settings.file_checks import find_missing_files
 from scheduler.extras.cluster.job_queue import JobQueue, QueueUnavailable, ask_queue
 from scheduler.extras.cluster.payloads import ClaimCodec, lock_of_lane, missing_secret
-from scheduler.extras.cluster.remote_worker import RemoteWorker, guard_start
+from scheduler.extras.cluster.remote_worker import RemoteWorker
 from scheduler.extras.cluster.worker_guard import WorkerFile, end_programs_of_dead_workers
 from scheduler.model.daemon_health import DEFAULT_QUEUE
 from scheduler.model.entry import Claim, Entry, Key
@@ -43,8 +43,7 @@ from scheduler.system.process import Children
 from scheduler.system.state_lock import make_state_folder
 from scheduler.work.executor import WorkerLoop
 from scheduler.work.plan import Plan, make_plan
-from scheduler.work.run_extras import ModelTools, Tracing
-from scheduler.work.sources import SourceReader
+from scheduler.work.run_extras import Tracing, resources_of_run
 
 
 class WorkerConfig:
@@ -274,20 +273,9 @@ async def _carry_out_run(
     run_attempt: Callable[[Claim, Resources, Elapsed], Awaitable[AttemptResult]],
     claim: Claim,
     children: Children,
-    check_time: Callable[[], None],
 ) -> AttemptResult:
     """Carry out one attempt, with its agent's lane on this machine locked as long as it lasts."""
     started_at = time.monotonic()
     elapsed = lambda: timedelta(seconds=time.monotonic() - started_at)  # noqa: E731
-
-    async def confirm_time() -> None:
-        check_time()
-
     with lanes_here.lock_for(claim) as (claim_in_lane, inherited), own_file.note_run(claim.run.mark):
-        start = guard_start(partial(children.start, inherited=inherited), check_time)
-        guarded = http.with_wait(confirm_time)
-        open_tools = ModelTools(partial(children.converse, inherited=inherited, confirm=check_time), guarded, confirm_time)
-        resources = Resources(
-            start, guarded, open_tools=open_tools, look=SourceReader(start, guarded, lambda: http.network.ca_file)
-        )
-        return await run_attempt(claim_in_lane, resources, elapsed)
+        return await run_attempt(claim_in_lane, resources_of_run(children, inherited, http), elapsed)

@@ -156,11 +156,8 @@ class RemoteBench:
         """A worker in a thread of this process. Its clock is ahead by `offset`."""
         loop = WorkerLoop(self._clock, "worker")
 
-        async def carry_checked(task: str, children: Children, check_time: Callable[[], None]) -> str:
-            return await carry(task, children)
-
         worker = RemoteWorker(
-            kind(self.dsn, queue), codec or TextCodec(queue), carry_checked, str, loop, name=name, concurrency=places, lease=lease,
+            kind(self.dsn, queue), codec or TextCodec(queue), carry, str, loop, name=name, concurrency=places, lease=lease,
             clock=lambda: self._clock.read() + offset(), locked_lanes=locked_lanes, note_lease=note_lease,
         )  # fmt: skip
 

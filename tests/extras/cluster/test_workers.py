@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -53,7 +52,6 @@ from scheduler.extras.cluster.job_queue import (
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
 from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
-from scheduler.extras.cluster.remote_worker import guard_start
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.model.daemon_health import WorkerState
 from scheduler.system.orphans import find_orphans
@@ -850,27 +848,22 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
     frozen = 0.0
     server = Server([reply({})])
 
-    async def confirm_time() -> None:
-        check_time()
-
     async def call_agent() -> None:
         children = Children("x/1")
+        children.permit = worker.permit_until(clock.now + 3600)
         async with new_http_client() as http:
             with pytest.raises(CallError, match="the time of the run was over"):
-                await http.with_wait(confirm_time).post(server.url, {}, b"", 1.0)
-        options = {"env": {}, "cwd": tmp_path}
-        assert "was over" in str(
-            (await guard_start(children.start, check_time)(["touch", "called"], stdin=b"", **options)).problem
-        )
+                await http.with_wait(children.permit.wait_until_allowed).post(server.url, {}, b"", 1.0)
+        ended = await children.start(["touch", "called"], stdin=b"", env={}, cwd=tmp_path)
+        assert "was over" in str(ended.problem)
 
     CutOff.is_cut = False
     worker = bench.start_worker("over", shout, lease=LEASE, offset=lambda: frozen, kind=CutOff)
     clock.wait_until(lambda: worker.find_problem() is None)
-    with pytest.raises(CallError):
-        worker.check_time(clock.now - 1)  # the end of a task's time
+    assert worker.permit_until(clock.now + 3600).allows_start()
+    assert not worker.permit_until(clock.now - 1).allows_start()  # the end of a task's time
     CutOff.is_cut = True
     frozen = 600.0
-    check_time = partial(worker.check_time, clock.now + 3600)
     with server:
         asyncio.run(call_agent())
     assert (server.requests, list(tmp_path.iterdir())) == ([], [])
