@@ -24,7 +24,7 @@ from typing import Any
 from heartbeat.runners import Failure
 from heartbeat.runners.errors import CallError
 from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, Claimed, FetchedJob, JobQueue, QueueUnavailable, Renewal
-from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec, InvalidPayload
+from scheduler.extras.cluster.payloads import AttemptRefused, ClaimCodec
 from scheduler.extras.cluster.remote_executor import cancel_until_ended, log_availability, run_again_after_errors, wait_for_event
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import AttemptResult
@@ -84,8 +84,8 @@ class WorkerCounts:
 class _Attempt:
     """A task that this worker has fetched, until its result is written. `number` is its own in this process.
 
-    `interrupted`: the worker has ended it, and this replaces its result. `end_reason`: its scheduler has ended it.
-    `may_be_written`: a commit with its result was tried, and how that ended is unknown.
+    `interrupted`: the worker has ended it, and this replaces its result. `end_reason`: its scheduler has ended it. `result`: the
+    payload, once it has ended. `may_be_written`: a commit with it was tried, and how that ended is unknown.
     """
 
     number: int
@@ -94,7 +94,8 @@ class _Attempt:
     interrupted: Interrupted | None = None
     end_reason: str | None = None
     timer: asyncio.TimerHandle | None = None
-    waiting: asyncio.Future[None] | None = None
+    beginning: asyncio.Task[None] | None = None  # kept here, because the loop itself does not keep it
+    result: str | None = None
     may_be_written: bool = False
 
     @property
@@ -144,7 +145,6 @@ class RemoteWorker:
         self.counts = WorkerCounts()
         self.problem: str | None = None  # of the queue
         self._attempts: dict[int, _Attempt] = {}
-        self._unwritten: dict[int, str] = {}  # results that are not written yet, by attempt
         self._numbers = itertools.count(1)  # of attempts
         self._worker_id: int | None = None
         self._fetch_uncertain_until = float("-inf")  # until then, a fetch that has failed may turn out to be committed
@@ -354,13 +354,7 @@ class RemoteWorker:
             self._set_result(attempt, Done(None, None, obstacle))
             return
         attempt.timer = asyncio.get_running_loop().call_later(fetched.seconds_left, self._end_overdue, attempt)
-        try:
-            self._begin(attempt, self._read_task(fetched))
-        except Exception as problem:  # noqa: BLE001 (the job, and the next ones, would stay in progress)
-            if not (isinstance(problem, AttemptRefused) and problem.may_change):
-                self._refuse(attempt, problem)
-                return
-            attempt.waiting = asyncio.ensure_future(self._wait_for_config(attempt, fetched))
+        attempt.beginning = asyncio.create_task(self._begin_when_permitted(attempt, fetched))
 
     def _why_not_to_begin(self, fetched: FetchedJob, worker_id: int) -> Exception | None:
         if fetched.key is None:
@@ -380,23 +374,21 @@ class RemoteWorker:
         task = self._codec.read_task(fetched.payload)
         return task if fetched.held_by is None else self._codec.block_task(task, f"{fetched.held_by} has locked it")
 
-    async def _wait_for_config(self, attempt: _Attempt, fetched: FetchedJob) -> None:
+    async def _begin_when_permitted(self, attempt: _Attempt, fetched: FetchedJob) -> None:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
-        ends_at = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
+        last_look = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
         while not self._is_cancelled(attempt):
             try:
-                self._reload()
                 self._begin(attempt, self._read_task(fetched))
-            except (AttemptRefused, InvalidPayload, LookupError, TypeError, ValueError) as problem:
-                if self._clock() >= ends_at or attempt.interrupted or self._stopping:
+            except Exception as problem:  # noqa: BLE001 (the job would stay in progress)
+                may_change = isinstance(problem, AttemptRefused) and problem.may_change
+                if not may_change or self._clock() >= last_look or attempt.interrupted or self._stopping:
                     self._refuse(attempt, problem)
                     return
-                await asyncio.sleep(CONFIG_LOOK_SECONDS)
-            except Exception as problem:  # noqa: BLE001 (as in _accept)
-                self._refuse(attempt, problem)
-                return
             else:
                 return
+            await asyncio.sleep(CONFIG_LOOK_SECONDS)
+            self._reload()
 
     def _is_cancelled(self, attempt: _Attempt) -> bool:
         """Whether the scheduler has ended an attempt that has not begun; that is then its result."""
@@ -435,7 +427,7 @@ class RemoteWorker:
         self._give_up_later(attempt)
 
     def _interrupt(self, attempt: _Attempt, interruption: Interrupted, why: EndReason) -> None:
-        if attempt.number not in self._unwritten and attempt.interrupted is None:
+        if attempt.result is None and attempt.interrupted is None:
             attempt.interrupted = interruption
             self._local.cancel(attempt.number, why)
             self._give_up_later(attempt)
@@ -445,7 +437,7 @@ class RemoteWorker:
 
     def _give_up(self, attempt: _Attempt) -> None:
         """Forget a task that does not end, even after it was cancelled."""
-        if self._attempts.get(attempt.number) is attempt and attempt.number not in self._unwritten:
+        if self._attempts.get(attempt.number) is attempt and attempt.result is None:
             task = self._local.inflight().get(attempt.number)
             if task is not None:
                 self._local.give_up(attempt.number, Done(task, None, TimeoutError("did not end, even after it was cancelled")))
@@ -457,7 +449,7 @@ class RemoteWorker:
         """End the tasks in progress whose schedulers no longer want them."""
         while True:
             await wait_for_event(self._cancellation_announced, POLL_SECONDS)
-            wanted = [each for number, each in self._attempts.items() if number not in self._unwritten]
+            wanted = [each for each in self._attempts.values() if each.result is None]
             if not wanted:
                 continue
             try:
@@ -490,9 +482,9 @@ class RemoteWorker:
         if not counted:
             self.counts.ended[_word_for(done)] += 1
         try:
-            self._unwritten[attempt.number] = self._codec.write_done(done)
+            attempt.result = self._codec.write_done(done)
         except (LookupError, TypeError, ValueError) as error:  # it has something that JSON has not
-            self._unwritten[attempt.number] = self._codec.write_done(Done(done.task, None, error))
+            attempt.result = self._codec.write_done(Done(done.task, None, error))
         self._results_ready.set()
 
     async def _report_results(self) -> None:
@@ -509,12 +501,12 @@ class RemoteWorker:
                     attempt.interrupted = self._cut_off()
                 self._set_result(attempt, done)
             self._local.ack([number for number, _ in ended])
-            if not self._unwritten:
+            batch = [(each, each.result) for each in self._attempts.values() if each.result is not None]
+            if not batch:
                 continue
-            batch = [(self._attempts[number], payload) for number, payload in self._unwritten.items()]
             try:
                 await self._record_locked_lanes()  # before the end of the jobs, which have the locks until then
-                written = await self._queue.finish([(attempt.claimed, payload) for attempt, payload in batch])
+                written = await self._queue.finish([(attempt.claimed, result) for attempt, result in batch])
             except QueueUnavailable as error:
                 self._report_problem(str(error))
                 for attempt, _ in batch:
@@ -523,7 +515,7 @@ class RemoteWorker:
                 self._results_ready.set()
                 continue
             for attempt, _ in batch:
-                del self._attempts[attempt.number], self._unwritten[attempt.number]
+                del self._attempts[attempt.number]
                 if attempt.claimed.key not in written and not attempt.may_be_written:
                     self.counts.stale += 1
                     log_event(logging.WARNING, "result_too_late", attempt=attempt.claimed.key)
