@@ -155,20 +155,24 @@ FIND_LOST = (
     " and pg_postmaster_start_time() < now() - make_interval(secs => %(lease)s)"
 )
 # Rows that another process has locked are left out: it fetches or ends the job at this moment, or is frozen.
-LOCK_ATTEMPTS = (
-    "select attempt.key, job.id, job.status = 'todo',"  # noqa: S608 (a constant)
-    f" coalesce(job.args ->> 'server' <> {OWN_SERVER}, false) from heartbeatd_attempt as attempt"
-    " join procrastinate_jobs as job on job.id = attempt.job_id where attempt.key = any(%s) and attempt.result is null"
-    " for update of attempt, job skip locked"
-)
-FIND_LOCKED = (
-    "select attempt.key, job.id is not null and attempt.result is null from heartbeatd_attempt as attempt"
-    " left join procrastinate_jobs as job on job.id = attempt.job_id where attempt.key = any(%s)"
+WITHDRAW = (
+    "with mine as (select attempt.key, job.id, job.status = 'todo' as waits,"  # noqa: S608 (a constant)
+    f" coalesce(job.args ->> 'server' <> {OWN_SERVER}, false) as may_have_begun from heartbeatd_attempt as attempt"
+    " join procrastinate_jobs as job on job.id = attempt.job_id where attempt.key = any(%(keys)s) and attempt.result is null"
+    " for update of attempt, job skip locked)"
+    " update heartbeatd_attempt as attempt set end_reason = %(why)s, ended_at = case when waits then now() end,"
+    " result = case when waits then case when may_have_begun then %(lost)s else %(unbegun)s end end"
+    " from mine where attempt.key = mine.key returning mine.id, waits"
 )
 # Inserting a key waits for a submission of it whose commit is still under way.
-ADD_ABSENT = (
-    "insert into heartbeatd_attempt (key, owner, payload, deadline)"
-    " select key, '', '', now() from unnest(%s::text[]) as new (key) on conflict (key) do nothing returning key"
+END_ABSENT = (
+    "insert into heartbeatd_attempt (key, owner, payload, deadline, result, ended_at)"
+    " select key, %(owner)s, '', now(), %(unbegun)s, now() from unnest(%(keys)s::text[]) as new (key)"
+    " on conflict (key) do nothing"
+)
+FIND_OPEN = (
+    "select key from heartbeatd_attempt as attempt join procrastinate_jobs as job on job.id = job_id"
+    " where key = any(%(keys)s) and result is null and end_reason is distinct from %(why)s"
 )
 LIVING_WORKERS = (
     "select id from heartbeatd_worker join procrastinate_workers using (id) where queue = %(cluster)s"
@@ -242,6 +246,18 @@ class Claimed:
     worker_id: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class UnbegunEnds:
+    """The results of attempts that are withdrawn before a worker has fetched them: `may_have_begun` as in `FetchedJob`."""
+
+    owner: str
+    unbegun: str
+    may_have_begun: str
+
+
+UNREAD = UnbegunEnds("", "", "")  # of attempts that are deleted then
+
+
 class Renewal(Enum):
     """What a worker is to do after it has renewed its lease."""
 
@@ -257,21 +273,6 @@ class AttemptEnd:
     key: str
     payload: str
     worker: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
-    """What became of attempts that were withdrawn. All others were asked to end, or have a result.
-
-    `removed`: no worker had fetched them. `locked`: another process fetches or ends them at the moment, so they must be withdrawn
-    again. This includes those that were submitted at this moment. `absent`: they are not in the queue, and will not be.
-    `may_have_begun`: as in `FetchedJob`.
-    """
-
-    removed: frozenset[str]
-    locked: frozenset[str]
-    absent: frozenset[str]
-    may_have_begun: frozenset[str] = frozenset()
 
 
 class JobQueue:
@@ -443,28 +444,21 @@ class JobQueue:
         )
         return {row["key"]: row["worker"] for row in rows}
 
-    async def withdraw(self, keys: Sequence[str], why: str) -> Withdrawal:
-        """Remove the jobs of attempts that no worker has fetched, and ask for the end of the others.
+    async def withdraw(self, keys: Sequence[str], why: str, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
+        """End the attempts that no worker has fetched, and ask for the end of the others. Returns those to withdraw again.
 
-        It waits for the commit of a submission with one of these keys, and for no other lock.
+        Another process fetches or ends these, or has just submitted them. What is ended gets one of `ends` as its result. So do
+        those of `absent` that are not in the queue, and they will not be. It waits for the commit of a submission of these, and
+        for no other lock.
         """
+        arguments = {"keys": list(keys), "why": why, "lost": ends.may_have_begun, "unbegun": ends.unbegun, "owner": ends.owner}
         async with self._transaction() as (db, manager):
-            rows = await (await db.execute(LOCK_ATTEMPTS, (list(keys),))).fetchall()
-            removed = {key: job_id for key, job_id, is_waiting, _ in rows if is_waiting}
-            running = {key: job_id for key, job_id, is_waiting, _ in rows if not is_waiting}
-            await _delete_waiting(manager, removed.values())
-            await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(removed),))
-            await db.execute("update heartbeatd_attempt set end_reason = %s where key = any(%s)", (why, list(running)))
-            for job_id in running.values():
-                await manager.cancel_job_by_id_async(job_id, abort=True)  # it notifies the worker of the first reason only
-            others = [key for key in keys if key not in removed and key not in running]
-            found = dict(await (await db.execute(FIND_LOCKED, (others,))).fetchall())
-            missing = sorted(set(others) - set(found))
-            absent = {key for (key,) in await (await db.execute(ADD_ABSENT, (missing,))).fetchall()} if missing else set()
-            await db.execute("delete from heartbeatd_attempt where key = any(%s)", (list(absent),))
-        locked = {key for key, is_open in found.items() if is_open} | (set(missing) - absent)
-        may_have_begun = frozenset(key for key, _, _, is_of_another_server in rows if is_of_another_server)
-        return Withdrawal(frozenset(removed), frozenset(locked), frozenset(absent), may_have_begun)
+            for job_id, is_waiting in await (await db.execute(WITHDRAW, arguments)).fetchall():
+                # The worker is notified of the first reason only.
+                await manager.cancel_job_by_id_async(job_id, abort=not is_waiting, delete_job=is_waiting)
+            if absent:
+                await db.execute(END_ABSENT, arguments | {"keys": sorted(absent)})
+            return [key for (key,) in await (await db.execute(FIND_OPEN, arguments)).fetchall()]
 
     async def forget(self, keys: Sequence[str]) -> None:
         """Delete attempts whose results are recorded, or no longer wanted."""
@@ -487,13 +481,10 @@ class JobQueue:
             owners=list(owners),
             but=list(but),
         )
-        keys = [row["key"] for row in found]
-        if keys:
-            locked = (await self.withdraw(keys, "cancelled")).locked
-            while locked:  # for at most IDLE_TIMEOUT, if a worker was frozen while it fetched one
-                await asyncio.sleep(LOCKED_RETRY)
-                locked = (await self.withdraw(list(locked), "cancelled")).locked
-            await self.forget(keys)
+        left = keys = [row["key"] for row in found]
+        while left and (left := await self.withdraw(left, "cancelled", UNREAD)):
+            await asyncio.sleep(LOCKED_RETRY)  # for at most IDLE_TIMEOUT, if a worker was frozen while it fetched one
+        await self.forget(keys)
         return len(keys)
 
     async def reap(self, owners: Collection[str], lease: float, result: Callable[[str], str]) -> list[str]:

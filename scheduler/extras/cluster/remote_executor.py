@@ -10,8 +10,9 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
-from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, JobQueue, NewAttempt, QueueUnavailable
+from scheduler.extras.cluster.job_queue import MAY_HAVE_BEGUN, JobQueue, NewAttempt, QueueUnavailable, UnbegunEnds
 from scheduler.extras.cluster.payloads import ClaimCodec, attempt_key
 from scheduler.model.daemon_health import QueueState
 from scheduler.model.entry import Claim, Entry
@@ -20,6 +21,8 @@ from scheduler.system.log import log_event
 from scheduler.system.process import EndReason
 from scheduler.work.executor import Done, Interrupted, NeverBegun, NotTaken
 from scheduler.work.run_extras import DaemonLinks
+
+T = TypeVar("T")
 
 POLL_SECONDS = 2.0  # between looks for results, in case that a notification is lost
 LOOK_SECONDS = 5.0  # between looks at the workers
@@ -311,23 +314,22 @@ class RemoteExecutor:
     async def _send_cancellations(self) -> None:
         with self._lock:
             ends = dict(self._cancellations)
+            sent = {remote.key for remote in self._tasks.values() if remote.is_sent}
         for why in set(ends.values()):
             keys = [key for key, each in ends.items() if each == why]
-            withdrawal = await self._queue.withdraw(keys, why)
+            # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
+            absent = [key for key in keys if key not in sent]
+            again = await self._queue.withdraw(keys, why, self._unbegun_ends(why), absent)
             with self._lock:
-                gone = withdrawal.removed | withdrawal.absent
-                found = [self._tasks[self._numbers[key]] for key in gone if key in self._numbers]
-                # If a confirmed task is absent, the database was emptied. A worker may be executing it, so it gets no result.
-                withdrawn = [remote for remote in found if remote.key in withdrawal.removed or not remote.is_sent]
-                for remote in withdrawn:
-                    lost: Done[Claim, AttemptResult] = Done(remote.task, None, Interrupted(MAY_HAVE_BEGUN, was_stopped=False))
-                    may_have_begun = remote.key in withdrawal.may_have_begun
-                    self._keep_result(remote, lost if may_have_begun else _never_fetched(remote.task, why, None))
                 for key in keys:
-                    if self._cancellations.get(key) == why and key not in withdrawal.locked:
+                    if self._cancellations.get(key) == why and key not in again:
                         del self._cancellations[key]
-            if withdrawn:
-                self._links.notify()
+            self._to_receive.set()
+
+    def _unbegun_ends(self, why: EndReason) -> UnbegunEnds:
+        write = self._codec.write_done
+        lost = Interrupted(MAY_HAVE_BEGUN, was_stopped=False)
+        return UnbegunEnds(self._links.instance, write(_never_fetched(None, why, None)), write(Done(None, None, lost)))
 
     async def _receive(self) -> None:
         with self._lock:
@@ -436,6 +438,6 @@ def log_availability(problem: str | None, before: str | None) -> None:
         log_event(logging.WARNING, "queue_available")
 
 
-def _never_fetched(task: Claim, why: EndReason, problem: str | None) -> Done[Claim, AttemptResult]:
+def _never_fetched(task: T, why: EndReason, problem: str | None) -> Done[T, AttemptResult]:
     text = NOT_TAKEN if problem is None else f"the run could not be given to a worker within its timeout: {problem}"
     return Done(task, None, NotTaken(text) if why == "timeout" else NeverBegun())

@@ -22,13 +22,23 @@ from servers.postgres import PostgresServer
 from heartbeatd.secret import Secret
 from scheduler import __version__
 from scheduler.extras.cluster import job_queue
-from scheduler.extras.cluster.job_queue import Claimed, FetchedJob, JobQueue, NewAttempt, QueueUnavailable, Renewal, Withdrawal
+from scheduler.extras.cluster.job_queue import (
+    AttemptEnd,
+    Claimed,
+    FetchedJob,
+    JobQueue,
+    NewAttempt,
+    QueueUnavailable,
+    Renewal,
+    UnbegunEnds,
+)
 from scheduler.model.daemon_health import WorkerState
 from scheduler.system.boot_clock import BootClock
 
 pytestmark = required_programs.needs("initdb")
 
 LEASE = 60.0
+ENDS = UnbegunEnds("owner", "unbegun", "lost")
 OVER = -1.0  # seconds; of a lease that ended a second ago
 T = TypeVar("T")
 NAMES = (f"own{number}" for number in itertools.count(1))
@@ -184,13 +194,13 @@ def test_a_cancelled_run_keeps_the_lock_of_its_agent_until_its_worker_has_ended_
     async def cancel(queue: JobQueue) -> list[object]:
         worker, job = await own.submit_and_fetch(queue)
         await queue.submit([own.attempt(run=2)])
-        withdrawal = await queue.withdraw([job.key or ""], "cancelled")
+        again = await queue.withdraw([job.key or ""], "cancelled", ENDS)
         before = await queue.fetch(worker, "w", 1)
         await own.finish(queue, worker, job)
         (following,) = await queue.fetch(worker, "w", 1)
-        return [withdrawal, before, following.key]
+        return [again, before, following.key]
 
-    assert own.use(cancel) == [Withdrawal(frozenset(), frozenset(), frozenset()), [], own.attempt(run=2).key]
+    assert own.use(cancel) == [[], [], own.attempt(run=2).key]
 
 
 def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_not_count_as_absent(
@@ -208,7 +218,7 @@ def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_no
         return postgres.query(own.dsn.reveal(), waiting) != "0"
 
     def cancel_before_the_commit() -> bool:
-        answer = cancelling.submit(own.use, lambda queue: queue.withdraw([key], "cancelled"))
+        answer = cancelling.submit(own.use, lambda queue: queue.withdraw([key], "cancelled", ENDS, [key]))
         deadline = time.monotonic() + PATIENCE
         while not answer.done() and not waits_for_a_lock():
             assert time.monotonic() < deadline
@@ -216,16 +226,16 @@ def test_an_attempt_whose_submission_is_being_committed_is_withdrawn_and_does_no
         answers.append(answer)
         return True
 
-    async def submit(queue: JobQueue) -> Withdrawal:
+    async def submit(queue: JobQueue) -> list[AttemptEnd]:
         await queue.submit([own.attempt()], cancel_before_the_commit)
         await asyncio.wait([asyncio.wrap_future(answers[0])])  # if the second withdrawal were first, the attempt would be absent
-        return await queue.withdraw([key], "cancelled")
+        assert await queue.results([own.owner], []) == []
+        assert await queue.withdraw([key], "cancelled", ENDS, [key]) == []
+        return await queue.results([own.owner], [])
 
-    answers: list[Future[Withdrawal]] = []
-    again = own.use(submit)
-    (first,) = (answer.result(20) for answer in answers)
-    assert first.absent == frozenset()
-    assert (first.removed | again.removed) == {key}
+    answers: list[Future[list[str]]] = []
+    assert own.use(submit) == [AttemptEnd(key, ENDS.unbegun, None)]
+    assert [answer.result(20) for answer in answers] == [[key]]
 
 
 def test_an_attempt_that_is_submitted_twice_is_executed_once(own: OwnQueue) -> None:

@@ -48,7 +48,7 @@ from scheduler.extras.cluster.job_queue import (
     JobQueue,
     NewAttempt,
     QueueUnavailable,
-    Withdrawal,
+    UnbegunEnds,
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
 from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
@@ -61,6 +61,7 @@ from scheduler.work.executor import Done, Interrupted, NeverBegun
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
 LEASE = 2.0
+ENDS = UnbegunEnds("owner", "unbegun", "lost")
 
 
 @pytest.fixture
@@ -367,7 +368,7 @@ def test_no_statement_waits_longer_than_its_timeout(bench: RemoteBench, postgres
         worker = await queue.register("worker")
         with postgres.locked(without_tables, *locks[1:]), postgres.locked(bench.dsn.reveal(), *locks):
             for waiting in (
-                unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled"),
+                unopened.open(), queue.submit([NewAttempt("a", "owner", "a", "{}", 60.0)]), queue.withdraw(["a"], "cancelled", ENDS),
                 queue.find(["a"]), queue.register("worker"), queue.renew(worker), queue.remove_dead_workers(1.0),
                 queue.fetch(worker, "worker", 1), queue.finish([(Claimed(1, "a", worker), "{}")]), queue.unregister(worker),
                 queue.find_workers(1.0), queue.find_waiting(), queue.is_in_progress("agent/a", "owner/1"),
@@ -501,9 +502,8 @@ def test_a_worker_that_is_frozen_while_it_fetches_a_job_does_not_stop_the_queue(
         async with a_frozen_worker(bench.dsn, name, has_begun=has_begun):
             await opened_later.open()
             await queue.submit(attempts[1:])
-            withdrawal = await queue.withdraw([each.key for each in attempts[:2]], "timeout")
-            assert withdrawal.removed == {attempts[1].key}
-            assert withdrawal.locked == {attempts[0].key}
+            assert await queue.withdraw([each.key for each in attempts[:2]], "timeout", ENDS) == [attempts[0].key]
+            assert await queue.results([name], []) == [AttemptEnd(attempts[1].key, ENDS.unbegun, None)]
             fetched = {job.key for job in await queue.fetch(worker, "worker", 4)}
             assert fetched == {attempts[2].key}
         await queue.close()
@@ -523,8 +523,9 @@ def test_the_server_ends_the_transaction_of_a_worker_that_is_frozen_while_it_fet
         await queue.open()
         await queue.submit([NewAttempt(f"{name}/1/1", name, name, "{}", 60.0)])
         async with a_frozen_worker(bench.dsn, name, has_begun=has_begun, idle_timeout=0.2):
-            while not (await queue.withdraw([f"{name}/1/1"], "timeout")).removed:
+            while await queue.withdraw([f"{name}/1/1"], "timeout", ENDS):
                 await asyncio.sleep(0.02)
+            assert [end.payload for end in await queue.results([name], [])] == [ENDS.unbegun]
         await queue.close()
 
     asyncio.run(asyncio.wait_for(use_queue(), PATIENCE))
@@ -535,11 +536,11 @@ class StuckWithdrawal(JobQueue):
 
     is_withdrawing = threading.Event()
 
-    async def withdraw(self, keys: Sequence[str], why: str) -> Withdrawal:
+    async def withdraw(self, keys: Sequence[str], why: str, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
         if not self.is_withdrawing.is_set():
             self.is_withdrawing.set()
             await asyncio.sleep(PATIENCE)
-        return await super().withdraw(keys, why)
+        return await super().withdraw(keys, why, ends, absent)
 
 
 def test_an_executor_receives_results_while_a_withdrawal_waits_for_the_server(bench: RemoteBench, clock: SimulatedClock) -> None:
@@ -625,10 +626,13 @@ def test_a_run_that_is_cancelled_after_a_failed_submission_is_not_submitted(
         executor.cancel(1, "cancelled")
     clock.wait_until(lambda: executor.problem is None)
     leads.set()
-    clock.wait_until(executor.is_flushed)
+    clock.wait_until(executor.results)
     assert [(number, type(done.exception)) for number, done in executor.results()] == [(1, NeverBegun)]
     assert executor.inflight() == {}
-    assert postgres.query(bench.dsn.reveal(), f"select count(*) from heartbeatd_attempt where owner = '{name}'") == "0"
+    executor.ack([1])
+    left = f"select (select count(*) from heartbeatd_attempt where owner = '{name}')"
+    left += f" + (select count(*) from procrastinate_jobs where queue_name = '{name}')"
+    clock.wait_until(lambda: postgres.query(bench.dsn.reveal(), left) == "0")
 
 
 class FetchingWithdrawal(JobQueue):
@@ -636,11 +640,11 @@ class FetchingWithdrawal(JobQueue):
 
     is_fetching = True
 
-    async def withdraw(self, keys: Sequence[str], why: str) -> Withdrawal:
+    async def withdraw(self, keys: Sequence[str], why: str, ends: UnbegunEnds, absent: Sequence[str] = ()) -> list[str]:
         if self.is_fetching:
             self.is_fetching = False
-            return Withdrawal(frozenset(), frozenset(keys), frozenset())
-        return await super().withdraw(keys, why)
+            return list(keys)
+        return await super().withdraw(keys, why, ends, absent)
 
 
 def test_a_run_that_is_cancelled_while_a_worker_fetches_it_does_not_go_on(bench: RemoteBench, clock: SimulatedClock) -> None:
