@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,18 +23,18 @@ T = TypeVar("T")
 KEEPS_PER_LEASE = 10
 COMMAND_HOLD = timedelta(minutes=2)
 
+OTHER = (
+    "select holder from hold where name = %(name)s and holder <> %(holder)s and holder like %(commands)s"  # noqa: S608
+    f" and until_at > {SERVER_NOW} limit 1"
+)
 # A command takes the lock alone, and thus waits until the transaction of the leader has ended.
-LOCK_LANES = f"select pg_advisory_xact_lock({LEADER_LOCK}, tableoid::int) from _leader"  # noqa: S608 (a constant)
-OTHER = f"select holder from hold where name = ? and holder <> ? and holder like ? and until_at > {SERVER_NOW} limit 1"  # noqa: S608
-HOLD_FOR_COMMAND = (
-    f"insert into hold (name, holder, until_at) select ?, ?, {SERVER_NOW} + ? where not exists ({OTHER})"
-    " on conflict (name, holder) do update set until_at = excluded.until_at"
-)
-OBSTACLES = (
-    f"select ({OTHER}) as other, until_at > clock_timestamp() as leads, (select id from run where state = 'running' and"  # noqa: S608
-    " (kind = 'heartbeat' and name = ? or kind = 'cron' and name in (select value from json_each(?))) limit 1) as running"
-    " from _leader"
-)
+HOLD_LANE = f"""
+select pg_advisory_xact_lock({LEADER_LOCK}, tableoid::int) from _leader;
+insert into hold (name, holder, until_at) select %(name)s, %(holder)s, {SERVER_NOW} + %(millis)s where not exists ({OTHER})
+  on conflict (name, holder) do update set until_at = excluded.until_at;
+select ({OTHER}) as other, until_at > clock_timestamp() as leads, (select id from run where state = 'running'
+  and (kind = 'heartbeat' and name = %(name)s or kind = 'cron' and name = any(%(jobs)s)) limit 1) as running from _leader
+"""  # noqa: S608 (constants)
 
 
 class QueueLane:
@@ -116,12 +115,9 @@ def try_to_hold_lane(db: ServerConnection, name: str, jobs: Sequence[str], holde
     of the lease. All statements are sent at once, so a frozen command keeps no lock. The clock of the server decides, also when
     a daemon on any host looks for holds.
     """
-    other = (name, holder, f"{COMMAND}%")
-    (row,) = db.execute_at_once(
-        (LOCK_LANES, ()),
-        (HOLD_FOR_COMMAND, (name, holder, COMMAND_HOLD // timedelta(milliseconds=1), *other)),
-        (OBSTACLES, (*other, name, json.dumps([*jobs]))),
-    )
+    millis = COMMAND_HOLD // timedelta(milliseconds=1)
+    values = {"name": name, "holder": holder, "commands": f"{COMMAND}%", "millis": millis, "jobs": [*jobs]}
+    (row,) = db.execute_at_once(HOLD_LANE, values)
     if row["other"] is not None:
         return f"{row['other']} has locked it"
     return f"run {row['running']} is in progress" if row["running"] and row["leads"] else None

@@ -218,26 +218,21 @@ class ServerConnection:
         self.total_changes += max(cursor.rowcount, 0)
         return cursor
 
-    def execute_at_once(self, *statements: tuple[str, Sequence[object]]) -> list[Any]:
-        """Run statements with `?` parameters in one transaction and one round trip. Returns the rows of the last one.
+    def execute_at_once(self, statements: str, values: Mapping[str, object]) -> list[Any]:
+        """Run statements with `%(name)s` parameters in one transaction and one round trip. Returns the rows of the last one.
 
         The server does not wait for this process between the statements. If this process is frozen or cut off, no lock remains.
         """
         if self._trace is not None:
-            self._trace("; ".join(statement for statement, _ in statements))
+            self._trace(statements)
         try:
-            text = ";\n".join(self._insert_values(statement, values) for statement, values in statements)
-            cursor = psycopg.Cursor(self._raw, row_factory=_make_rows)
-            cursor.execute(text.encode())
+            cursor = psycopg.ClientCursor(self._raw, row_factory=_make_rows)
+            cursor.execute(statements.encode(), values)
             while cursor.nextset():
                 pass
             return list(cursor.fetchall())
         except psycopg.Error as error:
             raise self._translate_error(error) from error
-
-    def _insert_values(self, statement: str, values: Sequence[object]) -> str:
-        literals = iter([psycopg.sql.quote(value, self._raw) for value in values])
-        return _STATEMENT_PARTS.sub(lambda found: next(literals) if found["place"] else found[0], statement)
 
     def set_trace_callback(self, trace: Callable[[str], object] | None) -> None:
         """Call `trace` with each statement before it is executed."""
