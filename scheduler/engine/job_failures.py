@@ -229,7 +229,7 @@ def end_reports_about_recovered_jobs(tick: Tick, claim: Claim) -> None:
     jobs = frozenset[str]().union(*(each.evidence.jobs for each in known)) & woken_by
     rows = {job: entries.current_entry(tx, Kind.CRON, job) for job in sorted(jobs)}
     for job, row in rows.items():
-        if row is not None and row.state == "active" and not row.failures:
+        if row is not None and not row.failures:
             end_reports_about(tick, job, claim)
 
 

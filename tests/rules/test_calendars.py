@@ -50,6 +50,11 @@ def test_a_calendar_holds_both_ends_of_a_range_and_its_weekdays(day: str, held: 
     assert holidays.contains(date.fromisoformat(day)) is held
 
 
+def test_two_calendars_together_hold_the_days_of_both() -> None:
+    both = WEEKEND | dates("2026-12-25") | Calendar(weekdays=frozenset({0}))
+    assert [day for day in range(20, 30) if both.contains(date(2026, 12, day))] == [20, 21, 25, 26, 27, 28]
+
+
 def test_without_calendars_every_day_is_allowed() -> None:
     assert ALL_DAYS.always
     assert AllowedDays(BERLIN, EMPTY_CALENDAR).always

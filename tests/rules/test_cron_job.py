@@ -94,6 +94,11 @@ def test_the_wake_text_has_the_last_lines_of_long_output() -> None:
     assert WAKE_TEXT_BYTES - 20 < len(text.encode()) <= WAKE_TEXT_BYTES
 
 
+def test_the_length_of_a_wake_text_is_counted_in_bytes() -> None:
+    text = format_wake_text(job(), "failed", 1, "\n".join(30 * "ü" for _ in range(200)))
+    assert 4000 < len(text.encode()) <= 4096
+
+
 def test_the_wake_text_has_the_end_of_one_endless_line() -> None:
     text = format_wake_text(JOB, "ok", 0, "é" * 9000 + "end")
     assert text.splitlines()[2] == "(earlier output left out)"

@@ -104,6 +104,10 @@ def test_windows_that_cover_the_week_are_always(parts: list[str], always: bool) 
     assert (both.key() == "always") is always
 
 
+def test_windows_of_two_zones_that_cover_a_day_together_leave_gaps() -> None:
+    assert not Hours((window(0, 720, EVERY_DAY, ZoneInfo("UTC")), window(720, 1440, EVERY_DAY, ZoneInfo("Asia/Tokyo")))).always
+
+
 def test_next_open_is_none_inside_and_the_opening_outside() -> None:
     assert first_open(hours("08:00-22:00"), at("2026-11-20T08:00")) == at("2026-11-20T08:00")
     assert first_open(hours("08:00-22:00"), at("2026-11-20T22:00")) == at("2026-11-21T08:00")

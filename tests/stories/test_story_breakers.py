@@ -418,6 +418,15 @@ def test_a_new_key_starts_no_run_for_the_wake_of_a_paused_agent(make_world: Make
     assert [line.split(" ", 2)[2] for line in world.history()] == ["api failed auth"]
 
 
+def test_a_wake_that_a_budget_and_a_provider_refuse_waits_until_neither_does(make_world: MakeWorld) -> None:
+    with Models(lambda _: NO_KEY) as server:
+        world = make_world(fleet(server.url, "a", a="interval: 1d, budget: {runs_per_day: 1}"), environ={"KEY": KEY})
+        world.run(minutes=1)
+        world.wake("a", "look")
+        world.run(hours=8)
+    assert [line[12:] for line in world.history()] == ["interval failed auth", "api skipped budget"]
+
+
 def test_a_restart_with_a_new_key_calls_the_provider_at_once(make_world: MakeWorld) -> None:
     with Server([NO_KEY, OK]) as server:
         world = make_world(config(server.url, interval="10m"), environ={"KEY": KEY})

@@ -93,7 +93,7 @@ def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_
         folder = tmp_path / str(number)
         folder.mkdir()
         world = make_world(program_agent(budget, timezone="UTC"), folder=folder, start="2026-03-02 09:00")
-        world.run(hours=3)
+        world.run(minutes=30)
         for zone in zones:
             world.reload(zone if zone is off else program_agent(budget, timezone=zone))
             world.run(minutes=10)
@@ -103,7 +103,7 @@ def test_a_change_of_zone_opens_no_second_budget_day(make_world: MakeWorld, tmp_
         assert (status["budgets"][0]["day"], status["budgets"][0]["limits"]["runs_per_day"]["used"]) == ("2026-03-02", 2), zones
         assert datetime.fromisoformat(status["budgets"][0]["ends_at"]) > world.clock.now, zones
         assert used_today(world, "runs_per_day") == 2, zones
-        world.run(hours=13)
+        world.run(hours=16)
         assert outcomes(world).count("ok") > 2, (zones, world.history())
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 from metrics_page import Page
-from servers import completions
+from servers import completions, gateway
 from servers.messages import Models, error_answer, text_answer
-from servers.scripted import Act, hang_up
+from servers.scripted import Act, Server, hang_up, reply
 from simulation import size
 from test_story_explain import explained_entry
 from world import AgentCall, Delayed, MakeWorld, World, run_until_crash
 
 from heartbeat.runners import ProcessResult
+from heartbeatd.verbs import ReportResult
 from scheduler.config.file.diagnostics import ConfigError
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight import explanation
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.model.outcome import Kind
@@ -142,6 +144,37 @@ def test_while_a_fallback_is_in_use_another_problem_is_still_reported_the_second
         assert [line.partition(": ")[0] for line in told(world)] == ["info     ops fallback"]
         world.run(minutes=60)
     assert [line.partition(": ")[0] for line in told(world)] == ["info     ops fallback", "warning  ops precheck"]
+
+
+def test_a_fallback_is_not_probed_while_what_is_called_before_it_may_be_called(make_world: MakeWorld) -> None:
+    """The model of the fallback was refused, and another agent waits for its probe."""
+    failing: dict[str, Act] = {HAIKU: error_answer(404, "not_found_error", "no such model")}
+    with by_model(failing) as server:
+        beat = 'heartbeat: {interval: 10h, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 0}'
+        world = story(make_world, server)
+        world.reload(f"{world.config.read_text()}  web: {{model: {HAIKU}, {beat}}}\n")
+        world.run(minutes=59)
+        failing[SONNET] = OVERLOADED
+        world.run(minutes=2)
+    assert server.models() == [SONNET, HAIKU, SONNET, QWEN], "its probe is due since 08:30"
+
+
+def test_a_late_answer_to_an_earlier_run_does_not_end_the_use_of_a_fallback(make_world: MakeWorld) -> None:
+    yaml = """
+runners: {backup: {kind: command, argv: [backup]}}
+agents:
+  ops:
+    runner: {kind: http, url: "{url}"}
+    fallbacks: [{runner: backup}]
+    heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 0, async_timeout: 3h}
+"""
+    with Server([gateway.async_answer(), reply({}, 500)]) as server:
+        world = make_world(yaml.replace("{url}", server.url))
+        world.run(minutes=61)
+        assert world.problem("fallback").is_open
+        world.request(VerbRequest(ReportResult(text="HEARTBEAT_OK"), server.requests[0].json["run"]))
+        world.run(minutes=1)
+        assert world.problem("fallback").is_open
 
 
 def test_explain_names_the_breaker_of_the_agent_itself_once_no_fallback_is_left(make_world: MakeWorld) -> None:

@@ -22,6 +22,7 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.insight.daily_maximum import compute_daily_maximum
 from scheduler.insight.explanation import explain_all, explain_now
 from scheduler.insight.forecast import forecast_entries, forecast_runs
+from scheduler.model.outcome import Kind
 from scheduler.system import lanes
 
 CHAIN = """
@@ -46,6 +47,14 @@ def calls(world: World) -> list[str]:
 def says(world: World, name: str) -> str:
     """The first line of what `explain` says about a job today."""
     return next(each.says for each in explain_all(records_of(world)).entries if each.name == name)
+
+
+def test_a_job_whose_pause_ends_at_the_end_of_the_other_one_follows_it(make_world: MakeWorld) -> None:
+    world = make_world(pair())
+    world.scripts["backup"] = lambda call: Delayed("", timedelta(minutes=5))
+    world.pause((Kind.CRON, "verify"), utc("2026-03-02 09:05"))
+    world.run(minutes=100)
+    assert calls(world) == ["09:00 backup", "09:05 verify"]
 
 
 def test_two_nights_of_a_backup_with_what_follows_it(make_world: MakeWorld) -> None:

@@ -15,7 +15,7 @@ from simulation import size
 from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
-from heartbeatd.verbs import HoldLane, NoteActivity, ReportResult
+from heartbeatd.verbs import HoldLane, Mute, NoteActivity, Pause, ReportResult
 from scheduler.cli.main import main
 from scheduler.engine.delivery import Delivery
 from scheduler.engine.effects import VerbRequest
@@ -232,9 +232,10 @@ def test_an_agent_that_fails_once_and_then_reports_is_one_message(make_world: Ma
     assert sent(world) == [f"03-02 08:01 {REPORT}"]
 
 
-def test_a_paused_agent_cannot_report_so_the_notification_is_sent_at_once(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("verb", [Pause(), Mute()])
+def test_a_paused_or_muted_agent_cannot_report_so_the_notification_is_sent_at_once(make_world: MakeWorld, verb: Any) -> None:
     world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
-    world.pause(OPS)
+    world.request(VerbRequest(verb, OPS))
     world.run_until("2026-03-02 03:01")
     assert sent(world) == [f"03-02 03:00 {FAILURE}"]
 
@@ -281,6 +282,15 @@ def test_an_agent_that_cannot_report_there_soon_does_not_hold_the_notification_b
     world = make_world(config(heartbeat), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
     world.run_until("2026-03-02 03:01")
     assert sent(world) == [f"03-02 03:00 {FAILURE}"]
+
+
+def test_an_agent_that_has_failed_twice_does_not_hold_the_notification_back(make_world: MakeWorld) -> None:
+    keys = 'active_hours: "00:00-24:00", retries: 0, problems: {after: none}, interval: 100m'
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": lambda _: FAILED}
+    world = make_world(config(keys).replace("interval: 30m, ", ""), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 03:01")
+    assert sent(world) == [f"03-02 03:00 {FAILURE}"]
+    assert held_back(world) == []
 
 
 def test_a_used_up_budget_does_not_hold_the_notification_back(make_world: MakeWorld) -> None:
@@ -546,6 +556,14 @@ def test_a_report_about_a_job_that_works_again_already_is_followed_by_its_end(ma
     over = "[job:nightly-backup] over after 0s, the job works again"
     assert [line[: len(over) + 12] for line in sent(world)] == [f"03-02 08:00 {REPORT}", f"03-02 08:00 {over}"]
     assert not problems.has_unsettled(world.store.connection, Subject.of_reports("ops"))
+
+
+def test_a_report_about_a_failed_job_that_was_disabled_since_is_not_over(make_world: MakeWorld) -> None:
+    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT)})
+    world.run_until("2026-03-02 04:00")
+    world.reload(config(job="enabled: false"))
+    world.run_until("2026-03-02 08:10")
+    assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
 SYNC = (

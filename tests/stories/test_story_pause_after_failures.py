@@ -158,6 +158,16 @@ def test_the_first_failure_may_pause_with_one_message(make_world: MakeWorld) -> 
     assert len(world.calls) == len(world.delivered) == 1
 
 
+def test_answers_that_never_come_pause_with_one_message(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()]) as server:
+        yaml = agent(async_timeout="10m", problems="{pause_after: 2}").replace(
+            "{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}'
+        )
+        world = make_world(yaml)
+        world.run(hours=2)
+    assert [line.partition(":")[2][3:24] for line in first_lines(world)] == ["warning  ops paused: "]
+
+
 def test_a_late_success_does_not_end_the_pause(make_world: MakeWorld) -> None:
     answers = iter([gateway.async_answer(), reply({"error": "no"}, 500)])
     with Server([next(answers), next(answers)]) as server:

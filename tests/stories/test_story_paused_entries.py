@@ -7,7 +7,10 @@ from datetime import timedelta
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, utc
 
+from heartbeatd.verbs import Wake
+from scheduler.engine.effects import VerbRequest
 from scheduler.insight.status_data import read_status
+from scheduler.model.outcome import Kind
 
 
 def test_the_slots_of_a_pause_share_one_record_with_a_count(make_world: MakeWorld) -> None:
@@ -47,6 +50,16 @@ def test_a_wake_in_the_moment_after_the_end_of_a_pause_starts_a_run(make_world: 
     world.wake("ops", "look")
     world.run(minutes=5)
     assert world.history() == ["03-02 08:31 api ok heartbeat_ok"]
+
+
+def test_a_wake_that_waits_for_the_next_slot_still_does_so_after_a_pause(make_world: MakeWorld) -> None:
+    world = make_world(agent(interval="1d"))
+    world.run(minutes=1)
+    world.pause(("heartbeat", "ops"))
+    world.request(VerbRequest(Wake(text="look", urgent=False), (Kind.HEARTBEAT, "ops")))
+    world.resume(None)
+    world.run(hours=12)
+    assert world.history() == ["03-02 08:00 interval ok heartbeat_ok"]
 
 
 def test_pausing_everything_records_nothing_for_disabled_agents(make_world: MakeWorld) -> None:
@@ -101,6 +114,16 @@ def test_slots_during_a_run_are_already_running_again_after_a_pause_has_ended(ma
         "03-02 08:20 every skipped paused x5",
         "03-02 09:10 every skipped already_running x6",
     ]
+
+
+def test_the_slots_during_a_run_belong_to_the_pause_that_began_in_it(make_world: MakeWorld) -> None:
+    world = make_world(job(every="10m", timeout="5h"))
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(minutes=45))
+    world.run(minutes=11)
+    world.pause(None)
+    world.run_until("2026-03-02 10:06")
+    world.resume(None)
+    assert world.history() == ["03-02 08:10 every ok", "03-02 08:20 every skipped paused x11"]
 
 
 def test_a_run_interrupted_by_a_crash_during_a_pause_is_abandoned_and_not_skipped(make_world: MakeWorld) -> None:

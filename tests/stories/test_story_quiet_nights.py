@@ -121,6 +121,13 @@ def test_a_single_message_of_a_night_is_sent_as_it_is(make_world: MakeWorld) -> 
     assert sent(world) == ["03 07:00 Somebody has logged in."]
 
 
+def test_the_record_of_a_failure_keeps_that_its_message_has_waited_for_the_morning(make_world: MakeWorld) -> None:
+    world = make_world(config(), start="2026-03-02 22:00", scripts={"backup": lambda _: 1})
+    world.run_until("2026-03-03 07:01")
+    (notice,) = world.records("backup")[0]["notices"]
+    assert (notice["state"], notice["held_back"]["note"][:18]) == ("delivered", "waits until 2026-0")
+
+
 @pytest.mark.parametrize("verb", [Ack, CloseProblem])
 def test_what_a_person_has_acknowledged_or_closed_in_the_night_is_not_sent(make_world: MakeWorld, verb: type) -> None:
     world = make_world(config(), start="2026-03-02 22:00")

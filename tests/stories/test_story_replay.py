@@ -249,3 +249,11 @@ def test_a_precheck_is_judged_by_its_recorded_output_and_another_command_is_unkn
     assert [each.runs for each in always.unknown] == [same.before.skipped]
     other = replayed(world, checked.replace("command: look", "command: see"), NIGHT, tmp_path / "other")
     assert [each.runs for each in other.unknown] == [24]
+
+
+def test_a_time_without_any_record_is_replayed_as_nothing(make_world: MakeWorld, tmp_path: Path) -> None:
+    world = make_world(CONFIG.replace("deliver: hook, interval: 1h", "enabled: false, interval: 1h"), start=NIGHT)
+    world.run(hours=2)
+    found = replayed(world, CONFIG, NIGHT, tmp_path)
+    assert (found.before.runs, found.unchanged, found.changed) == (0, 0, [])
+    assert sum(each.runs for each in found.unknown) > 0

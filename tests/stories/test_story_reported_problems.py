@@ -94,6 +94,14 @@ def test_a_failed_run_does_not_count_as_an_answer_without_the_problem(make_world
     assert sent(world) == ["[disk] 92 %"]
 
 
+@pytest.mark.parametrize("answer", ["HEARTBEAT_OK", ""])
+def test_a_quiet_answer_that_ends_a_problem_is_not_recorded_as_suppressed(make_world: MakeWorld, answer: str) -> None:
+    world = make_world(config(problems="{clear_after: 1}"), scripts=answers("[disk] 92 %", answer))
+    world.run(minutes=40)
+    assert len(sent(world)) == 2
+    assert world.history()[1] == "03-02 08:15 interval ok"
+
+
 def test_a_second_finding_beside_an_open_problem_is_sent_alone(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[disk] 92 %", "[disk] 93 %\n[mail] 40 wait"))
     world.run(hours=1)

@@ -303,6 +303,19 @@ agents: {{ops: {{runner: {{kind: command, argv: [claude]}}, fallbacks: [{{runner
     assert [(f"{call.at:%H}", call.argv[0]) for call in world.calls][-1] == ("10", "backup")
 
 
+def test_a_wake_waits_for_the_first_of_two_accounts_that_has_room_again(make_world: MakeWorld) -> None:
+    own, other = ("account: {name: team, max_runs: 1 per 2h}", "account: {name: other, max_runs: 1 per 4h}")
+    yaml = f"""
+runners: {{backup: {{kind: command, argv: [backup], {other}}}}}
+agents: {{ops: {{runner: {{kind: command, argv: [claude], {own}}}, fallbacks: [{{runner: backup}}], heartbeat: {{{BEAT}}}}}}}
+""".replace("interval: 30m", "interval: 1d")
+    world = make_world(yaml, scripts={"ops": lambda call: failed("", "down") if call.argv[0] == "claude" else QUIET})
+    world.run(minutes=10)
+    world.wake("ops", "a mail has come")
+    world.run(minutes=119)
+    assert [f"{call.at:%H} {call.argv[0]}" for call in world.calls][:3] == ["08 claude", "08 backup", "10 claude"]
+
+
 def test_the_limit_of_an_account_counts_for_all_its_programs(make_world: MakeWorld) -> None:
     named = "argv: [/opt/bin/claude, -p], account: team"
     world = make_world(CONFIG.replace("argv: [claude, -p]", SPREAD).replace("argv: [/opt/bin/claude, -p]", named))

@@ -107,6 +107,13 @@ def test_runs_can_be_sorted_by_cost(daemon: WebDaemon) -> None:
     runs = daemon.get("/api/v1/runs?sort=cost&limit=3", READER).data["runs"]
     assert [(run["id"], run["cost_usd"]) for run in runs[:2]] == [(2, 2.0), (1, 0.5)]
     assert runs[2]["cost_usd"] is None
+    daemon.do(lambda: db.execute("update run set cost_usd = 0.5 where cost_usd is null"))
+    shown, page = [], "/api/v1/runs?sort=cost&limit=1"
+    while len(shown) < 3:
+        answer = daemon.get(page, READER).data
+        shown.append(answer["runs"][0]["id"])
+        page = f"/api/v1/runs?sort=cost&limit=1&cursor={answer['next']}"
+    assert shown[0] == 2 and shown[1] > shown[2], "equal ones begin with the newest"
     assert daemon.get("/api/v1/runs?sort=name", READER).status == 400
 
 
