@@ -70,6 +70,7 @@ WARNINGS = [
 
 def test_the_documented_budgets_are_accepted(tmp_path: Path) -> None:
     assert warnings(tmp_path, RIGHT, ENVIRON) == []
+    assert warnings(tmp_path, RIGHT.replace(LIMITS, "limits: {budget: {usd_per_day: 0.50}}"), ENVIRON) == []
 
 
 @loop_over(("right", "wrong", "line"), FAULTS)

@@ -104,6 +104,12 @@ def test_each_change_is_shown_with_its_old_and_new_value(
     assert found.diff.lines() == (expected if without_secrets is None else without_secrets)
 
 
+def test_the_budget_of_a_job_is_a_change_of_the_job(tmp_path: Path) -> None:
+    agents = "agents: {ops: {runner: {kind: command, argv: [a]}}}\n"
+    text = f"{agents}cron: {{ask: {{every: 1h, prompt: hello, agent: ops, budget: {{runs_per_day: 5}}}}}}\n"
+    assert lines(tmp_path, text, text.replace("5}", "6}")) == ["cron/ask: budget.runs_per_day 5 -> 6"]
+
+
 def test_each_of_two_secrets_that_changed_is_named_without_its_value(tmp_path: Path) -> None:
     edited = CONFIG.replace("api_key: first-secret", "api_key: second-secret").replace(
         "API_KEY: first-secret", "API_KEY: second-secret"

@@ -249,3 +249,17 @@ def test_a_masked_config_has_as_many_lines_and_no_secret() -> None:
         masked = mask_text(text)
         assert ("canary" in masked, len(masked.splitlines())) == (False, len(text.splitlines())), (env, masked)
         assert masked.splitlines()[-1] == "  web: 1"
+
+
+def test_the_line_break_at_the_end_of_a_file_with_a_secret_is_no_part_of_it(tmp_path: Path) -> None:
+    for ending in ("", "\n", "\r\n"):
+        (tmp_path / "token.txt").write_bytes(f"{TOKEN}{ending}".encode())
+        (token,) = read(tmp_path, RIGHT.replace("${TOKEN}", "${file:token.txt}")).settings.server.tokens
+        assert token.value.reveal() == TOKEN
+
+
+def test_a_channel_whose_messages_cannot_be_signed_has_no_address(tmp_path: Path) -> None:
+    """Otherwise a message would be sent without the signature if the secret is not set."""
+    for secret, is_usable in (("0123456789abcdef", True), ("${NOWHERE}", False)):
+        text = SMALL + f'channels: {{hook: {{kind: webhook, url: "https://example.org/x", secret: "{secret}"}}}}\n'
+        assert (read(tmp_path, text).settings.channels["hook"].url is not None) is is_usable

@@ -325,9 +325,10 @@ def test_each_of_two_circles_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_disabled_first_job_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(pair("enabled: false"), "utf-8")
-    warnings = [str(each) for each in load_config(tmp_path / "config.yaml", {}).warnings]
-    assert any("backup is disabled, so this job does not run" in each for each in warnings)
+    for keys, is_warned in (("", True), ("enabled: false", False)):
+        (tmp_path / "config.yaml").write_text(pair("enabled: false", keys), "utf-8")
+        warnings = [str(each) for each in load_config(tmp_path / "config.yaml", {}).warnings]
+        assert any("backup is disabled, so this job does not run" in each for each in warnings) is is_warned
 
 
 def test_explain_knows_a_job_after_another_one_before_it_has_run(make_world: MakeWorld) -> None:

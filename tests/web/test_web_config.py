@@ -114,6 +114,12 @@ def test_the_edit_of_an_older_version_is_refused(daemon: WebDaemon) -> None:
     assert "interval: 1h" not in daemon.config.read_text()
 
 
+def test_a_token_that_may_not_reload_applies_no_changes_of_others(daemon: WebDaemon) -> None:
+    daemon.config.write_text(pending := CONFIG.replace("every: 6h", "every: 7h"))
+    reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}})
+    assert (reply.status, daemon.config.read_text()) == (409, pending), reply.data
+
+
 def test_an_edit_without_a_version_is_refused(daemon: WebDaemon) -> None:
     assert patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash=None).status == 428
     reply = patch(daemon, OPS, {"heartbeat": {"interval": "1h"}}, hash="new")
@@ -346,7 +352,8 @@ def test_a_token_for_an_agent_gets_the_errors_at_its_agent_and_one_line_for_thos
 
 
 CHECKLIST_CONFIG = """\
-server: {listen: "127.0.0.1:0", tokens: {editor: {value: "editor-token-with-enough-bits-in-it", may: [read, edit]}}}
+server: {listen: "127.0.0.1:0", tokens: {editor: {value: "editor-token-with-enough-bits-in-it", may: [read, edit]},
+  self: {value: "self-token-with-enough-bits-in-it-11", may: [read, edit], agents: [job]}}}
 agents:
   checklist: {runner: {kind: command, argv: [sh, tasks.md]}, heartbeat: {interval: 30m, deliver: log, checklist: tasks.md}}
   ops: {runner: {kind: command, argv: [sh, my tasks.md]}, heartbeat: {interval: 30m, deliver: log, checklist: my tasks.md}}
@@ -365,6 +372,10 @@ def test_no_checklist_is_written_that_anything_else_names(tmp_path: Path) -> Non
             reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS["editor"], version_sent)
             found = (reply.status, reply.status == 200 or reply.code)
             assert found == (expected, expected == 200 or "used_elsewhere"), (name, reply.data)
+        for token, place in (("editor", "cron.prompt.command"), ("self", "another part of the config")):
+            path = "/api/v1/agents/job/checklist"
+            reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS[token], {"If-None-Match": "*"})
+            assert f"is also used by {place};" in reply.data["error"]["message"]
 
 
 def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: Path) -> None:
