@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -60,6 +60,7 @@ class Entry:
     hours: tuple[int, int] | None = None  # in UTC, between which the first of its channels takes messages
     holds_critical: bool = False  # also messages about critical problems wait for these hours
     asks: str = ""  # the channel that gets the questions of its runs
+    looks_at_files: bool = False  # its precheck shows new files
 
     @property
     def key(self) -> Key:
@@ -129,6 +130,15 @@ class WakeSent:
 
 
 @dataclass
+class NewFile:
+    """A file that came after the first look of an agent at its files, and after the run `newest`."""
+
+    agent: str
+    newest: int
+    shown_in: list[int] = field(default_factory=list)
+
+
+@dataclass
 class Question:
     """A question of a run to people, which ends by its first answer, after its time, or with the run."""
 
@@ -171,6 +181,7 @@ class Reference:
     was_set_back: bool = False  # the clock
     questions: dict[int, Question] = field(default_factory=dict)  # by their numbers
     question_keys: dict[tuple[int, str], int] = field(default_factory=dict)  # the question of each run and key
+    files: dict[str, NewFile] = field(default_factory=dict)  # by their names
 
     def __post_init__(self) -> None:
         self.wakers = [*self.entries.values()]  # entries as they were at some time
@@ -321,6 +332,26 @@ class Reference:
         if found == "nothing" and not is_woken:
             raise Broken("prechecks", f"{key} is called, although its precheck found no work, and no wake came")
 
+    def files_shown(self, run: int, names: Iterable[str]) -> None:
+        """The prompt of a run shows these files as new."""
+        for name in names:
+            if name in self.files and run not in self.files[name].shown_in:
+                self.files[name].shown_in.append(run)
+
+    def check_files(self, nothing_found: Mapping[str, Sequence[int]], answered: Collection[int], final: Collection[int]) -> None:
+        """At a quiet time no new file was passed over, and none was shown again after an agent had answered.
+
+        `nothing_found` are the runs of each agent that were skipped because its precheck found nothing. `answered` are the runs
+        with an answer, and `final` those of them whose answer was neither cut nor still to come.
+        """
+        for name, file in self.files.items():
+            for run in nothing_found.get(file.agent, ()):
+                if run > file.newest and not any(shown in answered for shown in file.shown_in if shown < run):
+                    raise Broken("prechecks", f"run {run} of {file.agent} found nothing, although no answered run had {name}")
+            seen = [run for run in file.shown_in if run in final]
+            if any(run > seen[0] for run in file.shown_in if seen):
+                raise Broken("prechecks", f"{file.agent} was shown {name} in the runs {file.shown_in}, and answered in {seen[0]}")
+
     # --- late results ---------------------------------------------------------------------------------------------------
 
     def result_accepted(self, run: int) -> None:
@@ -365,6 +396,7 @@ class Reference:
             self._check_sum(f"the month's budget of {whose or 'all'}", month, limit)
         counted = self.calls[self.first_counted[key, "runs"] :]
         runs = {each.run for each in counted if (each.key, each.day) == (key, call.day)}
+        runs -= {each.run for each in self.calls if each.day < call.day}  # a further try after midnight is no further run
         if entry.runs_per_day is not None and len(runs) > entry.runs_per_day:
             raise Broken("money", f"{key} calls its agent in {len(runs)} of {entry.runs_per_day} runs of {call.day}")
         return call

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from reference import (
     Call,
     Entry,
     Key,
+    NewFile,
     Reference,
     Token,
 )
@@ -64,6 +66,7 @@ PROVIDERS, MODELS, CHANNELS = ("north", "south"), ("big", "small"), ("phone", "m
 HOLDERS = ("chat", "desk")
 STARTS = ("2026-03-02 08:00:07", "2026-03-02 08:00:07", "2026-03-31 15:00:07")  # the last one before the end of a month
 MARK = re.compile(r"wake-\d+;")
+NEW_FILE = re.compile(r"new: inbox/(file-\d+)")
 KEYS = {"disk": "the volume fills up", "cert": "certificate expires", "queue": "letters pile up"}  # texts without a common word
 SEVERITIES = ("info", "warning", "critical")
 MOODS = ("quiet", "findings", "findings", "prose", "cut", "empty", "fails", "late", "fails", "limited")
@@ -150,7 +153,10 @@ def _agent(entry: Entry) -> dict[str, Any]:
     if entry.usd_per_month is not None:
         budget["usd_per_month"] = entry.usd_per_month
     heartbeat |= {"budget": budget} if budget else {}
-    heartbeat |= {"precheck": {"command": "look"}} if entry.has_precheck else {}
+    if entry.looks_at_files:
+        heartbeat["precheck"] = {"files": "inbox/*"}
+    elif entry.has_precheck:
+        heartbeat["precheck"] = {"command": "look"}
     if entry.runner != "model":
         budget = {"usd_per_run": PROGRAM_MAXIMUM} | budget
         runner: dict[str, Any] = {"kind": "command", "argv": ["agent"]}
@@ -203,6 +209,8 @@ def random_setup(seed: int, edit: int = 0) -> Setup:
     more = Random(f"more {seed}")
     month = more.choice((None, None, None, 0.6))
     entries = [_with_more(more, entry, entries) for entry in entries]
+    sources = Random(f"sources {seed}")
+    entries = [replace(each, looks_at_files=each.kind == "heartbeat" and sources.random() < 0.3) for each in entries]
     if edit:
         total = edited.choice((total, total, None, 0.2))
         entries = [_edit(edited, entry) for entry in entries if edited.random() > 0.1]
@@ -287,7 +295,7 @@ _PLACE, _TOKEN = _below(12), _below(5)  # the place of an entry or of a token, m
 WEIGHTS = {
     "wait": 30, "answers": 14, "provider": 5, "channel": 5, "request": 12, "wake": 10, "ask": 6, "edit": 3, "lane": 4, "crash": 5,
     "restart": 2, "clock": 2, "sleep": 1, "result": 5, "cancel": 4, "message": 4, "problem": 4, "row": 3, "look": 4, "full": 2, "remind": 5,
-    "question": 4, "reply": 4,
+    "question": 4, "reply": 4, "file": 4,
 }  # fmt: skip
 ALWAYS = ("wait", "answers", "wake", "question", "reply")
 STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
@@ -316,6 +324,7 @@ STEP_KINDS: dict[str, tuple[Callable[[Random], Any], ...]] = {
     "problem": (_TOKEN, _of("close", "acknowledge", "unacknowledge"), _PLACE),
     "row": (_TOKEN, _of("get_run", "get_wake"), _PLACE),
     "look": (_PLACE, _of(*LOOKS)),
+    "file": (_PLACE,),
     "question": (_of(0, 0, 0, 3), _PLACE, _of("a", "a", "b"), _of(60, 1500, 7200), _of((), ("yes", "no"), ("perhaps", "no"))),
     "reply": (_of(0, 0, 0, 3, 4), _PLACE, _of("yes", "no", "no", "perhaps")),
     "full": (_of(*WAITS[:4]),),
@@ -394,7 +403,7 @@ class Player:
         self.requests: list[tuple[str, int]] = []  # that the present attempt has sent to providers, with their statuses
         self.providers: dict[str, tuple[int, str | None]] = dict.fromkeys(PROVIDERS, (200, None))
         self.channels: dict[str, tuple[str, int]] = dict.fromkeys(CHANNELS, ("delivered", 0))
-        self.wake_numbers = count(1)
+        self.wake_numbers, self.file_numbers = count(1), count(1)
         self.setup = random_setup(seed)
         start = STARTS[seed % len(STARTS)]
         self.reference = Reference(dict(self.setup.entries), self.setup.usd_per_day, utc(start), self.setup.usd_per_month)
@@ -454,6 +463,7 @@ class Player:
         ended = self.world.store.connection.execute(ENDED, key).fetchall()
         self.reference.check_pause(key, claim.run.id, [(row[0], bool(row[1])) for row in ended if row[0] != claim.run.id])
         self.reference.marks[claim.run.id] = frozenset(marks)
+        self.reference.files_shown(claim.run.id, NEW_FILE.findall(prompt))
         self.call = self.reference.call_starts(key, claim.run.id)
         self._note("start", *key, claim.run.id, claim.run.attempt, *marks)
 
@@ -672,6 +682,16 @@ class Player:
 
     def _step_look(self, place: int, found: str) -> None:
         self.looks[self._entry(place).name] = found
+
+    def _step_file(self, place: int) -> None:
+        """A file comes. It counts once a precheck has found nothing new, so that the first look is over."""
+        name, number = self._entry(place, "heartbeat").name, next(self.file_numbers)
+        path = self.world.write(f"{name}/inbox/file-{number}", "x" * number)
+        os.utime(path, (self.world.clock.now.timestamp(),) * 2)
+        db = self.world.store.connection
+        if db.execute(f"{NOTHING_FOUND} and name = ?", (name,)).fetchone() is not None:
+            newest = db.execute("select max(id) from run").fetchone()[0]
+            self.reference.files[f"file-{number}"] = NewFile(name, newest)
 
     def _step_clock(self, seconds: int) -> None:
         self.reference.clock_changed()
@@ -894,6 +914,10 @@ class Player:
                 for row in map(tuple, db.execute(QUESTIONS).fetchall())
             ]
         )
+        found = [(row[0], row[1]) for row in db.execute(NOTHING_FOUND).fetchall()]
+        nothing = {name: [run for run, of in found if of == name] for _, name in found}
+        final = [row[0] for row in db.execute(FINAL).fetchall()]
+        self.reference.check_files(nothing, answered, final)
         results: dict[int, list[str]] = {}
         for run, reason in db.execute(RESULTS).fetchall():
             results.setdefault(run, []).extend([] if reason is None else [reason])
@@ -923,6 +947,10 @@ WAKE_COUNTS = (
     """,
     "select agent, cast(sum(count) as integer) from rejected_wake where source in ('api', 'reminder') group by agent",
 )
+
+# The runs of agents that were skipped because their prechecks found nothing, and the runs with a whole answer.
+NOTHING_FOUND = "select id, name from run where kind = 'heartbeat' and reason = 'precheck'"
+FINAL = "select id from run where outcome in ('ok', 'alert') and truncated = 0 and suppression is distinct from 'no_findings'"
 
 # Each run that has answered "later", with the reason or the outcome of its results.
 RESULTS = (
