@@ -47,6 +47,15 @@ agents:
 PRICES = {"claude-sonnet-5": (3.0, 15.0), "claude-haiku-5-5": (1.0, 5.0)}  # USD per million tokens, input and output
 PAID = re.compile(r" DEBUG paid .*cost_usd=(\S+)")
 
+# Of runs whose only attempt was answered by its own model: all of their usage is known.
+UNEQUAL_CHARGES = """
+select id, charged_nanos / 1e9, cost_usd from run where outcome in ('ok', 'alert') and attempt = 1 and fallback is null
+  and abs(charged_nanos / 1e9 - cost_usd) > 1e-8
+"""
+SUMS = """
+select (select coalesce(sum(nanos), 0) from spend where name = '') / 1e9, (select coalesce(sum(charged_nanos), 0) from run) / 1e9
+"""
+
 
 class KilledSpending:
     """`KilledSpending(folder, number, chance).play()`, then `faults` and `describe()`.
@@ -132,6 +141,11 @@ class KilledSpending:
             of_runs = (
                 "select outcome || coalesce(' (' || reason || ')', ''), count(*) from run group by 1 order by 2 desc limit 6"
             )
+            for run, charged, cost in db.execute(UNEQUAL_CHARGES):
+                self.faults.append(f"run {run} cost {cost:.6f} USD and was charged {charged:.6f}")
+            of_budgets, of_all_runs = db.execute(SUMS).fetchone()
+            if of_budgets != of_all_runs:
+                self.faults.append(f"{of_all_runs:.6f} USD were charged for runs, and {of_budgets:.6f} to the budget of all")
             self.counted["runs"] = dict(db.execute(of_runs))
             self.counted["fallbacks"] = db.execute("select count(*) from run where fallback is not null").fetchone()[0]
             self.counted["questions"] = dict(db.execute("select state, count(*) from question group by 1"))
