@@ -43,14 +43,10 @@ async def carry(task: str, children: Children) -> str:  # noqa: ARG001
     return str(time.monotonic())  # when it began; all processes of a machine share this clock
 
 
-async def carry_in_time(task: str, children: Children, check_time: object) -> str:  # noqa: ARG001
-    return await carry(task, children)
-
-
 def work(dsn: str, queue: str, cpu: Connection) -> None:
     """One worker, as a process. At its end it sends the CPU time that it has used, without its start."""
     worker = RemoteWorker(
-        JobQueue(Secret(dsn), queue), TextCodec(queue), carry_in_time, str, WorkerLoop(BootClock()), name="bench",
+        JobQueue(Secret(dsn), queue), TextCodec(queue), carry, str, WorkerLoop(BootClock()), name="bench",
         concurrency=PLACES, lease=60.0, clock=time.monotonic,
     )  # fmt: skip
     asyncio.run(_work_until_told(worker, cpu))
