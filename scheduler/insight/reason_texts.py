@@ -155,7 +155,7 @@ def hold_text(agents: Sequence[str], until: datetime, at: Clock) -> str:
 
 def prompt_part_text(part: str) -> str:
     """A part of a prompt as people read it."""
-    return "instructions" if part == "contract" else part
+    return {"contract": "instructions", "last_beat": "last run"}.get(part, part)
 
 
 def breaker_text(breaker: BreakerStatus, at: Callable[[datetime], str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import page_agents
 import pytest
 from browser import (
     SCREENS,
@@ -18,6 +20,8 @@ from browser import (
 from page_fleet import open_fleet
 from playwright.sync_api import Browser, Page, expect
 from web_daemon import TOKENS, WebDaemon
+
+from scheduler.model.message import DeliveryResult
 
 pytestmark = needs_browser
 
@@ -74,6 +78,33 @@ def test_the_verdict_is_the_first_line_and_a_phone_shows_the_first_failing_agent
         assert accessibility_problems(page) == []
 
 
+def test_a_phone_shows_all_views_without_scrolling_sideways(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url, "phone") as page:
+        log_in(page, TOKENS["chief"])
+        boxes = [link.bounding_box() for link in page.locator(".top nav a").all()]
+        assert [box for box in boxes if box is None or box["x"] < 0 or box["x"] + box["width"] > 390] == []
+        assert len(boxes) == 8
+
+
+def test_a_card_says_each_fact_once(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        expect(page.locator("#card-garden .why")).to_have_text("disabled in the config: enabled: false")
+        expect(page.locator("#card-websites .why")).to_have_text("ran 30 times, 2 messages delivered")
+        expect(page.locator("#card-deploys .why")).to_contain_text("exit 6 of 30 runs failed")
+        expect(page.locator("#card-deploys dd").last).to_have_text("1 problem (warning), 6 failures in a row")
+        expect(page.locator("#card-mail")).to_contain_text("none while paused")
+        expect(page.locator("#card-backups")).to_contain_text("$0.31, budget $0.71 of $1.00")
+
+
+def test_equal_runs_of_two_days_have_both_dates(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url) as page:
+        log_in(page, TOKENS["chief"])
+        page.goto("/page/agents/deploys")
+        expect(page.locator("#agent-runs summary").first).to_contain_text("6 times, Tue 03 Mar 2026 12:00:00 to 14:30:00")
+        expect(page.locator("#agent-runs summary").last).to_contain_text("Mon 02 Mar 2026 14:00:00 to Tue 03 Mar 2026 11:30:00")
+
+
 def test_urgent_tasks_take_at_most_two_clicks(browser: Browser, daemon: WebDaemon) -> None:
     tasks = (
         (("link", "Problems"), "since Tue 03 Mar 2026 12:00:00, delivered to phone"),
@@ -82,8 +113,9 @@ def test_urgent_tasks_take_at_most_two_clicks(browser: Browser, daemon: WebDaemo
         (("link", "deploys"), ("button", "Unmute"), "agent/deploys is unmuted"),
         (("link", "Problems"), ("button", "Acknowledge agent/deploys failed"), "no messages until it is worse or over"),
         (("link", "Problems"), ("button", "Un-acknowledge agent/deploys failed"), "is not acknowledged any more"),
-        (("link", "Costs"), "usd per day"),
+        (("link", "Costs"), "USD per day"),
         (("link", "Doctor"), "zone rules of"),
+        (("link", "websites"), ("button", "Run now"), "for agent/websites is queued"),
     )
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["chief"])
@@ -92,6 +124,25 @@ def test_urgent_tasks_take_at_most_two_clicks(browser: Browser, daemon: WebDaemo
             for role, name in clicks:
                 page.get_by_role(role, name=name, exact=name != "Problems").first.click()
             expect(page.get_by_role("main")).to_contain_text(answer)
+
+
+def test_an_edit_is_undone_and_a_message_is_sent_again_in_two_clicks(browser: Browser, tmp_path: Path) -> None:
+    token, path = page_agents.TOKENS["all"], "/api/v1/agents/ops/checklist"
+    with page_agents.start_daemon(tmp_path) as daemon, open_page(browser, daemon.server.url) as page:
+        daemon.world.send = lambda sent: DeliveryResult("dead", "the number does not exist")
+        daemon.world.scripts["ops"] = lambda call: "another disk is full"
+        daemon.do(lambda: daemon.world.run(minutes=31))
+        before = daemon.get(path, token).data
+        assert daemon.send("PUT", path, {"text": "- mine\n", "hash": before["hash"]}, token).status == 200
+        log_in(page, token)
+        page.get_by_role("main").get_by_role("link", name="Outbox").click()
+        page.get_by_role("button", name="Send again message").first.click()
+        expect(page.get_by_role("main")).to_contain_text("will be sent again")
+        page.goto("/")
+        page.get_by_role("link", name="Undo").click()
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("main")).to_contain_text("The checklist is saved.")
+        assert daemon.get(path, token).data["text"] == before["text"]
 
 
 def test_problems_come_first(browser: Browser, daemon: WebDaemon) -> None:
