@@ -2,10 +2,14 @@
 
 python tests/support/page_pictures.py [NAME ...]
 ALL=/tmp/views python tests/support/page_pictures.py
+
+With ALL=folder, every view is drawn into that folder: on every screen, with 8 and with 300 agents. docs/pictures gets one sheet
+for each screen, with the beginnings of these pictures.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 import tempfile
@@ -32,7 +36,7 @@ PICTURES: dict[str, tuple[int, str, str, str, int | None]] = {
     "page-phone-fleet": (0, "/", "phone", "dark", 844),
     "page-rows": (MANY, "/?as=rows", "desktop", "light", 900),
 }
-# With ALL=folder: every view on every screen, with 8 and with 300 agents, into that folder.
+# The views that ALL=folder draws.
 VIEWS = {
     "fleet": "/",
     "rows": "/?as=rows",
@@ -59,6 +63,9 @@ def main(names: list[str]) -> None:
                 if picture[0] == more:
                     draw(browser, daemon.server.url, target / f"{name}.png", *picture[1:])
     if "ALL" in os.environ:
+        with open_browser() as browser:
+            for width, scheme in SCREENS:
+                draw_sheet(browser, target, width, scheme)
         return
     with open_browser() as browser:
         if not names or "page-simulate" in names:
@@ -77,6 +84,22 @@ def draw(browser: Browser, url: str, target: Path, path: str, width: str, scheme
         if height is not None:
             page.set_viewport_size({"width": page.viewport_size["width"], "height": height})
         page.screenshot(path=target, full_page=height is None)
+
+
+def draw_sheet(browser: Browser, folder: Path, width: str, scheme: str) -> None:
+    """One picture of all views on one screen: their first 900 pixels, scaled down."""
+    size = {"desktop": "width: 360px; height: 225px", "phone": "width: 150px; height: 346px"}[width]
+    images = []
+    for more in (0, MANY):
+        for view in VIEWS:
+            content = base64.b64encode((folder / f"{view}-{8 + more}-{width}-{scheme}.png").read_bytes()).decode()
+            images.append(f'<img src="data:image/png;base64,{content}" style="{size}; object-fit: cover; object-position: top">')
+    page = browser.new_page(viewport={"width": 1500, "height": 900})
+    page.set_content(
+        f'<body style="margin: 0; display: flex; flex-wrap: wrap; gap: 12px; background: #888">{"".join(images)}</body>'
+    )
+    page.screenshot(path=TARGET / f"page-all-{width}-{scheme}.jpg", full_page=True, type="jpeg", quality=40)
+    page.close()
 
 
 @contextmanager
