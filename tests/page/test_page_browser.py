@@ -115,7 +115,7 @@ def test_urgent_tasks_take_at_most_two_clicks(browser: Browser, daemon: WebDaemo
         (("link", "Problems"), ("button", "Un-acknowledge agent/deploys failed"), "is not acknowledged any more"),
         (("link", "Costs"), "USD per day"),
         (("link", "Doctor"), "zone rules of"),
-        (("link", "websites"), ("button", "Run now"), "for agent/websites is queued"),
+        (("link", "calendar"), ("button", "Run now"), "for agent/calendar is queued"),
     )
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["chief"])
