@@ -699,6 +699,7 @@ COMMENTED = [line for line in SHIPPED.read_text("utf-8").splitlines() if re.matc
 OF_COMMENTED = {"TG_TOKEN": "123456:ABC", "TG_CHAT": "4711", "HC_URL": "https://hc.example.org/ping/1", "ANTHROPIC_API_KEY": KEY}
 
 
+@pytest.mark.extras  # one of these lines names people, who answer in a chat
 @pytest.mark.parametrize("lines", [*([line] for line in COMMENTED), COMMENTED], ids=lambda lines: ", ".join(lines).strip()[:24])
 def test_each_commented_line_of_the_shipped_config_is_valid_without_its_number_sign(tmp_path: Path, lines: list[str]) -> None:
     text = SHIPPED.read_text("utf-8")
