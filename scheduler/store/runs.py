@@ -163,15 +163,10 @@ def owns_run(tx: Transaction, claim: Claim) -> bool:
 OWN = "id = ? and owner = ? and fence = ?"
 
 
-def _change_own_run(tx: Transaction, run: OpenRun, changes: str, *values: object, of_result: bool = False) -> sqlite3.Row | None:
-    """Change a run in progress, unless it was taken over since; None, and nothing written, if it was.
-
-    `of_result`: it may also be the run of a late result.
-    """
-    states = "('running', 'reported')" if of_result else "('running')"
-    query = f"update run set {changes} where {OWN} and state in {states} returning finished_at, worker"  # noqa: S608 (literals)
-    changed: sqlite3.Row | None = tx.db.execute(query, (*values, run.id, run.owner, run.fence)).fetchone()
-    return changed
+def _change_own_run(tx: Transaction, run: OpenRun, changes: str, *values: object) -> bool:
+    """Change a run in progress, unless it was taken over since; False, and nothing written, if it was."""
+    query = f"update run set {changes} where {OWN} and state = 'running'"  # noqa: S608 (literals)
+    return tx.db.execute(query, (*values, run.id, run.owner, run.fence)).rowcount > 0
 
 
 def record_worker(tx: Transaction, claim: Claim, worker: str) -> None:
@@ -207,12 +202,12 @@ def add_usage(
         f" cache_saved_usd = coalesce(cache_saved_usd, 0) + ?, {CHARGE}"
     )
     sums, kept = (total["usd"], json.dumps(summed), json.dumps(usage)), (prompt.static_digest or None, prompt.cache, cache_saved)
-    return _change_own_run(tx, claim.run, changes, *sums, *kept, charge.nanos, charge.tokens) is not None
+    return _change_own_run(tx, claim.run, changes, *sums, *kept, charge.nanos, charge.tokens)
 
 
 def add_charge(tx: Transaction, claim: Claim, charge: Amount) -> bool:
     """The same for an attempt whose usage is not known."""
-    return _change_own_run(tx, claim.run, CHARGE, charge.nanos, charge.tokens) is not None
+    return _change_own_run(tx, claim.run, CHARGE, charge.nanos, charge.tokens)
 
 
 CHARGE = "charged_nanos = charged_nanos + ?, charged_tokens = charged_tokens + ?"
@@ -241,30 +236,35 @@ def _add_usages(one: Usage, other: Usage) -> Usage:
     return {key: None if value is None or (more := other[key]) is None else value + more for key, value in one.items()}
 
 
+CLOSE_OWN = f"""
+update run set state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,
+  outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,
+  precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,
+  request_id = ?, left_out = ?, findings = ?, repeats = ?, fallback = ?, fallback_why = ?
+where {OWN} and state in ('running', 'reported') returning finished_at, worker
+"""  # noqa: S608 (literals)
+
+
 def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Sequence[int] = ()) -> bool:
     """Close the run of a claim. False, and nothing written, if the run no longer belongs to it.
 
     `repeats` are the runs whose messages have the content of this one, if it is not sent again.
     """
+    run, (kind, name) = claim.run, claim.entry.key
     common = (result.outcome, result.reason, result.suppression, result.model_used, result.exit_code, result.text, result.error)
     checked = _precheck_columns(result)
     result_due_at = tx.now + claim.entry.spec.async_timeout if result.outcome is Outcome.ASYNC else None
-    closed = _change_own_run(
-        tx, claim.run,
-        "state = 'closed', finished_at = coalesce(cut_at, ?), prompt_parts = ?,"
-        " outcome = ?, reason = ?, suppression = ?, model_used = ?, exit_code = ?, text = ?, error = ?,"
-        " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, log = ?, truncated = ?, result_due_at = ?,"
-        " request_id = ?, left_out = ?, findings = ?, repeats = ?, fallback = ?, fallback_why = ?",
+    values = (
         to_millis(tx.now), json.dumps(dict(result.prompt.part_sizes)), *common, *checked,
         _tool_calls_json([*_earlier_tool_calls(tx, claim), *result.tool_calls]), result.log,
         result.truncated, result_due_at and to_millis(result_due_at), result.request_id,
         json.dumps(result.prompt.left_out) if result.prompt.left_out else None,
         json.dumps(result.findings) if result.findings else None,
-        json.dumps(list(repeats)) if repeats else None, result.fallback, result.fallback_why, of_result=True,
+        json.dumps(list(repeats)) if repeats else None, result.fallback, result.fallback_why,
     )  # fmt: skip
+    closed = tx.db.execute(CLOSE_OWN, (*values, run.id, run.owner, run.fence)).fetchone()
     if closed is None:
         return False
-    run, (kind, name) = claim.run, claim.entry.key
     finished_at, started_at = from_millis(closed["finished_at"]), min(run.started_at, tx.now)  # the clock may have been set back
     tx.report(
         RunClosed(
@@ -277,7 +277,7 @@ def close_run(tx: Transaction, claim: Claim, result: AttemptResult, repeats: Seq
 
 def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not_before: datetime) -> bool:
     """Let a run wait for its next attempt, with the result of the last one. False if the run no longer belongs to the claim."""
-    waiting = _change_own_run(
+    return _change_own_run(
         tx, claim.run,
         "state = 'waiting', not_before = ?, outcome = ?, reason = ?, error = ?, text = ?,"
         " precheck_exit = ?, precheck_output = ?, precheck_error = ?, tool_calls = ?, request_id = ?",
@@ -285,7 +285,6 @@ def keep_run_for_retry(tx: Transaction, claim: Claim, result: AttemptResult, not
         _tool_calls_json([*_earlier_tool_calls(tx, claim), *(call for call in result.tool_calls if call.is_our_own)]),
         result.request_id,
     )  # fmt: skip
-    return waiting is not None
 
 
 def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime, detail: str | None = None) -> bool:
@@ -298,7 +297,7 @@ def defer_run(tx: Transaction, claim: Claim, reason: Skip, not_before: datetime,
         " error = case when coalesce(outcome, 'skipped') = 'skipped' then coalesce(?, error) else error end,"
         " outcome = coalesce(outcome, 'skipped')"
     )
-    return _change_own_run(tx, claim.run, changes, to_millis(not_before), reason, detail) is not None
+    return _change_own_run(tx, claim.run, changes, to_millis(not_before), reason, detail)
 
 
 def _precheck_columns(result: AttemptResult) -> tuple[int | None, str | None, str | None]:
