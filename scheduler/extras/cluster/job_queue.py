@@ -475,7 +475,8 @@ class JobQueue:
                 " returning job_id",
                 (KEPT_DAYS,),
             )
-            await _delete_waiting(manager, [job_id for (job_id,) in await rows.fetchall()])
+            for (job_id,) in await rows.fetchall():
+                await manager.cancel_job_by_id_async(job_id, delete_job=True)  # unless a worker has fetched it
         found = await self._all(
             "select key from heartbeatd_attempt where owner = any(%(owners)s) and key <> all(%(but)s)",
             owners=list(owners),
@@ -722,12 +723,6 @@ class _OnlyConnection:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[TupleRow]]:
         yield self._db
-
-
-async def _delete_waiting(manager: JobManager, job_ids: Collection[int]) -> None:
-    """Delete those of these jobs that no worker has fetched."""
-    for job_id in job_ids:
-        await manager.cancel_job_by_id_async(job_id, delete_job=True)
 
 
 async def _read_identity(db: psycopg.AsyncConnection[TupleRow]) -> str:

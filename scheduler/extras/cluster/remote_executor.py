@@ -67,8 +67,7 @@ class RemoteExecutor:
         self._lock = threading.Lock()
         self._tasks: dict[int, _RemoteTask] = {}
         self._numbers: dict[str, int] = {}  # the numbers of these tasks, by key
-        self._results: dict[int, Done[Claim, AttemptResult]] = {}
-        self._keys_of_results: dict[int, str] = {}
+        self._results: dict[int, tuple[Done[Claim, AttemptResult], str | None]] = {}  # with the key, if the queue has it
         self._new: list[_RemoteTask] = []
         self._cancellations: dict[str, EndReason] = {}
         self._to_delete: list[str] = []
@@ -91,13 +90,13 @@ class RemoteExecutor:
 
     def results(self) -> list[tuple[int, Done[Claim, AttemptResult]]]:
         with self._lock:
-            return list(self._results.items())
+            return [(number, done) for number, (done, _) in self._results.items()]
 
     def ack(self, numbers: list[int]) -> None:
         with self._lock:
             for number in numbers:
-                self._results.pop(number, None)
-                if (key := self._keys_of_results.pop(number, None)) is not None:
+                _, key = self._results.pop(number, (None, None))
+                if key is not None:
                     self._to_delete.append(key)
             is_useful = bool(self._to_delete)
         if is_useful:
@@ -127,7 +126,7 @@ class RemoteExecutor:
             if remote is None:
                 return
             self._numbers.pop(remote.key, None)
-            self._results[number] = done
+            self._results[number] = (done, None)
             if remote.is_sending:
                 self._cancellations[remote.key] = "cancelled"  # its late result has an unknown key, and is deleted
             else:
@@ -333,7 +332,7 @@ class RemoteExecutor:
 
     async def _receive(self) -> None:
         with self._lock:
-            known = [*self._keys_of_results.values(), *self._to_delete]
+            known = [*(key for _, key in self._results.values() if key is not None), *self._to_delete]
         received = await self._queue.results(self._owners, known)
         with self._lock:
             for end in received:
@@ -342,8 +341,7 @@ class RemoteExecutor:
                     self._to_delete.append(end.key)
                 else:
                     done = self._codec.read_done(remote.task, end.payload)
-                    self._keep_result(remote, replace(done, worker=end.worker))
-                    self._keys_of_results[remote.number] = end.key
+                    self._keep_result(remote, replace(done, worker=end.worker), end.key)
         if received:
             self._links.notify()
             self._to_send.set()  # to forget those of unknown keys
@@ -379,12 +377,12 @@ class RemoteExecutor:
                     found.set_result(tasks)
                 return
 
-    def _keep_result(self, remote: _RemoteTask, done: Done[Claim, AttemptResult]) -> None:
-        """Move a task to the results. The caller holds the lock."""
+    def _keep_result(self, remote: _RemoteTask, done: Done[Claim, AttemptResult], key: str | None = None) -> None:
+        """Move a task to the results, with its key if the queue has its result. The caller holds the lock."""
         if self._tasks.get(remote.number) is remote:
             del self._tasks[remote.number]
             self._numbers.pop(remote.key, None)
-            self._results[remote.number] = done
+            self._results[remote.number] = (done, key)
 
     def _report_problem(self, part: str, new: str | None) -> None:
         """Log once when PostgreSQL becomes unavailable for one of the parts, and when it is available again for all."""
