@@ -389,9 +389,7 @@ class DayBudget(ConfigPart):
     runs_per_day: OrUnset[Annotated[int, Field(ge=1, le=1_000_000)]] = optional_key(
         "Maximum number of runs that call an agent, without retries.", "no limit"
     )
-    usd_per_month: OrUnset[types.UsdADay] = optional_key(
-        "Maximum cost in a calendar month. Each model needs a price, as for `usd_per_day`.", "no limit"
-    )
+    usd_per_month: OrUnset[types.UsdADay] = optional_key("Maximum cost in a calendar month.", "no limit")
 
 
 class Budget(DayBudget):
@@ -409,7 +407,7 @@ class Budget(DayBudget):
 
 class HeartbeatMisfire(ConfigPart):
     grace: OrUnset[types.Duration] = optional_key(
-        "How late a run may start, without the wait for `limits.concurrency`.",
+        "[How late](time.md#late-starts) a run may start.",
         "half the interval (or half the shortest interval of the schedule), at most 10m",
     )
 
@@ -447,7 +445,7 @@ class EntryKeys(ConfigPart):
     only_on: types.Calendars = key("none", "Runs only on the days of these calendars.", section="Interval and hours", own=True)
     backoff_on_failure: bool = key(
         False,
-        "With `true`, each failed run doubles the interval, up to 8 times its length. A success resets it.",
+        "With `true`, failed runs make the interval [longer](time.md#longer-intervals-after-failures).",
         section="Interval and hours",
         own=True,
     )
@@ -586,8 +584,7 @@ class Routing(ConfigPart):
     """Which workers execute the runs of an agent or a job."""
 
     queue: OrUnset[types.Name] = optional_key(
-        "Workers of this queue execute the runs (`heartbeatd worker --queue NAME`). Workers without `--queue` have the queue"
-        " `default`.",
+        "Only the workers of this [queue](scaling.md#queues) execute the runs.",
         "`default`. A job with a `prompt`: the queue of its agent",
         file_only=True,
     )
@@ -623,7 +620,7 @@ class Agent(ConfigPart):
 class JobMisfire(ConfigPart):
     policy: Misfire = key("latest", "`latest` runs the latest missed run. `skip` runs none.")
     grace: OrUnset[types.Duration] = optional_key(
-        "How late a run may start, without the wait for `limits.concurrency`.", "half the period, at most 1h"
+        "[How late](time.md#late-starts) a run may start.", "half the period, at most 1h"
     )
 
 
