@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,15 @@ PAGE = HOME / "docs" / "reference.md"
 
 def test_the_reference_in_docs_is_up_to_date() -> None:
     assert PAGE.read_text() == render_reference(), "do: python -m scheduler.config.keys.reference > docs/reference.md"
+
+
+def test_the_page_has_every_key_and_those_of_a_short_map_beside_the_map() -> None:
+    page = render_reference()
+    keys = {key for model in config_schema()["$defs"].values() for key in model["properties"]}
+    assert [key for key in sorted(keys) if not re.search(rf"`(?:\w+\.)?{key}[.`]", page)] == []
+    assert "| `dedup.window` | duration | `24h` |" in page.partition("## agents.NAME.heartbeat\n")[2].partition("## ")[0]
+    assert "## agents.NAME.heartbeat.dedup" not in page and "| `dedup` |" not in page
+    assert "| `after` | `none`, job, map |" in page and "| `after.job` |" in page  # a map that has another form, too
 
 
 def test_every_key_has_a_description() -> None:
