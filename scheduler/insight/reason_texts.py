@@ -88,7 +88,7 @@ TEXTS_WITH_DETAIL: dict[tuple[str, str | None], str] = {
     **{(Outcome.ALERT, state): f"ran, alert {text}" for state, text in DELIVERY_TEXTS.items()},
     **{(Outcome.OK, state): f"ran, message {text}" for state, text in DELIVERY_TEXTS.items()},
     (Outcome.OK, Suppression.HEARTBEAT_OK): "ran, quiet",
-    (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet except for a few characters",
+    (Outcome.OK, Suppression.SHORT_REMAINDER): "ran, quiet (short text)",
     (Outcome.OK, Suppression.EMPTY): "ran, empty answer",
     (Outcome.OK, Suppression.DECIDED_SKIP): "the agent decided not to run",
     (Outcome.ALERT, None): "ran, alert delivered",
