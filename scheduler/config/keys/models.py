@@ -218,7 +218,11 @@ class Account(ConfigPart):
     text_key = "name"
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
-    max_runs: OrUnset[types.Rate] = optional_key("Maximum rate of runs with this account, to stay below its limit.", "no limit")
+    max_runs: OrUnset[types.Rate] = optional_key(
+        "Maximum rate of runs with this account, to stay below its limit. If a run calls several fallbacks, only the last one"
+        " counts.",
+        "no limit",
+    )
 
 
 class CommandRunner(ConfigPart):
@@ -344,8 +348,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how often the agent is called again if a new line belongs to no problem after its answer."
-        " After a cut answer, 3.",
+        "With `unchanged: skip`: how many more runs call the agent if its answer leaves out a new line. After a cut answer, one"
+        " does.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -421,7 +425,12 @@ class JobProblems(ConfigPart):
     """The rules for the messages about problems of a job."""
 
     after: types.CountOrNone = key(1, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
-    remind: types.PositiveDuration = key("24h", "Interval of reminders, at most 6h for a critical problem.", own=True)
+    remind: types.PositiveDuration = key(
+        "24h",
+        "Interval of reminders, at most 6h for a critical problem. The first five errors of a problem are sent at once, further"
+        " ones with a reminder.",
+        own=True,
+    )
     deliver: OrUnset[Recipients] = optional_key(
         "Channels for messages about failures.",
         "`deliver` of the agent or job; if that is `none`, the only declared channel, else `log`",
