@@ -65,9 +65,12 @@ def test_a_login_leads_back_to_the_page_that_was_asked_for(daemon: WebDaemon) ->
 @pytest.mark.parametrize(
     "target", ["https://evil.example/", "//evil.example/", "/\\evil.example", "/api/v1/status", "javascript:alert(1)"]
 )
-def test_a_login_never_leads_to_another_site(target: str, daemon: WebDaemon) -> None:
+def test_neither_a_login_nor_a_form_leads_to_another_site(target: str, daemon: WebDaemon) -> None:
     assert not is_own_url(target)
-    answer = PageUser(daemon).post("/page/login?" + "next=" + target, {"token": TOKENS["chief"]})
+    user = PageUser(daemon)
+    answer = user.post("/page/login?" + "next=" + target, {"token": TOKENS["chief"]})
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    answer = user.post("/page/do/agents/ops/resume", {"form_code": user.get("/").form_code, "next": target})
     assert (answer.status, answer.headers["location"]) == (303, "/")
 
 

@@ -416,6 +416,17 @@ def test_a_released_hold_lets_the_waiting_run_start_at_once(make_world: MakeWorl
     assert call_times(world) == ["08:00:00", "08:34:13"]
 
 
+def test_a_released_hold_lets_a_waiting_job_of_the_agent_start_at_once(make_world: MakeWorld) -> None:
+    jobs = 'cron: {ask: {schedule: "30 8 * * *", prompt: hello, agent: ops}}\n'
+    world = make_world(agent(interval="none") + jobs)
+    world.run(minutes=29)
+    hold_lane(world, hours=24)
+    world.run(minutes=5, seconds=13)
+    world.request(VerbRequest(ReleaseLane(id="chat"), (Kind.HEARTBEAT, "ops")))
+    world.run(seconds=1)
+    assert [(call.name, f"{call.at:%H:%M:%S}") for call in world.calls] == [("ask", "08:34:13")]
+
+
 def test_a_lane_is_free_when_its_last_hold_is_released(make_world: MakeWorld) -> None:
     world = make_world(OPS)
     world.run(minutes=29)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from brief import brief
 from servers.scripted import Server
+from test_story_explain import explained_entry
 from test_story_models import decides
 from world import AgentCall, MakeWorld, Script, World
 
@@ -559,3 +560,18 @@ def test_a_decision_to_skip_a_changed_output_is_made_once_more(make_world: MakeW
         "decided_skip",
         "precheck_unchanged",
     ]
+
+
+def test_a_problem_is_known_once_each_recipient_has_it_and_the_first_one_is_reminded_first(make_world: MakeWorld) -> None:
+    def known() -> list[str]:
+        return [each.says for each in explained_entry(world).quiet_reasons if each.code == "known"]
+
+    world = make_world(config("phone"), scripts=answers("[disk] 92 %"))
+    world.run(hours=3)
+    world.send = lambda each: DeliveryResult("delivered" if each.channel.name == "phone" else "retry", "busy")
+    world.reload(config("phone, pager"))
+    world.run(minutes=20)
+    assert known() == []
+    world.send = lambda _: DeliveryResult("delivered", "")
+    world.run(hours=3)
+    assert known() == ["disk: known since 08:00, next reminder Tue 2026-03-03 08:00"]
