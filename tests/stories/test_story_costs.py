@@ -251,6 +251,16 @@ def test_status_shows_the_cost_of_today_and_what_each_budget_counts(make_world: 
     ]
 
 
+def test_the_reservation_of_a_run_that_waits_for_another_try_is_shown_as_unknown(make_world: MakeWorld) -> None:
+    world = make_world("limits: {budget: {usd_per_day: 2}}\n" + program_agent("{usd_per_run: 1}", retries="1"))
+    world.scripts["ops"] = lambda call: 1
+    world.engine.tick(world.clock.read())
+    world.settle()
+    assert world.records()[0]["state"] == "waiting"
+    (budget,) = read_status(world.store.connection, world.clock.now).budgets
+    assert (budget.limits["usd_per_day"].used, budget.untold_usd) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize("lost", ["daemon", "worker"])
 def test_the_reservation_of_an_interrupted_attempt_is_shown_wherever_it_counts(
     make_world: MakeWorld, capsys: pytest.CaptureFixture[str], lost: str

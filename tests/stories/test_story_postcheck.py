@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from config_file import complaints
+from run_async import with_http
 from servers.messages import Models, message, tool
 from servers.scripted import Act, reply
 from test_story_breakers import KEY, fleet
 from test_story_explain import records_of
 from test_story_slots import agent, job
-from world import QUIET, AgentCall, MakeWorld, World
+from world import QUIET, AgentCall, MakeWorld, World, utc
 
-from heartbeat.runners import ProcessResult
+from heartbeat.postcheck import WorkPlace, verify
+from heartbeat.result import AttemptResult
+from heartbeat.runners import ProcessResult, Resources
+from heartbeat.spec import Postcheck
+from heartbeat.verdict import Suppression
 from scheduler.config.settings.load import load_config
 from scheduler.insight.explanation import explain_all
+from scheduler.model.outcome import Outcome
 
 REPORT = "{file: report.md, fresher_than: 24h, not_empty: true}"
 
@@ -212,3 +220,11 @@ def test_the_call_of_the_agent_leaves_time_for_the_postcheck(make_world: MakeWor
     world.run(minutes=1)
     assert world.plan().settings.heartbeats["ops"].timeout == timedelta(seconds=100)
     assert failures(world, "ops") == ["ok"]
+
+
+def test_a_run_that_a_small_model_has_decided_to_skip_has_done_no_work_to_check(tmp_path: Path) -> None:
+    skipped = AttemptResult(Outcome.OK, suppression=Suppression.DECIDED_SKIP)
+    check = Postcheck(None, "missing.md", None, False, timedelta(minutes=1), False)
+    place = WorkPlace(tmp_path, {}, utc("2026-03-02 08:00"))
+    found = asyncio.run(with_http(lambda http: verify(skipped, check, place, Resources(cast("Any", None), http, may_block=True))))
+    assert found is skipped

@@ -910,3 +910,19 @@ def test_two_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are_m
     (call,) = [call for call in world.calls if "By test monitor" in call.stdin or "monitor" in call.stdin]
     assert "2 times" in call.stdin
     assert "second" in call.stdin
+
+
+def test_rejected_wakes_of_an_hour_share_a_record_and_those_of_each_job_have_their_own(make_world: MakeWorld) -> None:
+    jobs = "".join(f"  {name}: {{every: 30m, command: x, wake_heartbeat: ops}}\n" for name in ("first", "second"))
+    world = make_world(agent(interval="1d", enabled="false") + "cron:\n" + jobs)
+    for _ in range(7):
+        with pytest.raises(Refused):
+            world.wake("ops", "look")
+        world.run(minutes=30)
+    rows = world.store.connection.execute("select sender, count, at - first_at from rejected_wake order by sender, id").fetchall()
+    assert all(span <= 3_600_000 for _, _, span in rows)
+    assert [(sender, count) for sender, count, _ in rows] == [
+        ("bot", 2), ("bot", 2), ("bot", 2), ("bot", 1),
+        ("first", 2), ("first", 2), ("first", 2), ("first", 1),
+        ("second", 2), ("second", 2), ("second", 2), ("second", 1),
+    ]  # fmt: skip
