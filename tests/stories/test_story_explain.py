@@ -750,3 +750,11 @@ def test_invalid_arguments_of_explain_are_reported_in_one_line(
     config.write_text(agent(), "utf-8")
     assert main(["explain", "-c", str(config), *arguments]) == 2
     assert capsys.readouterr().err == f"heartbeatd: {error}\n"
+
+
+def test_an_alert_without_a_target_is_counted_although_a_notification_is_about_its_run(make_world: MakeWorld) -> None:
+    yaml = agent(deliver="none", precheck="look", problems="{deliver: log, after: 1}")
+    world = make_world(yaml, scripts={"ops": lambda _: "The disk is full."}, prechecks={"ops": lambda _: 3})
+    world.run(minutes=1)
+    assert ["precheck" in text for _, _, text in world.delivered] == [True]
+    assert "1 alert sent to no one" in explain_day(explained_entry(world).records, explained_entry(world).row).says
