@@ -63,6 +63,7 @@ def test_the_plan_lists_the_runs_of_the_entries_that_the_caller_may_access(still
     ]  # fmt: skip
     assert plan["days"] == [{"day": "2026-03-02", "beats": 46, "runs": 1}]
     assert [entry["name"] for entry in still.get("/api/v1/plan", OPSMAN).data["entries"]] == ["ops"]
+    assert still.get("/api/v1/plan?name=web", OPSMAN).status == still.get("/api/v1/plan?name=nobody", OPSMAN).status == 404
     one = still.get("/api/v1/plan?for=3h&name=ops&all=true", OPSMAN).data["entries"][0]["days"][0]
     assert one["firings"][:2] == ["2026-03-02T08:30:00Z", "2026-03-02T09:00:00Z"]
 
@@ -85,6 +86,8 @@ def test_an_entry_is_explained_now_at_an_instant_and_over_a_day(still: WebDaemon
     assert (fact_of(at, "planned")["at"], fact_of(at, "following")["code"]) == ("2026-03-02T08:00:00Z", "to_come")
     on = still.get("/api/v1/explain/measure?on=2026-03-02&kind=cron", READER).data
     assert (on["slots"], [each["cause"] for each in on["totals"]]) == (2, ["to_come"])
+    now_is = f"{still.world.clock.now:%Y-%m-%dT%H:%M:%SZ}"
+    assert still.get(f"/api/v1/explain/ops?since={now_is}", READER).status == 400, "no time has passed since"
     since = still.get("/api/v1/explain/ops?since=2026-03-02T07:45:00Z", READER).data
     assert (since["from"], since["day"]) == ("2026-03-02T07:45:00Z", None)
 
