@@ -677,7 +677,7 @@ def test_a_full_disk_is_shown_at_the_limit_at_a_further_level_and_when_it_is_ove
         return [*found.lines]
 
     full, over = "/data is {} % full", "/data is below 90 % again: 87 %"
-    shown = [at(used) for used in (80, 91, 92, 89, 91, 95, 91, 95, 87, 80)]
+    shown = [at(used) for used in (80, 91, 92, 88, 91, 95, 91, 95, 87, 80)]
     assert shown == [[], [full.format(91)], [], [], [], [full.format(95)], [], [], [over], []]
 
 
