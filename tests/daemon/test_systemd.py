@@ -250,7 +250,7 @@ def test_the_pings_stop_when_the_main_loop_hangs_and_its_traceback_is_logged(
 def test_the_documentation_names_settings_of_the_unit() -> None:
     named = set(re.findall(r"`([A-Z]\w+=)`", (HOME / "docs/operations.md").read_text("utf-8")))
     set_or_prepared = set(re.findall(r"^(?:# )?([A-Z]\w+=)", UNIT.read_text("utf-8"), re.MULTILINE))
-    assert named - set_or_prepared == {"TimeoutStopSec=", "LimitNOFILE="}  # the unit leaves both to the daemon
+    assert named - set_or_prepared == {"LimitNOFILE="}  # the unit leaves it to the daemon
     assert named & set_or_prepared
 
 
