@@ -816,7 +816,7 @@ class Channel(ConfigPart):
     uncertain: OrUnset[OnUncertain] = optional_key(
         "What to do if it is [unknown whether a message arrived](guarantees.md#uncertain-messages). With `hold`, it waits for"
         " your decision.",
-        f"`hold` for the output of jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
+        f"`hold` for messages about jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
         "Beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
