@@ -132,6 +132,17 @@ def test_a_secret_of_a_disabled_job_is_a_warning(tmp_path: Path) -> None:
     assert list(loaded.settings.jobs["a"].env) == ["B"]
 
 
+def test_a_secret_of_a_fallback_is_a_warning_if_only_a_disabled_job_calls_it(tmp_path: Path) -> None:
+    """The heartbeat has fallbacks of its own: none."""
+    text = SMALL.replace("heartbeat: {", "fallbacks: [{runner: other}], heartbeat: {fallbacks: [], ", 1)
+    text += 'runners: {other: {kind: http, url: "http://a", headers: {X: "${NOPE}"}}}\n'
+    job = "cron: {a: {enabled: false, every: 1h, agent: ops, prompt: look}}\n"
+    assert [warning.path for warning in read(tmp_path, text + job).warnings] == ["runners.other.headers.X"]
+    assert complaints(tmp_path, text + job.replace("enabled: false, ", "")) == [
+        "config.yaml:2:61: runners.other.headers.X: NOPE is not set; set it in the environment or in the env_file"
+    ]
+
+
 def test_reading_commands_need_no_secret(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read(tmp_path, RIGHT, {})

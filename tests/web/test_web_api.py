@@ -226,6 +226,13 @@ def test_the_answer_to_a_delayed_wake_names_its_obstacle(daemon: WebDaemon) -> N
     }
 
 
+def test_a_wake_waits_for_the_next_slot_if_that_comes_before_the_end_of_the_gap(daemon: WebDaemon) -> None:
+    daemon.do(lambda: daemon.world.run_until("2026-03-02 08:29:50"))
+    daemon.post("/api/v1/agents/ops/wake", {"text": "one"}, CHIEF)
+    daemon.do(daemon.world.settle)
+    assert daemon.post("/api/v1/agents/ops/wake", {"text": "two"}, CHIEF).data["until"] == "2026-03-02T08:30:00Z"
+
+
 def test_a_token_with_too_many_wakes_gets_429_and_others_do_not(daemon: WebDaemon) -> None:
     daemon.post("/api/v1/agents/ops/pause", {}, CHIEF)
     group = {"version": "4", "receiver": "heartbeatd", "alerts": [{"status": "firing", "labels": {"alertname": "Full"}}]}

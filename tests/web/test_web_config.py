@@ -331,12 +331,13 @@ def test_a_token_for_an_agent_does_not_change_a_line_that_it_shares_with_others(
 
 
 def test_an_agent_whose_name_begins_with_that_of_another_stays_hidden_from_its_token(tmp_path: Path) -> None:
-    night = "  ops.night: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}\n"
-    text = CONFIG.replace("cron:\n", f"{night}cron:\n")
+    """Also if the rest of its name begins with a key of the other."""
+    longer = "  ops.model-2: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}\n"
+    text = CONFIG.replace("cron:\n", f"{longer}cron:\n")
     with WebDaemon(tmp_path, text) as daemon:
         daemon.config.write_text(text.replace("interval: 30m, deliver: log}}\ncron", "interval: dusk, deliver: log}}\ncron"))
         reply = daemon.get(OPS, TOKENS["self"])
-        assert (reply.status, b"night" in reply.body, b"dusk" in reply.body) == (200, False, False), reply.data
+        assert (reply.status, b"model-2" in reply.body, b"dusk" in reply.body) == (200, False, False), reply.data
         daemon.config.write_text(text.replace("interval: 30m   ", "interval: dawn  "))
         errors = daemon.get(OPS, TOKENS["self"]).data["errors"]
         assert [error["path"] for error in errors] == ["agents.ops.heartbeat.interval"]
@@ -349,6 +350,12 @@ def test_a_token_for_an_agent_gets_the_errors_at_its_agent_and_one_line_for_thos
     assert (reply.status, own["path"], others["path"]) == (422, "agents.ops.heartbeat.interval", "")
     assert "errors in parts that this token may not see" in others["message"]
     assert b"dusk" in daemon.get(OPS, TOKENS["reader"]).body
+    daemon.config.write_text(CONFIG.replace("deliver: log\n", "deliver: nowhere\n"))
+    errors = {token: daemon.get(OPS, TOKENS[token]).data for token in ("self", "reader")}
+    assert {token: (len(data["errors"]), bool(data["warnings"])) for token, data in errors.items()} == {
+        "self": (1, False),
+        "reader": (1, True),
+    }
 
 
 CHECKLIST_CONFIG = """\
@@ -376,6 +383,10 @@ def test_no_checklist_is_written_that_anything_else_names(tmp_path: Path) -> Non
             path = "/api/v1/agents/job/checklist"
             reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS[token], {"If-None-Match": "*"})
             assert f"is also used by {place};" in reply.data["error"]["message"]
+        # The daemon still runs the job, because the changed file is not applied yet.
+        daemon.config.write_text(CHECKLIST_CONFIG.partition("cron:")[0])
+        reply = daemon.send("PUT", path, {"text": "#!/bin/sh\n"}, TOKENS["editor"], {"If-None-Match": "*"})
+        assert (reply.status, reply.data["error"]["message"].count("is also used by cron.prompt;")) == (409, 1)
 
 
 def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: Path) -> None:
