@@ -377,8 +377,11 @@ class RemoteWorker:
     async def _begin_when_permitted(self, attempt: _Attempt, fetched: FetchedJob) -> None:
         """Begin a task as soon as the config of this machine permits it. Refuse it if that does not happen soon."""
         last_look = min(attempt.ends_at, self._clock() + CONFIG_PATIENCE)
+        was_refused = False
         while not self._is_cancelled(attempt):
             try:
+                if was_refused:
+                    self._reload()
                 self._begin(attempt, self._read_task(fetched))
             except Exception as problem:  # noqa: BLE001 (the job would stay in progress)
                 may_change = isinstance(problem, AttemptRefused) and problem.may_change
@@ -387,8 +390,8 @@ class RemoteWorker:
                     return
             else:
                 return
+            was_refused = True
             await asyncio.sleep(CONFIG_LOOK_SECONDS)
-            self._reload()
 
     def _is_cancelled(self, attempt: _Attempt) -> bool:
         """Whether the scheduler has ended an attempt that has not begun; that is then its result."""

@@ -150,6 +150,7 @@ class RemoteBench:
         kind: type[JobQueue] = JobQueue,
         locked_lanes: Callable[[], Collection[str]] = tuple,
         note_lease: Callable[[float], None] = lambda _: None,
+        reload: Callable[[], None] = lambda: None,
         grace: float = 0.0,
         hurry: asyncio.Event | None = None,
     ) -> RemoteWorker:
@@ -159,6 +160,7 @@ class RemoteBench:
         worker = RemoteWorker(
             kind(self.dsn, queue), codec or TextCodec(queue), carry, str, loop, name=name, concurrency=places, lease=lease,
             clock=lambda: self._clock.read() + offset(), locked_lanes=locked_lanes, note_lease=note_lease,
+            reload=reload,
         )  # fmt: skip
 
         def run() -> None:

@@ -330,6 +330,19 @@ def test_a_task_that_cannot_be_read_is_refused_and_the_others_run(
     ]  # fmt: skip
 
 
+def test_a_task_that_waits_for_another_config_is_refused_if_that_cannot_be_read(
+    bench: RemoteBench, clock: SimulatedClock
+) -> None:
+    def reload() -> None:
+        raise OSError("too many open files")
+
+    executor = bench.make_executor("unreadable", lambda: None)
+    executor.submit(1, "broken")
+    bench.start_worker("unreadable", shout, codec=BrokenCodec("unreadable", may_wait=True), reload=reload)
+    clock.wait_until(executor.results)
+    assert [done.result for _, done in executor.results()] == ["refused: worker cannot run it: too many open files"]
+
+
 class VersionCodec(TextCodec):
     """The codec of another version: it has a further field in tasks and results."""
 
