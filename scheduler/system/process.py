@@ -457,7 +457,7 @@ class Conversation(_ChildProcess):
 
 
 Child = TypeVar("Child", bound=_ChildProcess)
-_Spawned: TypeAlias = subprocess.Popen[bytes] | None  # None: the run was ended before
+_Spawned: TypeAlias = subprocess.Popen[bytes] | None  # None: the run was ended before, or was not permitted
 
 
 class _SpawnThreads:
