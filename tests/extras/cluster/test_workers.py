@@ -52,11 +52,13 @@ from scheduler.extras.cluster.job_queue import (
 )
 from scheduler.extras.cluster.payloads import SCHEMA, AttemptRefused
 from scheduler.extras.cluster.remote_executor import CLOSE_SECONDS
+from scheduler.extras.cluster.remote_worker import TIME_OVER
 from scheduler.extras.cluster.worker_guard import HEADER
 from scheduler.model.daemon_health import WorkerState
 from scheduler.system.orphans import find_orphans
 from scheduler.system.process import Children
 from scheduler.work.executor import Done, Interrupted, NeverBegun
+from scheduler.work.run_extras import resources_of_run
 
 pytestmark = [required_programs.needs("initdb"), pytest.mark.process]
 
@@ -193,9 +195,8 @@ def test_a_worker_whose_machine_was_frozen_ends_its_tasks_and_works_on(bench: Re
     clock.wait_until(executor.results)
     exception = executor.results()[0][1].exception
     assert isinstance(exception, Interrupted)
-    clock.wait_until(
-        lambda: worker.counts.lost_leases == 1
-    )  # the task may have ended first, if it was about to start its program
+    # The task may have ended first, if it was about to start its program.
+    clock.wait_until(lambda: worker.counts.lost_leases == 1)
     executor.ack([1])
     executor.submit(2, "next")
     clock.wait_until(executor.results)
@@ -866,25 +867,31 @@ def test_a_worker_whose_lease_is_over_calls_nothing_and_is_not_ready(
 ) -> None:
     frozen = 0.0
     server = Server([reply({})])
+    problems: list[str | None] = []
 
-    async def call_agent() -> None:
-        children = Children("x/1")
-        children.permit = worker.permit_until(clock.now + 3600)
+    async def call_agent(task: str, children: Children) -> str:
+        nonlocal frozen
         async with new_http_client() as http:
-            with pytest.raises(CallError, match="the time of the run was over"):
-                await http.with_wait(children.permit.wait_until_allowed).post(server.url, {}, b"", 1.0)
-        ended = await children.start(["touch", "called"], stdin=b"", env={}, cwd=tmp_path)
-        assert "was over" in str(ended.problem)
+            resources = resources_of_run(children, (), http)
+            frozen = 600.0
+            problems.append((await resources.start(["touch", "called"], stdin=b"", env={}, cwd=tmp_path)).problem)
+            try:
+                await resources.http.post(server.url, {}, b"", 1.0)
+            except CallError as error:
+                problems.append(str(error))
+        return task
 
     CutOff.is_cut = False
-    worker = bench.start_worker("over", shout, lease=LEASE, offset=lambda: frozen, kind=CutOff)
+    worker = bench.start_worker("over", call_agent, lease=LEASE, offset=lambda: frozen, kind=CutOff)
     clock.wait_until(lambda: worker.find_problem() is None)
     assert worker.permit_until(clock.now + 3600).allows_start()
     assert not worker.permit_until(clock.now - 1).allows_start()  # the end of a task's time
     CutOff.is_cut = True
-    frozen = 600.0
+    executor = bench.make_executor("over", lambda: None)
     with server:
-        asyncio.run(call_agent())
+        executor.submit(1, "a")
+        clock.wait_until(executor.results)
+    assert problems == [TIME_OVER, TIME_OVER]
     assert (server.requests, list(tmp_path.iterdir())) == ([], [])
     assert worker.find_problem() is not None
     assert worker.metrics()["heartbeatd_worker_ready"] == 0.0
