@@ -38,14 +38,20 @@ class GroupWithExtras(click.Group):
         return [*self.commands, *(name for name in found if "." not in name and name not in self.commands)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command of an extra is found even if the libraries of its work are missing."""
+        """A command of an extra is found even if the libraries of its work are missing.
+
+        One that cannot be imported has its error as its summary, so that the others are listed and completed all the same.
+        """
         found = super().get_command(ctx, cmd_name)
         if found is None and cmd_name in self.list_commands(ctx):
-            found = extras.load_without_libraries("commands", self._prefix + cmd_name)
+            try:
+                found = extras.load_without_libraries("commands", self._prefix + cmd_name)
+            except extras.BrokenExtra as error:
+                found = click.Command(cmd_name, short_help=f"(broken) {error}")
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Raises MissingExtra, which says what to install, for a command whose libraries are missing."""
+        """Raises MissingExtra, which says what to install, for a command whose libraries are missing, and BrokenExtra."""
         if args[0] not in self.commands and extras.is_known("commands", self._prefix + args[0]):
             extras.load("commands", self._prefix + args[0])
         return super().resolve_command(ctx, args)

@@ -44,15 +44,8 @@ class Commands(GroupWithExtras):
         sections[LAST_SECTION] += [name for name in self.list_commands(ctx) if name not in self.commands]
         for title, names in sections.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), self._summarize(ctx, name)) for name in names])
-
-    def _summarize(self, ctx: click.Context, name: str) -> str:
-        """What the command does. One that cannot be imported is named with its error, and the others are listed all the same."""
-        try:
-            found = self.get_command(ctx, name)
-        except extras.BrokenExtra as error:
-            return f"(broken) {error}"
-        return found.get_short_help_str(MAX_SUMMARY) if found else ""
+                found = [(name, command) for name in names if (command := self.get_command(ctx, name))]
+                formatter.write_dl([(name.ljust(width), command.get_short_help_str(MAX_SUMMARY)) for name, command in found])
 
 
 # What former versions had, and the rest of the sentence about it.

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,10 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def heartbeatd(installed: Path, *words: str) -> tuple[int, str, str]:
-    environ = os.environ | {"PYTHONPATH": str(installed)}
+def heartbeatd(installed: Path, *words: str, environ: Mapping[str, str] = {}) -> tuple[int, str, str]:
+    variables = {**os.environ, "PYTHONPATH": str(installed), **environ}
     ended = subprocess.run(
-        [sys.executable, "-m", "scheduler", *words], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, "-m", "scheduler", *words], env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -69,6 +70,19 @@ def test_a_command_that_cannot_be_imported_is_named_and_the_others_are_listed(in
     assert (code, errors, f" wave (broken) {broken} " in " ".join(shown.split())) == (0, "", True), shown
     assert heartbeatd(installed, "greet") == (0, "hello\n", "")
     assert heartbeatd(installed, "wave") == (1, "", f"heartbeatd: {broken}\n")
+
+
+def test_a_subcommand_that_cannot_be_imported_is_named_and_the_others_are_listed_and_completed(installed: Path) -> None:
+    (installed / "wrong.py").write_text("import nowhere")
+    with (installed / "greetings-1.dist-info" / "entry_points.txt").open("a") as file:
+        file.write("\ncron.wave = wrong:wave")
+    broken = "cron.wave: wrong cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    code, shown, errors = heartbeatd(installed, "cron", "--help")
+    assert (code, errors, f" wave (broken) {broken} " in " ".join(shown.split()) + " ") == (0, "", True), shown
+    assert heartbeatd(installed, "cron", "wave") == (1, "", f"heartbeatd: {broken}\n")
+    completing = {"_HEARTBEATD_COMPLETE": "bash_complete", "COMP_WORDS": "heartbeatd cron ", "COMP_CWORD": "2"}
+    code, words, errors = heartbeatd(installed, environ=completing)
+    assert (code, errors, {"plain,greet", "plain,wave"} <= {*words.split()}) == (0, "", True), words
 
 
 def test_a_missing_extra_is_one_line_that_says_what_to_install(installed: Path) -> None:
