@@ -102,7 +102,9 @@ def test_discord_shows_the_agent_as_the_sender(make_world: MakeWorld, guild: Dis
     assert [(each["username"], each["content"]) for each in guild.messages] == [("ops on web1", "The disk is full.")]
 
 
-@pytest.mark.parametrize("prefix", ["{agent} in discord", "{agent}: {host}", "x" * 81, "here"])
+@pytest.mark.parametrize(
+    "prefix", ["{agent} in discord", "{agent}: {host}", "Clyde {agent}", "```{agent}", "#{agent}", "x" * 81, "here", "Everyone"]
+)
 def test_a_name_that_discord_would_reject_begins_the_text(make_world: MakeWorld, guild: Discord, prefix: str) -> None:
     begin(make_world, GUILD.format(url=guild.url) + f', prefix: "{prefix}"').run(minutes=1)
     shown = prefix.replace("{agent}", "ops").replace("{host}", "web1")

@@ -264,6 +264,15 @@ def test_a_woken_run_ignores_the_precheck_result_but_its_output_is_in_the_prompt
     assert f">\n{output}\n</data-" in world.calls[1].stdin
 
 
+def test_a_wake_that_a_slot_delivers_reaches_the_agent_although_the_precheck_finds_no_work(make_world: MakeWorld) -> None:
+    night = '\ncron: {nightly: {schedule: "10 8 * * *", command: x, wake_heartbeat: ops, wake_mode: next}}\n'
+    world = make_world(agent(precheck="./new-mail.sh") + night, prechecks={"ops": precheck_outputs("NO_WORK")})
+    world.run(minutes=70)
+    assert world.history()[-1] == "03-02 09:00 interval skipped precheck"
+    [call] = [each for each in world.calls if each.name == "ops"]
+    assert (f"{call.at:%H:%M}", "cron nightly" in call.stdin) == ("08:30", True)
+
+
 def test_after_a_failed_precheck_the_run_continues_and_the_prompt_has_the_error(make_world: MakeWorld) -> None:
     world = make_world(agent(precheck="./new-mail.sh"), prechecks={"ops": precheck_outputs(7)})
     world.run(minutes=5)

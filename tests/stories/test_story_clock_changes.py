@@ -123,6 +123,20 @@ def test_a_clock_that_was_ahead_before_a_crash_and_right_after_it_loses_no_slot(
     assert all(down.until is None or down.since <= down.until for down in boots.latest_downtimes(world.store.connection))
 
 
+def test_a_run_that_a_crash_interrupts_while_the_clock_is_ahead_does_not_end_in_the_future(make_world: MakeWorld) -> None:
+    world = make_world(job(schedule='"0 * * * *"', retries="0"), start="2026-03-02 08:59")
+    world.durations["measure"] = timedelta(minutes=30)
+    world.run(minutes=3)
+    world.clock.now += timedelta(minutes=10)
+    world.run(seconds=5)
+    world.kill()
+    world.clock.now -= timedelta(minutes=10)
+    world.boot(survivors={})
+    world.run(minutes=1)
+    [row] = world.records("measure")
+    assert (row["outcome"], row["finished_at"][:16]) == ("abandoned", "2026-03-02T09:02")
+
+
 def test_interval_slots_do_not_move_after_the_clock_was_ahead_for_a_few_seconds(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="30m"))
     world.run(minutes=10)

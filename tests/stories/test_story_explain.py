@@ -102,6 +102,15 @@ def test_the_same_alert_all_day_is_explained_as_duplicates(make_world: MakeWorld
     assert stretch_lines(explain_day_of(world)) == ["00:00-00:00 1 alert", "00:30-23:30 47 alert duplicate"]
 
 
+def test_an_alert_to_two_channels_is_one_text_that_would_be_a_duplicate(make_world: MakeWorld) -> None:
+    hook = 'channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true}}\n'
+    alerts = iter(["the disk is full", "the mail stands still"])
+    world = make_world(agent(deliver="[log, hook]") + hook, scripts={"ops": lambda call: next(alerts)})
+    world.run(minutes=35)
+    sent = fact_of(explanation.explain_now(explained_entry(world)).as_data(), "sent")
+    assert (sent["says"], len(world.delivered)) == ("2 alerts that would be a duplicate now", 4)
+
+
 def test_a_night_outside_active_hours_is_explained(make_world: MakeWorld) -> None:
     world = make_world(agent(active_hours='"08:00-22:00"'), start="2026-03-02 00:00")
     world.run(hours=24)

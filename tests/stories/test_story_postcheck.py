@@ -16,7 +16,7 @@ from servers.scripted import Act, reply
 from test_story_breakers import KEY, fleet
 from test_story_explain import records_of
 from test_story_slots import agent, job
-from world import QUIET, AgentCall, MakeWorld, World, utc
+from world import QUIET, AgentCall, Delayed, MakeWorld, World, utc
 
 from heartbeat.postcheck import WorkPlace, verify
 from heartbeat.result import AttemptResult
@@ -220,6 +220,15 @@ def test_the_call_of_the_agent_leaves_time_for_the_postcheck(make_world: MakeWor
     world.run(minutes=1)
     assert world.plan().settings.heartbeats["ops"].timeout == timedelta(seconds=100)
     assert failures(world, "ops") == ["ok"]
+
+
+def test_a_command_leaves_time_for_its_postcheck(make_world: MakeWorld) -> None:
+    world = make_world(job(every="1h", timeout="100s", retries="0", postcheck="{command: check, timeout: 40s}"))
+    world.postchecks["measure"] = lambda call: ""
+    took = iter([59, 70])
+    world.scripts["measure"] = lambda call: Delayed("", timedelta(seconds=next(took)))
+    world.run(hours=2, minutes=5)
+    assert failures(world, "measure") == ["ok", "timeout"]
 
 
 def test_a_run_that_a_small_model_has_decided_to_skip_has_done_no_work_to_check(tmp_path: Path) -> None:

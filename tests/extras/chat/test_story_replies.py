@@ -140,6 +140,21 @@ def test_after_one_of_two_channels_with_the_same_bot_is_removed_the_other_still_
     assert say(chat, "What is that?").startswith("wake 1")
 
 
+def test_a_bot_is_asked_for_replies_only_if_one_of_its_own_channels_has_people(chat: Chat) -> None:
+    text = CONFIG.format(url=chat.phone.url)
+    phone = next(line for line in text.splitlines() if "phone: {" in line)
+    of_other_bot = phone.replace("phone:", "other:").replace("${TG}", telegram.URL.replace("tgram://1", "tgram://9"))
+    buttons = of_other_bot.replace('people: ["@Anna", "77"]', "buttons: true")
+    chat.world.reload(text.replace(phone, f"{phone}\n{buttons}"))
+    chat.poll()
+    asked = {
+        request.path.split("/")[1][:4]: request.json["allowed_updates"]
+        for request in chat.phone.requests
+        if request.path.endswith("/getUpdates")
+    }
+    assert asked == {"bot1": ["callback_query", "message"], "bot9": ["callback_query"]}
+
+
 def test_a_reply_to_the_message_of_a_job_wakes_the_agent_that_belongs_to_it(chat: Chat) -> None:
     chat.world.run_until("2026-03-02 10:01")
     assert chat.phone.texts[1:] == ["copied 12 files", "alone"]
