@@ -435,6 +435,15 @@ def test_an_async_answer_counts_for_its_items_when_it_arrives(make_world: MakeWo
     assert world.records()[3]["precheck"] == {"exit_code": 0, "output": "1", "error": None}
 
 
+def test_an_async_answer_counts_for_the_output_that_its_own_run_has_seen(make_world: MakeWorld) -> None:
+    with Server([gateway.async_answer()] * 2) as server:
+        world = make_world(async_agent(server.url, checklist_key("- look")), prechecks={"ops": precheck_outputs("1", "2")})
+        world.run(minutes=65)
+        world.request(VerbRequest(ReportResult(text=ALARM), server.requests[1].json["run"]))
+        world.run(hours=1)
+    assert [row["reason"] or row["outcome"] for row in world.records()] == ["async", "async", "alert", "precheck_unchanged"]
+
+
 def async_agent(url: str, checklist: str = checklist_key("- [every 5h] mail")) -> str:
     """An agent behind a URL with these items and a precheck."""
     beat = f"{{interval: 1h, stagger: 0s, checklist: {checklist}, precheck: {SAME}, deliver: log, async_timeout: 24h}}"
