@@ -285,6 +285,8 @@ def test_the_history_shows_who_changed_what_and_the_errors_of_a_refused_reload(p
     expect(page.get_by_role("row", name="interval")).to_contain_text("4h")
     expect(page.get_by_role("row", name="interval")).to_contain_text("agent/web")
     page.goto("/page/changes")
+    page.get_by_role("link", name="applied when the daemon started").click()
+    expect(page.get_by_text("There are no such changes.")).to_be_visible()
     page.get_by_role("link", name="refused").click()
     expect(page.locator("#changes article")).to_contain_text("'soon' is not a duration; write 90s, 30m or 1h30m")
 
@@ -312,6 +314,12 @@ def test_the_doctor_lists_the_worst_finding_first_and_reads_the_database_on_dema
     expect(page.get_by_role("row", name="ok database")).to_have_count(0)
     page.get_by_role("link", name="Read and check the whole database file").click()
     expect(page.get_by_role("row", name="ok database")).to_contain_text("heartbeatd.db is intact")
+
+
+def test_the_doctor_shows_commands_as_code(page: Page) -> None:
+    page.goto("/page/doctor")
+    assert "heartbeatd" in " ".join(page.locator("td.text code").all_inner_texts())
+    assert [text for text in page.locator("td.text").all_inner_texts() if "`" in text] == []
 
 
 def test_problems_are_acknowledged_reported_again_and_closed(page: Page) -> None:

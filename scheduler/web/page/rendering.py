@@ -6,6 +6,7 @@ Jinja2 is imported at the first request, so that a daemon saves this cost if its
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -102,6 +103,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "visible": visible_text,
+        "code_parts": code_parts,
         "local": local_time,
         "day_time": day_time,
         "count_of": format_count,
@@ -128,6 +130,11 @@ def visible_text(text: str | None, most: int = LONGEST_TEXT) -> str:
     if text is None:
         return ""
     return escape_control(text[:most]) + (" …" if len(text) > most else "")
+
+
+def code_parts(text: str) -> list[tuple[bool, str]]:
+    """The parts of a text, each with whether it is code: it was between two backticks. A backtick without a second one stays."""
+    return [(number % 2 == 1, part) for number, part in enumerate(re.split(r"`([^`]+)`", text)) if part]
 
 
 def local_time(moment: datetime | None, zone: ZoneInfo) -> str:
