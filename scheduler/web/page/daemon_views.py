@@ -42,7 +42,13 @@ PERIOD_LABELS = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "90d": "90
 HOURS = timedelta(hours=2)  # a step that is shorter than this is an hour
 MAX_ROWS = 100  # of each table of costs; the page says how many are left out
 
-RESULTS = {"all": "all", "applied": "applied", "refused": "refused", "started": "found at a start", "checklist": "checklist"}
+RESULTS = {
+    "all": "all",
+    "applied": "applied",
+    "refused": "refused",
+    "started": "applied when the daemon started",
+    "checklist": "checklist",
+}
 CHANGES_PER_PAGE = 30
 MAX_VALUES = 500  # changed values and names on the page of one change; the page says how many are left out
 BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
