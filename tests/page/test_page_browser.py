@@ -86,6 +86,15 @@ def test_a_phone_shows_all_views_without_scrolling_sideways(browser: Browser, da
         assert len(boxes) == 8
 
 
+def test_a_phone_shows_all_groups_of_agents_without_scrolling_sideways(browser: Browser, daemon: WebDaemon) -> None:
+    with open_page(browser, daemon.server.url, "phone") as page:
+        page.set_viewport_size({"width": 390, "height": 640})
+        log_in(page, TOKENS["chief"])
+        boxes = [link.bounding_box() for link in page.locator("#fleet .filters a").all()]
+        assert len(boxes) > 5
+        assert [box for box in boxes if box is None or box["x"] < 0 or box["x"] + box["width"] > 390] == []
+
+
 def test_a_card_says_each_fact_once(browser: Browser, daemon: WebDaemon) -> None:
     with open_page(browser, daemon.server.url) as page:
         log_in(page, TOKENS["chief"])
