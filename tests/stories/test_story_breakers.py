@@ -400,6 +400,18 @@ def test_a_reload_does_not_end_a_retry_after(make_world: MakeWorld) -> None:
         assert len(server.requests) == 1
 
 
+def test_a_restart_repeats_the_probe_after_a_retry_after_that_a_crash_interrupted(make_world: MakeWorld) -> None:
+    with Server([error_answer(429, "rate_limit_error", "x", retry_after="86400"), OK, OK]) as server:
+        world = make_world(config(server.url, interval="10m", retries="0"), environ={"KEY": KEY})
+        world.run_until("2026-03-02 08:19")
+        world.durations["ops"] = timedelta(minutes=5)
+        world.run_until("2026-03-02 08:22")
+        world.downtime(seconds=30)
+        world.durations.clear()
+        world.run(minutes=10)
+    assert world.history()[-1] == "03-02 08:30 interval ok heartbeat_ok"
+
+
 def test_a_run_that_waits_for_a_retry_when_the_breaker_opens_ends_failed_and_not_skipped(make_world: MakeWorld) -> None:
     with Server([BUSY, NO_KEY]) as server:
         world = make_world(fleet(server.url, "a", "b", a="retries: 2"), environ={"KEY": KEY})

@@ -679,6 +679,33 @@ def test_an_expired_wake_of_another_job_is_reported_beside_the_notification(make
     assert [line for line in sent(world) if FAILURE in line]
 
 
+def test_an_expired_wake_of_a_second_agent_is_reported_beside_the_notification_that_waits_for_the_first(
+    make_world: MakeWorld,
+) -> None:
+    """The second agent reports to another channel, so nothing waits for it."""
+    agent = OTHER_AGENT.replace("deliver: phone", "deliver: room")
+    text = config(agent=agent).replace("wake_heartbeat: ops", "wake_heartbeat: [ops, web]")
+    text = text.replace("limits: {wake_gap: 1m}", "limits: {wake_gap: 1m, wake_keep: 12h}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
+    world.run_until("2026-03-02 04:00")
+    world.reload(text.replace("wake_keep: 12h", "wake_keep: 2h"))
+    world.run_until("2026-03-02 07:00")
+    assert [text.partition(":")[0] for _, _, text in world.delivered if "expired" in text] == ["1 wake of agent web expired"]
+
+
+def test_a_muted_agent_sends_the_end_of_what_it_has_reported_after_its_mute(make_world: MakeWorld) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)}
+    world = make_world(config('active_hours: "00:00-24:00"'), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-03 02:00")
+    world.request(VerbRequest(Mute(for_=timedelta(hours=4)), OPS))
+    world.run_until("2026-03-03 08:00")
+    assert sent(world) == [
+        f"03-02 03:00 {REPORT}",
+        "03-03 03:00 over     cron/nightly-backup failed: after 1d   p1",
+        "03-03 06:00 [job:nightly-backup] over after 1d, the job works again",
+    ]
+
+
 def test_without_failure_notifications_the_agent_alone_reports_and_the_end_is_one_message(make_world: MakeWorld) -> None:
     world = make_world(
         config().replace("problems: {deliver: phone}", "problems: {after: none}"), start=NIGHT,

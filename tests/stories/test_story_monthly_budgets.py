@@ -188,6 +188,13 @@ def test_the_share_of_the_month_and_its_exhaustion_are_gauges(make_world: MakeWo
     assert found["day_elapsed_ratio"] == [pytest.approx(7 / 60)] * 2
 
 
+def test_the_month_is_shown_before_the_first_run_of_a_day(make_world: MakeWorld) -> None:
+    yaml = agents("{usd_per_month: 0.30, usd_per_run: 0.03}", active_hours='"09:00-10:00"', interval="30m")
+    world = make_world(yaml, start="2026-03-02 09:00", scripts=SCRIPTS)
+    world.run_until("2026-03-03 08:00")
+    assert limit_of(world) == {"used": pytest.approx(0.06), "of": 0.3}
+
+
 def test_status_and_plan_show_the_month(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     limits = "limits: {budget: {usd_per_day: 0.50, usd_per_month: 2}}"
     yaml = agents("{usd_per_month: 0.30, usd_per_run: 0.03}", shared=limits)
