@@ -350,12 +350,13 @@ class _Tracker:
             severity = before.found.severity
         own = (TrackedLine(line.name, line.form),) if line and not evidence.lines else ()
         text = finding.text if finding.text != finding.label else before.found.text
+        lines = evidence.lines or own
         evidence = replace(
             evidence,
             last_run_id=self.claim.run.id,
             missed=0,
-            lines=evidence.lines or own,
-            jobs=evidence.jobs | self._jobs_of(finding, subject),
+            lines=lines,
+            jobs=evidence.jobs if lines else evidence.jobs | self._jobs_of(finding, subject),
             aliases=_with_alias(before, finding),
         )
         self._keep(replace(self._found(before, before.key, severity, text), evidence=evidence))
@@ -363,7 +364,10 @@ class _Tracker:
         self._note(before.key, finding, Effect.WORSENED if is_worse else Effect.KNOWN)
 
     def _jobs_of(self, finding: findings.Finding, subject: Subject) -> frozenset[str]:
-        """The failed jobs that have woken this run and that the finding is about."""
+        """The failed jobs that have woken this run and that the finding is about.
+
+        A finding about a line is about no job: it may share a word with the job's name, but ends with its line.
+        """
         text = f"{finding.label}\n{finding.text}"
         named = {job for job in self.failed_jobs if is_about_job(text, job, self.failed_jobs)}
         return frozenset(named | ({subject.job} if subject.job else set()))

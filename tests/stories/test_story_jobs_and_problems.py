@@ -447,6 +447,20 @@ def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(
     ]
 
 
+def test_a_line_that_shares_a_word_with_a_failed_job_is_no_report_of_it_and_does_not_end_with_it(make_world: MakeWorld) -> None:
+    world = make_world(
+        config("precheck: {command: ./backups.sh}"), start=NIGHT,
+        prechecks={"ops": lambda _: "backup wiki: last good copy 30 h old"},
+        scripts={"nightly-backup": in_turn("", FAILED, ""), "ops": lambda _: "[backup:wiki] The backup of wiki is old."},
+    )  # fmt: skip
+    world.run_until("2026-03-04 12:00")
+    assert sent(world) == [
+        "03-02 08:00 [backup:wiki] The backup of wiki is old.",
+        "03-03 08:00 warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-03 03:00 UTC)   p2",
+        "03-04 03:00 over     cron/nightly-backup failed: after 1d   p2",
+    ]
+
+
 def test_a_job_that_fails_in_three_nights_is_one_problem(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT,
