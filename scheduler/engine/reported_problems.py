@@ -373,8 +373,13 @@ class _Tracker:
         return frozenset(named | ({subject.job} if subject.job else set()))
 
     def _resolve(self, finding: findings.Finding, before: Problem | None) -> None:
-        """End a problem, because the agent says so. It is not believed while there is evidence."""
-        if before is None or self.look.is_present(before.for_prompt):
+        """End a problem, because the agent says so. It is not believed while there is evidence.
+
+        One look without a line is no evidence of an end: checks miss a line now and then, and the agent sees only this look.
+        """
+        has_lines = before is not None and bool(before.evidence.lines) and self.spec.precheck is not None
+        is_ended_by_lines = has_lines and (self.look.lines is None or self._has_all_lines())
+        if before is None or is_ended_by_lines or self.look.is_present(before.for_prompt):
             self._note(finding.key, finding, Effect.IGNORED)
             return
         found = replace(before.found, text=finding.text or f"It was: {before.found.text}")

@@ -360,6 +360,17 @@ def test_a_problem_whose_precheck_lines_are_gone_in_two_prechecks_is_over(make_w
     assert sent(world)[2:] == ["[disk] over after 30m, its lines are gone"]
 
 
+def test_an_agent_cannot_end_a_problem_whose_line_is_missing_in_one_precheck(make_world: MakeWorld) -> None:
+    agent = answers("[disk] 92 %", "[disk] resolved", "[disk] 92 %", "[disk] resolved")
+    printed = outputs("disk is full", "mail waits", "disk is full", "mail waits")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=printed)
+    world.run(minutes=50)
+    assert sent(world) == ["[disk] 92 %"]
+    assert effects(world)[1] == ["disk ignored"]
+    world.run(minutes=15)
+    assert sent(world)[1:] == ["[disk] over after 1h, its lines are gone"]
+
+
 @pytest.mark.parametrize("noise", ["job {} is slow\n", "x" * 3000 + " {}\n"], ids=["too many lines", "too many bytes"])
 def test_an_output_that_is_too_long_to_be_compared_does_not_prove_that_a_line_is_gone(make_world: MakeWorld, noise: str) -> None:
     names = ("".join(pair) for pair in product(ascii_lowercase, repeat=2))
