@@ -166,6 +166,17 @@ def test_the_session_of_an_agent_contains_its_truncated_alert(make_world: MakeWo
     assert messages[1] == {"role": "assistant", "content": f"Half of\n\n{CUT_NOTE}"}
 
 
+def test_the_alert_of_another_agent_removes_nothing_from_a_session(make_world: MakeWorld) -> None:
+    alert, well = gateway.text_answer("The disk is full."), gateway.text_answer("HEARTBEAT_OK")
+    with Server([alert, well]) as server, Server([gateway.text_answer("The mail stands still.")]) as other:
+        keys = ", isolated_session: false, session_keep: 2, retries: 0"
+        web = http_agent(other.url, beat=keys).replace("agents:\n", "").replace("ops:", "web:")
+        world = make_world(http_agent(server.url, beat=keys) + web)
+        world.run(hours=4)
+        messages = server.requests[1].json["messages"]
+    assert [each["content"] for each in messages][1:2] == ["The disk is full."]
+
+
 # --- reasoning --------------------------------------------------------------------------------------------------------
 
 

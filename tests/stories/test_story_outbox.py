@@ -15,8 +15,9 @@ from scheduler.engine.effects import VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_ENTRIES_PER_TICK
 from scheduler.model.message import DeliveryResult
+from scheduler.model.settings import Target
 from scheduler.model.timestamps import to_millis
-from scheduler.store import outbox
+from scheduler.store import outbox, problems
 
 CONFIG = """
 channels: {hook: {kind: webhook, url: "http://127.0.0.1:1/x", allow_private: true, uncertain: hold}}
@@ -192,6 +193,15 @@ def test_a_dropped_message_is_never_sent_and_stays_recorded(make_world: MakeWorl
         "dropped",
         first.error,
     )
+
+
+def test_a_dropped_message_does_not_hide_that_its_channel_takes_nothing(make_world: MakeWorld) -> None:
+    texts = iter(["The disk is full.", "The mail stands still."])
+    world = make_world(CONFIG, scripts={"ops": lambda call: next(texts, "HEARTBEAT_OK")}, send=Channel(LATER))
+    world.run_until("2026-03-02 10:20")
+    world.request(VerbRequest(Drop(), 1))
+    world.run_until("2026-03-02 11:10")  # the second message is tried again at 11:06
+    assert problems.failing_targets(world.store.connection) == {Target("hook")}
 
 
 def test_a_dropped_text_can_be_sent_by_a_later_run(make_world: MakeWorld) -> None:

@@ -63,7 +63,7 @@ REMEDY = (
 
 def test_the_notification_of_a_problem_has_status_error_affected_agents_and_advice(make_world: MakeWorld) -> None:
     with Models(lambda request: NO_KEY) as server:
-        world = make_world(fleet(server.url, *FIVE), environ={"KEY": KEY})
+        world = make_world(fleet(server.url, *FIVE, "idle", idle="enabled: false"), environ={"KEY": KEY})
         world.run(minutes=5)
     ((_, _, text),) = world.delivered
     assert text.splitlines() == [
