@@ -136,6 +136,16 @@ def test_a_problem_that_cannot_be_found_is_named_in_one_line(command: Command) -
     ]
 
 
+def test_an_agent_and_a_job_of_one_name_with_the_same_problem_are_closed_only_by_their_numbers(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = make_world(CONFIG.replace("backup: {every", "ops: {every"), scripts={"ops": lambda _: process_result(2, "torn")})
+    world.run(minutes=31)
+    world.stop()
+    assert main(["-c", str(world.config), "problems", "close", "ops", "failed"]) == 2
+    assert capsys.readouterr().err == "heartbeatd: several problems have the key 'failed'; write p1 or p2\n"
+
+
 def test_an_empty_list_is_no_error_and_an_invalid_config_neither(
     world: World, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

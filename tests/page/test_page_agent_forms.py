@@ -436,6 +436,13 @@ def test_errors_are_at_their_fields_and_everything_is_kept(daemon: WebDaemon) ->
     assert daemon.config.read_text() == CONFIG
 
 
+def test_all_errors_of_a_field_are_shown_at_it(daemon: WebDaemon) -> None:
+    user = user_of(daemon)
+    found = send(user, opened_form(user) | {"heartbeat.active_hours": '[{start: "25:00", end: "26:00"}]'})
+    assert [each.attributes["name"] for each in found.elements if "aria-invalid" in each.attributes] == ["heartbeat.active_hours"]
+    assert [f"'{clock}' is not a time" in found.text for clock in ("25:00", "26:00")] == [True, True]
+
+
 def test_an_error_elsewhere_is_above_the_form(daemon: WebDaemon) -> None:
     user = user_of(daemon)
     found = send(user, opened_form(user) | {"heartbeat.deliver": "nowhere, chat"})

@@ -113,3 +113,5 @@ def test_a_job_with_a_prompt_counts_and_a_job_with_a_command_does_not(tmp_path: 
     more = 'cron: {ask: {schedule: "0 9 * * *", prompt: hello, agent: ops}, run: {every: 1h, command: uptime}}\n'
     total = maximum(tmp_path, "interval: none", more=more)
     assert [(each.name, each.runs, each.attempts) for each in total.entries[1:]] == [("ask", 2, 2)]
+    more = "cron: {a: {every: 1h, command: x}, b: {after: a, command: x}, ask: {after: b, prompt: hello, agent: ops}}"
+    assert [each.runs for each in maximum(tmp_path, "interval: none", more=more).entries[1:]] == [1 + 24]

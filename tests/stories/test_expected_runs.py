@@ -251,17 +251,24 @@ def test_a_used_up_budget_is_no_silence_but_its_slots_are_bad(make_world: MakeWo
 
 def test_the_share_of_a_budgets_day_follows_the_planned_runs(make_world: MakeWorld) -> None:
     hours = '{start: "06:00", end: "12:00"}'
-    world = make_world(agent(budget="{runs_per_day: 20}", active_hours=hours), start="2026-03-02 05:00")
+    world = make_world(
+        agent(budget="{runs_per_day: 20, usd_per_month: 9, usd_per_run: 0.01}", active_hours=hours), start="2026-03-02 05:00"
+    )
     page = Page(world)
 
-    def share() -> float:
-        return page.series("budget_day")["budget_day_elapsed_ratio{runs_per_day,heartbeat,ops,entry}"]
+    def share(limit: str = "runs_per_day") -> float:
+        return page.series("budget_day")[f"budget_day_elapsed_ratio{{{limit},heartbeat,ops,entry}}"]
 
     assert share() == 0
     world.run_until("2026-03-02 09:10")
     assert share() == pytest.approx(7 / 12)
     world.run_until("2026-03-02 12:10")
     assert share() == 1
+    assert share("usd_per_month") == pytest.approx(2 / 31)
+    world.run_until("2026-03-02 23:58")
+    assert share() == 1
+    world.run_until("2026-03-03 00:01")
+    assert share() == 0
 
 
 def test_a_failed_run_is_a_bad_slot_but_no_silence_and_a_cancelled_one_is_neither(make_world: MakeWorld) -> None:

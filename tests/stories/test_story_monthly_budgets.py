@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -212,3 +213,6 @@ def test_status_and_plan_show_the_month(make_world: MakeWorld, capsys: pytest.Ca
     world.kill()
     assert main(["plan", "--worst", "-c", str(world.folder / "config.yaml")]) == 0
     assert "a day, 0.3000 USD a month" in capsys.readouterr().out
+    assert main(["status", "-c", str(world.folder / "config.yaml")]) == 0  # of the present month
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"0\.50 USD today, resets \S+ \S+; \S+ of 2\.00 USD this month, resets \d{4}-\d\d-01 ", said)

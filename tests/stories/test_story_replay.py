@@ -195,6 +195,7 @@ def test_a_moved_grid_of_slots_takes_the_recorded_answers(make_world: MakeWorld,
     [
         ('"30 3 * * *"', '"35 3 * * *"', []),
         ('"30 3 * * *"', '"36 3 * * *"', ["backup"]),
+        ('"30 3 * * *"', '"30,33 3 * * *"', ["backup"]),  # the first run takes the only answer
         ("timezone: UTC", "limits: {wake_gap: 6m}", []),
         ("timezone: UTC", "limits: {wake_gap: 9m}", ["ops"]),
     ],
