@@ -197,6 +197,7 @@ def test_a_lock_file_that_cannot_be_created_gives_an_error() -> None:
         ("/mnt/nfs/state/db", "nfs4"),
         ("/mnt/nfs/local/db", None),
         ("/mnt/nfsx/db", None),
+        ("/mnt/late/local/db", None),
         ("/mnt/with space/db", "cifs"),
         ("/mnt/twice/db", "9p"),
         ("/mnt/ssh/db", "fuse.sshfs"),
@@ -208,6 +209,8 @@ def test_a_network_file_system_is_recognised(tmp_path: Path, place: str, kind: s
         "/dev/sda1 / ext4 rw 0 0\n"
         "host:/x /mnt/nfs nfs4 rw 0 0\n"
         "/dev/sdb1 /mnt/nfs/local xfs rw 0 0\n"
+        "/dev/sdd1 /mnt/late/local xfs rw 0 0\n"
+        "host:/y /mnt/late nfs4 rw 0 0\n"
         "//host/x /mnt/with\\040space cifs rw 0 0\n"
         "/dev/sdc1 /mnt/twice ext4 rw 0 0\n"
         "share /mnt/twice 9p rw 0 0\n"

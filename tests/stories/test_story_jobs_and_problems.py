@@ -366,7 +366,9 @@ def test_an_agent_reports_a_failure_although_the_job_wakes_another_agent_since(m
     assert sent(world) == [f"03-02 08:00 {REPORT}"]
 
 
-def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("later", ["", "deliver: [phone, room]"])
+def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorld, later: str) -> None:
+    """Also if the agent reports to both by then: the room has had the message of the job."""
     text = config().replace("problems: {deliver: phone}", "problems: {deliver: [phone, room]}")
     channels: list[tuple[str, str]] = []
     world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": by_wake(REPORT, REPORT)})
@@ -376,6 +378,7 @@ def test_each_recipient_is_notified_by_the_agent_or_at_once(make_world: MakeWorl
     )
     world.run_until("2026-03-02 03:30")
     assert channels == [("room", FAILURE)]
+    world.reload(text.replace("deliver: phone, }", later + "}") if later else text)
     world.run_until("2026-03-02 12:00")
     assert channels == [("room", FAILURE), ("phone", REPORT)]
 
