@@ -109,6 +109,14 @@ def test_a_day_and_a_month_that_are_used_up_together_end_with_the_month(make_wor
     assert world.records()[-1]["error"] == f"{short.format('day')}, {short.format('month')}; until 2026-04-01 00:00 UTC"
 
 
+def test_the_largest_shares_of_a_month_are_those_of_this_month(make_world: MakeWorld) -> None:
+    yaml = agents("{usd_per_run: 0.03}", shared="limits: {budget: {usd_per_month: 0.06}}")
+    world = make_world(yaml, start="2026-03-31 00:00", scripts=SCRIPTS)
+    world.run(days=2, hours=1)
+    assert runs_by_month(world) == {"03": 2, "04": 2}
+    assert world.records()[-1]["error"].endswith("; used by agent/ops 0.06")
+
+
 def test_days_before_a_monthly_budget_count_if_they_had_a_budget(make_world: MakeWorld) -> None:
     world = make_world(agents("{usd_per_day: 1, usd_per_run: 0.03}"), start="2026-03-02 08:00", scripts=SCRIPTS)
     world.run(days=2)

@@ -157,6 +157,15 @@ def test_of_two_problems_in_one_message_the_acknowledged_one_is_left_out(make_wo
     assert [text.splitlines() for text in sent(world)] == [morning] * 2
 
 
+def test_a_text_without_a_key_is_sent_although_the_problem_beside_it_is_no_news_any_more(make_world: MakeWorld) -> None:
+    """The end of the problem came with the text, and the problem is open again in the morning."""
+    world = make_world(config(), start="2026-03-02 20:00")
+    at_night(world, h20="[disk] 92 %", h22="The mail stands still.", h23="[disk] 93 %", h00="[disk] 93 %", h01="[disk] 93 %")
+    world.run_until("2026-03-03 07:00")
+    world.run(minutes=1)
+    assert sent(world)[-1].splitlines()[:3] == ["03 07:00 2 messages since 22:00:", "", "22:00 ops: The mail stands still."]
+
+
 def test_each_recipient_has_its_own_hours(make_world: MakeWorld) -> None:
     """One over midnight, and one that gets messages at any time."""
     hours = '[{to: phone, hours: "22:00-01:30"}, mail]'

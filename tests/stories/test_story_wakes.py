@@ -545,6 +545,15 @@ def test_an_agent_cannot_wake_itself_from_within_its_own_run(make_world: MakeWor
     assert wake_results(world) == ["rejected"]
 
 
+def test_a_run_of_another_agent_wakes_an_agent_during_its_run(make_world: MakeWorld) -> None:
+    world = make_world(LAZY)
+    world.scripts["ops"] = lambda call: Delayed("HEARTBEAT_OK", timedelta(minutes=1))
+    world.run(seconds=5)
+    world.wake("ops", "look", cause=f"boot1/{world.records()[-1]['id'] + 1}")
+    world.run(minutes=10)
+    assert len(world.calls) == 2
+
+
 def test_a_wake_with_mode_next_starts_no_run_of_its_own(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h") + BACKUP.replace("0 3", "20 8").replace("ops}", "ops, wake_mode: next}"))
     world.run(minutes=70)
@@ -896,19 +905,20 @@ def test_runs_of_a_job_are_not_counted_as_wakes_of_the_agent_with_its_name(make_
     assert world.events_of(WakeMoved) == []
 
 
-def test_two_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are_merged_when_it_gives_up(
+def test_three_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are_merged_when_it_gives_up(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(agent(interval="1h"), start="2026-03-02 07:30")
     world.run(minutes=20)
     world.request(VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 10:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
-    world.wake("ops", "first", sender="monitor")
+    for _ in range(2):
+        world.wake("ops", "first", sender="monitor")
     world.run_until("2026-03-02 08:10")
     world.wake("ops", "second", sender="monitor")
     world.run_until("2026-03-02 12:00")
     assert "skipped busy" in " ".join(world.history("ops"))
     (call,) = [call for call in world.calls if "By test monitor" in call.stdin or "monitor" in call.stdin]
-    assert "2 times" in call.stdin
+    assert "3 times" in call.stdin
     assert "second" in call.stdin
 
 
