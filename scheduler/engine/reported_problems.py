@@ -34,7 +34,7 @@ OWN_KEYS = frozenset((OVERFLOW.key, FLOOD.key))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURS_OF_DAY = 3  # times as many new problems as in an hour are sent in a day
 MIN_UNCONFIRMED, SHARE_UNCONFIRMED = 2, 5  # so many problems of a day, or this part of the limit of an hour: too many
-FLOOD_TEXT = "{} new problems within a day{}. More are sent only if they are critical, until {}. All: heartbeatd problems {}"
+FLOOD_TEXT = "{} new problems within a day{}. {} are sent only if they are critical, until {}. All: heartbeatd problems {}"
 MIN_NAME_PART = 3  # characters of a part of a job's name by which a finding may refer to the job
 
 
@@ -155,6 +155,7 @@ class _Tracker:
     now_known: dict[str, Problem]
     effects: dict[str, Mapping[str, object]] = field(default_factory=dict)  # by key
     mentioned: set[str] = field(default_factory=set)
+    has_too_many: bool = False  # openings, within an hour or a day
     is_unreliable: bool = False  # too many openings are not confirmed
 
     @property
@@ -224,26 +225,33 @@ class _Tracker:
             return False
         times = [at for each in self.known.values() if each.key not in OWN_KEYS for at in each.openings]
         number, in_hour = (sum(at > self.now - span for at in times) for span in (DAY, HOUR))
+        self.has_too_many = in_hour >= most or number >= HOURS_OF_DAY * most
         self.is_unreliable = self._count_unconfirmed() >= max(MIN_UNCONFIRMED, most // SHARE_UNCONFIRMED)
         if flood is not None:
             if opened or in_hour or self.is_unreliable:
                 return True
             self._keep(after_end(flood, self.now))
-        elif self.is_unreliable or in_hour >= most or number >= HOURS_OF_DAY * most:
+        elif self.has_too_many or (self.is_unreliable and not all(_has_evidence(each) for each in opened)):
             for each in self._without_evidence() if self.is_unreliable else ():
                 if each.is_open and each.evidence.missed:
                     self._keep(after_end(each, self.now, EndedBy.NOT_MENTIONED))
             why = ", and most are not mentioned again" if self.is_unreliable else ""
             until = "few of its problems of a day are unconfirmed" if self.is_unreliable else "an hour passes without a new one"
-            text = FLOOD_TEXT.format(number + len(opened), why, until, self.claim.entry.name)
+            more = "More" if self.has_too_many else "More without evidence"
+            text = FLOOD_TEXT.format(number + len(opened), why, more, until, self.claim.entry.name)
             self._open(replace(FLOOD, text=text), Subject())
             return True
         return False
 
     def is_held_back(self, news: News) -> bool:
-        """Whether a new problem is not sent while there are too many: it is not critical, or only one run says so."""
+        """Whether a new problem is not sent while there are too many: it is not critical, or only one run says so.
+
+        What an agent invents is no reason to hold back what has evidence.
+        """
         each = news.problem
         if not each.is_open or each.is_known_to(news.target) or each.key in OWN_KEYS:
+            return False
+        if self.is_unreliable and not self.has_too_many and _has_evidence(each):
             return False
         return each.found.severity is not Severity.CRITICAL or (self.is_unreliable and _is_said_once(each))
 
@@ -266,8 +274,7 @@ class _Tracker:
         return [
             each
             for each in self.now_known.values()
-            if each.found.severity is not Severity.INFO
-            and not (each.evidence.lines or each.evidence.jobs or each.evidence.senders or each.key in OWN_KEYS)
+            if each.found.severity is not Severity.INFO and not _has_evidence(each) and each.key not in OWN_KEYS
         ]
 
     def _is_new(self, each: Problem) -> bool:
@@ -404,6 +411,11 @@ def _with_alias(before: Problem, finding: findings.Finding) -> tuple[str, ...]:
     """The aliases of a problem, with the key of a finding about it."""
     aliases = before.evidence.aliases
     return aliases if before.for_prompt.has_key(finding.key) else (*aliases[-MAX_ALIASES + 1 :], finding.key)
+
+
+def _has_evidence(each: Problem) -> bool:
+    """Whether more than the agent's words shows a problem: a line, a failed job, or the wake that it came with."""
+    return bool(each.evidence.lines or each.evidence.jobs or each.evidence.senders)
 
 
 def _is_said_once(each: Problem) -> bool:

@@ -258,6 +258,32 @@ def test_more_new_problems_than_the_limit_are_one_message(make_world: MakeWorld,
     assert [each.key for each in problems.open_reports_of(world.store.connection, "ops")] == []
 
 
+UNITS = [f"{letter * 3}.service failed" for letter in ascii_lowercase[:11]]
+FAN, SWAP = ("fan", "a fan is loud", "warning"), ("swap", "pages move", "warning")
+
+
+@loop_over(
+    ("printed", "answers", "expected"),
+    [
+        # there are too many already
+        ([VAR, VAR_WORSE, f"{VAR}\n{NGINX}"], [*[[DISK, FAN]] * 2, *[[DISK, SWAP]] * 2, [DISK, WEB]],
+         ["[disk:/var", "[fan", "[heartbeatd:new-problems", "[nginx"]),
+        # there would be too many with this one
+        ([VAR, f"{VAR}\n{NGINX}"], [*[[DISK, FAN, SWAP]] * 2, [DISK, WEB]], ["[disk:/var", "[fan", "[swap", "[nginx"]),
+        # and there are too many, whatever the agent invents
+        (["\n".join([VAR, *UNITS[:number]]) for number in (0, 10, 11)],
+         [*[[DISK, FAN, SWAP]] * 2, *[[DISK, *((unit, unit, "warning") for unit in UNITS[:number])] for number in (10, 11)]],
+         ["[disk:/var", "[fan", "[swap", *(f"[{unit}" for unit in UNITS[:10]), "[heartbeatd:new-problems"]),
+    ],
+)  # fmt: skip
+def test_a_new_line_is_reported_at_once_although_the_agent_forgets_what_it_invents(
+    make_world: MakeWorld, tmp_path: Path, printed: list[str], answers: list[Findings | str], expected: list[str]
+) -> None:
+    world, _ = played(make_world, tmp_path, printed, *answers)
+    world.run(minutes=50)
+    assert [line.partition("]")[0] for line in sent(world) if "] over" not in line] == expected
+
+
 def test_while_there_are_too_many_new_problems_a_new_recipient_gets_none_that_only_another_one_knows(
     make_world: MakeWorld,
 ) -> None:
