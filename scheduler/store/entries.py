@@ -52,8 +52,8 @@ def due_entries(db: sqlite3.Connection, now: datetime, places: int, most: int) -
     limit, next_at = min(places, most), next_due_at(db)
     if next_at is None or next_at > now:
         return []
-    rows = db.execute(f"{SELECT_DUE} where due_at <= ? order by due_at, id limit ?", (to_millis(now), limit + 1)).fetchall()
-    if len(rows) > limit and limit == places < COMPETING:
+    rows = db.execute(f"{SELECT_DUE} where due_at <= ? order by due_at, id limit ?", (to_millis(now), places + 1)).fetchall()
+    if len(rows) > places and limit < COMPETING:
         rows = db.execute(LONGEST_WAITING, (to_millis(now), limit)).fetchall()
     return [(entry_from_row(row[:-1]), bool(row[-1])) for row in rows[:limit]]
 

@@ -6,14 +6,18 @@ import re
 from collections import Counter
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from world import Delayed, MakeWorld, World, utc
+from world import DatabaseOf, Delayed, MakeWorld, World, add_entry_row, utc
 
 from scheduler.engine.tick import MAX_ENTRIES_PER_TICK, MAX_RESULTS_PER_TICK
 from scheduler.insight import status_data
 from scheduler.model.outcome import Kind
 from scheduler.model.timestamps import to_millis
+from scheduler.store import entries
+from scheduler.store.locations import open_for_writing
+from scheduler.store.transaction import Transaction
 
 OPS = """
 agents:
@@ -608,3 +612,17 @@ def test_slots_planned_by_an_earlier_version_are_recomputed_and_nothing_runs_twi
     assert entry.next_slot == utc("2026-03-09 09:00")
     world.run(days=14)
     assert world.history() == [f"03-{day:02} 09:00 interval ok heartbeat_ok" for day in (2, 9, 16)]
+
+
+@pytest.mark.parametrize(("places", "most", "taken"), [(2, 9, "cd"), (3, 2, "cd"), (4, 2, "ab")])
+def test_the_longest_waiting_come_first_if_more_are_due_than_there_are_places_also_near_the_limit_of_a_tick(
+    tmp_path: Path, database_of: DatabaseOf, places: int, most: int, taken: str
+) -> None:
+    with closing(open_for_writing(database_of(tmp_path) or tmp_path / "h.db")) as store, store.transaction() as db:
+        tx = Transaction(db, utc("2026-03-02 08:00"), "me")
+        for minutes, name in enumerate("abcd"):
+            row = add_entry_row(tx, Kind.HEARTBEAT, name)
+            due_at = tx.now + timedelta(minutes=minutes)
+            entries.change_entry(tx, row, row._replace(due_at=due_at, last_ended_at=tx.now - timedelta(hours=minutes)))
+        due = entries.due_entries(db, tx.now + timedelta(hours=1), places, most)
+        assert "".join(sorted(row.name for row, _ in due)) == taken
