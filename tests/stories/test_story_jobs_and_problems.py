@@ -131,6 +131,17 @@ def test_an_agent_that_does_not_report_the_failure_releases_the_notification(mak
     assert held["held_back"]["note"].startswith("agent ops did not report it (run ")
 
 
+def test_a_problem_that_came_with_the_wake_of_a_job_is_over_like_others_once_the_job_works_again(make_world: MakeWorld) -> None:
+    """It is not about the job. While the job fails, only an answer to its wakes can leave the problem out."""
+    answers = by_wake("[disk:/var] 92 % full")
+    at_once = config('active_hours: "00:00-24:00"').replace('"0 3 * * *"', '"0 3,6 * * *"')
+    world = make_world(at_once, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED, ""), "ops": answers})
+    world.run_until("2026-03-02 03:50")
+    assert world.problem("disk:/var").is_open
+    world.run_until("2026-03-02 08:00")
+    assert not world.problem("disk:/var").is_open
+
+
 def test_a_problem_about_two_jobs_is_over_when_both_work_again(make_world: MakeWorld) -> None:
     other = "  mirror: {schedule: '0 4,5 * * *', command: mirror, wake_heartbeat: ops, wake_on: failure, deliver: phone}"
     world = make_world(

@@ -24,7 +24,9 @@ from heartbeat.runners import ProcessResult, Resources
 from heartbeat.spec import Postcheck
 from heartbeat.verdict import Suppression
 from scheduler.config.settings.load import load_config
+from scheduler.engine.delivery import Delivery
 from scheduler.insight.explanation import explain_all
+from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Outcome
 
 REPORT = "{file: report.md, fresher_than: 24h, not_empty: true}"
@@ -237,3 +239,26 @@ def test_a_run_that_a_small_model_has_decided_to_skip_has_done_no_work_to_check(
     place = WorkPlace(tmp_path, {}, utc("2026-03-02 08:00"))
     found = asyncio.run(with_http(lambda http: verify(skipped, check, place, Resources(cast("Any", None), http, may_block=True))))
     assert found is skipped
+
+
+def test_a_report_and_a_failure_of_one_run_are_known_by_their_own_messages_to_each_recipient(make_world: MakeWorld) -> None:
+    def send(outgoing: Delivery) -> DeliveryResult:
+        is_lost = outgoing.message.channel == "phone" and outgoing.message.notice is not None
+        return DeliveryResult("dead", "gone") if is_lost else DeliveryResult("delivered")
+
+    hook = '{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}'
+    channels = f"channels: {{phone: {hook}, room: {hook}}}\n"
+    yaml = channels + agent(deliver="[phone, room]", postcheck=REPORT, problems="{after: 1}")
+    world = make_world(yaml, scripts={"ops": lambda _: "[disk] 92 % full"}, send=send)
+    world.run(minutes=1)
+    known = {
+        (key, target.channel): (last.is_lost, last.delivered_at is not None)
+        for key in ("disk", "failed")
+        for target, last in world.problem(key).notices.items()
+    }
+    assert known == {
+        ("disk", "phone"): (False, True),
+        ("disk", "room"): (False, True),
+        ("failed", "phone"): (True, False),
+        ("failed", "room"): (False, True),
+    }
