@@ -910,6 +910,8 @@ def test_three_wakes_of_one_sender_that_a_run_waiting_for_its_lane_has_taken_are
 ) -> None:
     world = make_world(agent(interval="1h"), start="2026-03-02 07:30")
     world.run(minutes=20)
+    world.wake("ops", "look", sender="other")
+    world.run(seconds=1)  # the next two wakes merge while they wait for the gap
     world.request(VerbRequest(HoldLane(id="chat", for_=utc("2026-03-02 10:30") - world.clock.now), (Kind.HEARTBEAT, "ops")))
     for _ in range(2):
         world.wake("ops", "first", sender="monitor")
