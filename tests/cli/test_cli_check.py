@@ -270,3 +270,9 @@ def test_strict_turns_warnings_into_errors(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "agents" / "ops").mkdir(parents=True)
     (tmp_path / "agents" / "ops" / "HEARTBEAT.md").write_text("- look\n")
     assert main(["check", "-c", path, "--strict"]) == 0
+    capsys.readouterr()
+    env = 'env: {A: "${NOPE}"}'
+    path = config(tmp_path, f"cron: {{a: {{after: c, command: x}}, b: {{enabled: false, every: 1h, command: x, {env}}}}}\n")
+    for options, expected in (([], ["cron.a.after"]), (["--strict"], ["cron.a.after", "cron.b.env.A"])):
+        assert main(["check", "-c", path, *options, "--format", "json"]) == 2
+        assert [each["path"] for each in json.loads(capsys.readouterr().out)["errors"]] == expected

@@ -284,6 +284,7 @@ def test_the_prompt_counts_the_boxes_of_a_checklist_without_work() -> None:
 def test_reasoning_is_neither_classified_nor_delivered() -> None:
     assert beat("<think>FAILED?</think>HEARTBEAT_OK").suppression == "heartbeat_ok"
     assert beat("<think>hm</think>The disk is full.").text == "The disk is full."
+    assert beat("<think>hm</think>\n<thinking>hm?</thinking>The disk is full.").text == "The disk is full."
     assert beat("<think>hm</think>x", strip_reasoning=False).text == "<think>hm</think>x"
 
 

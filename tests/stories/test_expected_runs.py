@@ -249,6 +249,14 @@ def test_a_used_up_budget_is_no_silence_but_its_slots_are_bad(make_world: MakeWo
     assert page.series("budget")["budget_exhausted{runs_per_day,heartbeat,ops,entry}"] == 0
 
 
+def test_the_budget_of_all_entries_is_exhausted_by_the_first_run_that_it_skips(make_world: MakeWorld) -> None:
+    world = make_world("limits: {budget: {runs_per_day: 2}}\n" + agent(), start="2026-03-02 08:10")
+    page = Page(world)
+    for until, exhausted in (("2026-03-02 09:10", 0), ("2026-03-02 09:40", 1), ("2026-03-03 00:10", 0)):
+        world.run_until(until)
+        assert page.series("budget_exhausted") == {"budget_exhausted{runs_per_day,,,all}": exhausted}
+
+
 def test_the_share_of_a_budgets_day_follows_the_planned_runs(make_world: MakeWorld) -> None:
     hours = '{start: "06:00", end: "12:00"}'
     world = make_world(

@@ -164,6 +164,11 @@ def test_an_agent_with_a_small_budget_is_named_with_the_days_on_which_it_ends_ea
     assert only(found.early_budget_ends[0].days) == 3
 
 
+def test_each_kind_of_answer_has_its_share() -> None:
+    shares = parse_shares("quiet:0.5,problem:0.3,fail:0.2")
+    assert Counter(shares.choose(tenth / 10) for tenth in range(10)) == {"quiet": 5, "problem": 3, "fail": 2}
+
+
 def test_the_agent_that_is_not_looked_after_for_longest_is_named_with_the_reason(tmp_path: Path) -> None:
     found = simulated(tmp_path, days=3, shares=parse_shares("quiet:1"))
     longest = {each.name: (each.because, (each.until - each.since) > timedelta(hours=9)) for each in found.longest_silences}
