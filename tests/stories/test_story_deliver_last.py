@@ -24,7 +24,7 @@ from scheduler.insight.status_data import read_status
 from scheduler.model.events import TargetUnknown
 from scheduler.model.message import DeliveryResult
 from scheduler.model.outcome import Kind
-from scheduler.store.agent_memory import MAX_TARGETS
+from scheduler.store.agent_memory import MAX_TARGETS, known_targets
 
 TOKEN = telegram.TOKEN
 
@@ -224,6 +224,15 @@ def test_the_number_of_known_targets_is_limited_and_they_keep_their_titles(world
     assert world.store.connection.execute("select count(*), count(*) filter (where title = 'Family') from target").fetchone()[
         :
     ] == (MAX_TARGETS, 0)
+
+
+def test_the_known_targets_of_one_agent_do_not_limit_those_of_another(world: World) -> None:
+    world.reload(f"{config()}  web: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{interval: 30m, deliver: last}}}}\n")
+    report_target(world, "family", title="Family")
+    for number in range(MAX_TARGETS):
+        world.inbox.submit(VerbRequest(NoteActivity(channel="chat", target=f"web{number}"), (Kind.HEARTBEAT, "web")))
+    report_target(world, "work")
+    assert [each.target for each in known_targets(world.store.connection, "ops")] == ["work", "family"]
 
 
 HOSTILE = [
