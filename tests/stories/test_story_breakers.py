@@ -320,6 +320,16 @@ def test_the_breaker_of_an_unused_model_is_deleted(make_world: MakeWorld) -> Non
     assert world.store.connection.execute("select count(*) from breaker").fetchone()[0] == 0
 
 
+def test_the_refusal_of_a_model_shows_that_the_key_is_accepted(make_world: MakeWorld) -> None:
+    with Models(lambda request: NO_KEY) as server:
+        yaml = fleet(server.url, "a", "b", model_a="forbidden", a="stagger: 5m")
+        world = make_world(yaml, environ={"KEY": KEY})
+        world.run(minutes=10)
+        server.answer = by_model(forbidden=FORBIDDEN)
+        world.run_until("2026-03-02 09:01")
+    assert world.history("b")[-1] == "03-02 09:00 interval ok heartbeat_ok"
+
+
 def test_a_failed_connection_opens_no_breaker(make_world: MakeWorld) -> None:
     with Server([hang_up()]) as server:
         world = make_world(fleet(server.url, "a", a="interval: 10m"), environ={"KEY": KEY})
