@@ -559,14 +559,15 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
     assert "HTTP 403 Forbidden: this key may not use that model" in printed
 
 
-def test_explain_names_provider_and_model(make_world: MakeWorld) -> None:
+def test_explain_names_provider_and_model_and_the_next_call_in_the_zone_of_the_agent(make_world: MakeWorld) -> None:
     with Models(by_model(forbidden=FORBIDDEN)) as server:
-        world = make_world(fleet(server.url, "a", model_a="forbidden"), environ={"KEY": KEY})
+        yaml = fleet(server.url, "a", model_a="forbidden").replace("heartbeat: {", "heartbeat: {timezone: Asia/Tokyo, ")
+        world = make_world(yaml, environ={"KEY": KEY})
         world.run(minutes=5)
         explained = explained_entry(world, "a")
     assert explanation.explain_now(explained).as_data()["now"]["detail"] == (
         "provider anthropic, model forbidden: HTTP 403 Forbidden: this key may not use that model;"
-        " next trial call at 2026-03-02 08:30:00 UTC"
+        " next trial call at 2026-03-02 17:30:00 Asia/Tokyo"
     )
 
 
