@@ -120,9 +120,10 @@ def test_a_secret_of_a_channel_that_nothing_enabled_uses_is_a_warning(tmp_path: 
     loaded = read(tmp_path, text)
     assert [warning.path for warning in loaded.warnings] == ["channels.hook.url"]
     assert loaded.settings.channels["hook"].url is None
-    assert complaints(tmp_path, text.replace("deliver: log", "deliver: hook")) == [
-        "config.yaml:2:39: channels.hook.url: NOPE is not set; set it in the environment or in the env_file"
-    ]
+    for used in ("deliver: hook", "deliver: log, problems: {deliver: hook}"):
+        assert complaints(tmp_path, text.replace("deliver: log", used)) == [
+            "config.yaml:2:39: channels.hook.url: NOPE is not set; set it in the environment or in the env_file"
+        ]
 
 
 def test_a_secret_of_a_disabled_job_is_a_warning(tmp_path: Path) -> None:
