@@ -244,7 +244,7 @@ agent/ops       claude-haiku-5-5    840       2.5m       -   34k   $2.52
 PROMPT        RUNS  CHARACTERS  SHARE  PER RUN  MOST IN
 instructions   960        636k    86%      663  agent/ops
 time           960         61k     8%       63  agent/ops
-last_beat      960         28k     4%       29  agent/ops
+last run       960         28k     4%       29  agent/ops
 checklist      960         16k     2%       17  agent/ops
 
 SKIPPED       TIMES  ENTRIES

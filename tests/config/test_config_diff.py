@@ -105,7 +105,7 @@ def test_each_change_is_shown_with_its_old_and_new_value(
 
 
 def test_the_budget_of_a_job_is_a_change_of_the_job(tmp_path: Path) -> None:
-    agents = "agents: {ops: {runner: {kind: command, argv: [a]}}}\n"
+    agents = "agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: none}}}\n"
     text = f"{agents}cron: {{ask: {{every: 1h, prompt: hello, agent: ops, budget: {{runs_per_day: 5}}}}}}\n"
     assert lines(tmp_path, text, text.replace("5}", "6}")) == ["cron/ask: budget.runs_per_day 5 -> 6"]
 
