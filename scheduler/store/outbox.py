@@ -621,14 +621,14 @@ class Delivery:
         return ChannelDelivery(channel=self.target.channel, state=self.state, tries=self.tries, says=self.text, **found)
 
 
-PARTS = """
-select part.run_id, part.channel, part.whom, part.state, part.attempts, part.created_at, part.finished_at, part.doubted_at,
-  part.awaits, coalesce(part.error, case when part.awaits = '[]' then part.hold_note end) as error
+PART_COLUMNS = """
+part.run_id, part.channel, part.whom, part.state, part.attempts, part.created_at, part.finished_at, part.doubted_at, part.awaits,
+coalesce(part.error, case when part.awaits = '[]' then part.hold_note end) as error
 """
-DELIVERIES = f"""{PARTS} from outbox as part
+DELIVERIES = f"""select {PART_COLUMNS} from outbox as part
 where run_id in (select cast(value as bigint) from json_each(?)) and notice is null order by run_id, id
 """  # noqa: S608
-DELIVERIES_OF_MESSAGES = f"""{PARTS}, last.id as message
+DELIVERIES_OF_MESSAGES = f"""select {PART_COLUMNS}, last.id as message
 from outbox as last join outbox as part on part.run_id = last.run_id and part.channel = last.channel
   and part.whom = last.whom and part.notice is not distinct from last.notice
 where last.id in (select cast(value as bigint) from json_each(?)) order by last.id, part.id
