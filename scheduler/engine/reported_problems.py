@@ -25,6 +25,7 @@ from scheduler.store.transaction import Transaction
 MAX_OPEN = 200  # open problems that an agent reports; further findings are counted in one problem of their own
 LOOKS_WITHOUT_LINES = 2  # in a row, after which a problem whose lines are gone is over
 RETURN_TIME = timedelta(days=1)  # a problem whose line comes back so soon is the same as before
+MEMORY_TIME = timedelta(days=1)  # an agent that mentions so soon a problem whose lines are gone may only remember it
 WRONG_END_TIME = timedelta(days=1)  # a problem that opens again so soon was not over
 MAX_ALIASES = 20  # other keys of a problem that are remembered
 MAX_WRONGLY_CLOSED = 3  # each doubles the number of answers without a mention that end the problem
@@ -63,6 +64,11 @@ class ReportUpdate:
                 effect = Effect.ENDED if news.known.is_end else Effect.REPORTED
                 effects[news.problem.key] = {**noted, "effect": Effect.REMINDED if news.change is Change.REMINDER else effect}
         return tuple(effects.values())
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Whether the agent mentions a problem whose lines are gone, so that it opens again if the next run mentions it, too."""
+        return any(each.ended_by is EndedBy.GONE and not each.evidence.missed for each in self.changed)
 
 
 def plan_update(
@@ -174,13 +180,15 @@ class _Tracker:
                 self._resolve(finding, before)
             elif before is not None:
                 self._continue(finding, before, subject)
+            elif self._is_remembered(finding, subject):
+                self._leave_out(finding)
             elif sum(each.is_open and each.key != FLOOD.key for each in self.now_known.values()) < MAX_OPEN:
                 self._open(finding, subject)
             else:
                 surplus += 1
                 self._note(finding.key, finding, Effect.UNTRACKED)
         for finding in report.unconfirmed if report else ():
-            self._note(finding.key, finding, Effect.UNCONFIRMED)
+            self._leave_out(finding)
         if surplus:
             noun = "finding" if surplus == 1 else "findings"
             more = f"More: heartbeatd show {self.claim.run.id}"
@@ -328,6 +336,31 @@ class _Tracker:
         self._keep(replace(opened, evidence=evidence))
         self._note(opened.key, finding, Effect.OPENED)
 
+    def _is_remembered(self, finding: findings.Finding, subject: Subject) -> bool:
+        """Whether a finding without evidence names a problem whose lines are gone, and no run has mentioned it since.
+
+        Models repeat an old answer, and say the same when they are asked again in this run. So only another run confirms it. For
+        the same reason, a word in common with a failed job does not make it the report about the job.
+        """
+        gone = self._gone_problem(finding)
+        said = f"{finding.label}\n{finding.text}"
+        senders = self.senders - {problems.sender_of_job(job) for job in self.failed_jobs}
+        has_evidence = bool(subject.line or senders) or any(has_job_name(said, job) for job in self.look.jobs)
+        return gone is not None and gone.evidence.missed > 0 and not has_evidence
+
+    def _gone_problem(self, finding: findings.Finding) -> Problem | None:
+        """The problem with the key of a finding that ended within a day, because its lines were gone."""
+        recent = (each for each in self.known.values() if each.over_at and each.over_at > self.now - MEMORY_TIME)
+        gone = (each for each in recent if each.ended_by is EndedBy.GONE and not self.now_known[each.key].is_open)
+        return next((each for each in gone if each.for_prompt.has_key(finding.key)), None)
+
+    def _leave_out(self, finding: findings.Finding) -> None:
+        """Open no problem. If the finding names one whose lines are gone, the next run that mentions it opens it."""
+        gone = self._gone_problem(finding)
+        if gone is not None:
+            self._keep(replace(gone, evidence=replace(gone.evidence, missed=0)))
+        self._note(finding.key, finding, Effect.UNCONFIRMED)
+
     def _found(self, before: Problem | None, key: str, severity: Severity, text: str) -> Problem:
         found = problem.Finding(before.key if before else key, severity, text, problem.REPORTED, "")
         kind, name = self.claim.entry.key
@@ -457,11 +490,15 @@ def is_about_job(text: str, job: str, jobs: frozenset[str]) -> bool:
 
     The prompt asks for the key `job:NAME`. Agents also use keys of their own: `backup:nightly` for the job nightly-backup.
     """
-    said = text.casefold()
-    if re.search(rf"(?<![\w-]){re.escape(job.casefold())}(?![\w-])", said):
+    if has_job_name(text, job):
         return True
     others = set().union(*(_name_parts(other) for other in jobs if other != job))
-    return not _name_parts(said).isdisjoint(_name_parts(job) - others)
+    return not _name_parts(text).isdisjoint(_name_parts(job) - others)
+
+
+def has_job_name(text: str, job: str) -> bool:
+    """Whether a text contains the whole name of a job."""
+    return re.search(rf"(?<![\w-]){re.escape(job.casefold())}(?![\w-])", text.casefold()) is not None
 
 
 def _name_parts(text: str) -> set[str]:

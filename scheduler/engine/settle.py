@@ -391,8 +391,9 @@ def _record_look(
     """The entry row after an answer, with what the next output of the precheck is compared with.
 
     The output counts as looked at only after a final answer. An answer that was cut is not final. After the output has changed,
-    an answer is not final either if a line of it belongs to no problem, unless the agent has left out this line before
-    (`confirm`). For the same output this is so only a limited number of times. Then the line counts as left out on purpose.
+    an answer is not final either if it mentions a problem whose lines are gone, or if a line of the output belongs to no problem,
+    unless the agent has left out this line before (`confirm`). For the same output this is so only a limited number of times.
+    Then the line counts as left out on purpose.
 
     News of a source are not final after an answer in prose of which nothing was sent. A late answer to news of a former source
     changes nothing.
@@ -406,10 +407,11 @@ def _record_look(
         return entry_row
     lines = reported_problems.lines_of_precheck(result) or ()
     unnamed = update.unnamed if update else frozenset(line.name for line in lines)
+    is_incomplete = not unnamed <= entry_row.looked_line_digests or (update is not None and update.needs_confirmation)
     most = 0
     if result.truncated or (has_state and result.suppression is Suppression.NO_FINDINGS):
         most = MAX_CUT_ANSWERS
-    elif checked.digest != entry_row.precheck and not unnamed <= entry_row.looked_line_digests and not result.message:
+    elif checked.digest != entry_row.precheck and is_incomplete and not result.message:
         most = precheck.confirm
     answers = entry_row.unconfirmed_answers if entry_row.unconfirmed == checked.digest else 0
     if answers < most and precheck.unchanged == "skip":

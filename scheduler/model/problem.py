@@ -49,7 +49,7 @@ class Effect(Word):
     REPORTED = "reported", "already open, and news to a recipient that had no message about it"
     ENDED = "ended", "its end was reported late, because it was unstable"
     IGNORED = "ignored", "reported as over, but no such problem was open, or its evidence is still there"
-    UNCONFIRMED = "unconfirmed", "left out, because the agent did not say it again when it was asked"
+    UNCONFIRMED = "unconfirmed", "left out, because no second answer, or no second run, has confirmed it"
     UNTRACKED = "untracked", "not tracked, because too many problems are open"
 
 
@@ -183,9 +183,9 @@ class Evidence:
 
     `label` is the key as the agent wrote it, and `aliases` are other keys that it has used. `missed` counts the answers in a row
     that did not mention the problem, and `wrongly_closed` how often it was mentioned again soon after it had been closed for that
-    reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `senders` are the
-    senders of wakes that came with it: without such a wake, an answer without it does not mean that it is over.
-    `has_returned`: this run has opened it again, with the same line as before.
+    reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `missed` is 0
+    if the agent has mentioned it since. `senders` are the senders of wakes that came with it: without such a wake, an answer
+    without it does not mean that it is over. `has_returned`: this run has opened it again, with the same line as before.
     """
 
     label: str = ""

@@ -475,6 +475,36 @@ def test_a_line_that_shares_a_word_with_a_failed_job_is_no_report_of_it_and_does
     ]
 
 
+def world_with_a_backup_that_was_old(make_world: MakeWorld, report: str, report_of_failure: str) -> World:
+    """A world in which the lines of what the agent has reported are gone before the job fails."""
+    world = make_world(
+        config("precheck: {command: ./backups.sh}"), start=NIGHT,
+        prechecks={"ops": lambda call: "backup wiki: 30 h old" if call.at < utc("2026-03-02 18:00") else "NO_WORK"},
+        scripts={"nightly-backup": in_turn("", FAILED, ""), "ops": by_wake(report_of_failure, report)},
+    )  # fmt: skip
+    world.run_until("2026-03-04 12:00")
+    return world
+
+
+def test_a_problem_whose_lines_are_gone_is_no_report_of_a_failed_job_that_shares_a_word_with_it(make_world: MakeWorld) -> None:
+    report = "[backup:wiki] The backup of wiki is old."
+    world = world_with_a_backup_that_was_old(make_world, report, report)
+    assert sent(world) == [
+        f"03-02 08:00 {report}",
+        "03-02 18:30 [backup:wiki] over after 10h30m, its lines are gone",
+        "03-03 08:00 warning  cron/nightly-backup failed: exit: exit code 1 (since 2026-03-03 03:00 UTC)   p2",
+        "03-04 03:00 over     cron/nightly-backup failed: after 1d   p2",
+    ]
+
+
+def test_a_finding_with_the_name_of_a_failed_job_is_its_report_although_it_has_the_key_of_a_former_problem(
+    make_world: MakeWorld,
+) -> None:
+    report = "[backup:wiki] nightly-backup has no copy of wiki."
+    world = world_with_a_backup_that_was_old(make_world, "[backup:wiki] The backup of wiki is old.", report)
+    assert sent(world)[2:] == [f"03-03 08:00 {report}", "03-04 03:00 [backup:wiki] over after 19h, the job works again"]
+
+
 def test_a_job_that_fails_in_three_nights_is_one_problem(make_world: MakeWorld) -> None:
     world = make_world(
         config(), start=NIGHT,

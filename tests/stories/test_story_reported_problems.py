@@ -371,6 +371,39 @@ def test_an_agent_cannot_end_a_problem_whose_line_is_missing_in_one_precheck(mak
     assert sent(world)[1:] == ["[disk] over after 1h, its lines are gone"]
 
 
+@pytest.mark.parametrize("answer", ["[disk] 92 %", "[disk!] 99 %"], ids=["warning", "critical"])
+def test_a_problem_whose_lines_are_gone_opens_without_a_line_once_a_second_run_mentions_it(
+    make_world: MakeWorld, answer: str
+) -> None:
+    agent = answers("[disk] 92 %\n[mail] waits", "[mail] waits", answer)
+    printed = outputs("disk is full\nmail 1 waits", "mail 1 waits", "mail 1 waits", "mail 2 waits")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=printed)
+    world.run(minutes=50)
+    assert sent(world) == ["[disk] 92 %\n[mail] waits", "[disk] over after 30m, its lines are gone"]
+    assert ["disk unconfirmed"] in effects(world)
+    world.run(minutes=15)
+    assert sent(world)[2:] == [f"[disk] {'CRITICAL: 99' if '!' in answer else '92'} %"]
+
+
+@pytest.mark.parametrize(
+    ("line", "wake", "quiet"),
+    [("disk is slow", None, 0), ("mail 3 waits", "the disk is slow", 0), ("mail 3 waits", None, 96)],
+    ids=["line", "wake", "a day later"],
+)
+def test_a_problem_whose_lines_are_gone_opens_at_once_with_another_line_or_with_a_wake_or_a_day_later(
+    make_world: MakeWorld, line: str, wake: str | None, quiet: int
+) -> None:
+    printed = outputs("disk is full", "mail 1 waits", "mail 2 waits", *["NO_WORK"] * quiet, line)
+    agent = answers("[disk] 92 %", "HEARTBEAT_OK", "HEARTBEAT_OK", "[disk] slow")
+    world = make_world(config(precheck=PRECHECK), scripts=agent, prechecks=printed)
+    world.run(minutes=40)
+    if wake:
+        world.wake("ops", wake, sender="monitor")
+    world.run(minutes=10 + quiet * 15)
+    assert sent(world) == ["[disk] 92 %", "[disk] over after 30m, its lines are gone", "[disk] slow"]
+    assert ["disk unconfirmed"] not in effects(world)
+
+
 @pytest.mark.parametrize("noise", ["job {} is slow\n", "x" * 3000 + " {}\n"], ids=["too many lines", "too many bytes"])
 def test_an_output_that_is_too_long_to_be_compared_does_not_prove_that_a_line_is_gone(make_world: MakeWorld, noise: str) -> None:
     names = ("".join(pair) for pair in product(ascii_lowercase, repeat=2))
