@@ -156,7 +156,7 @@ class Recipient(ConfigPart):
 
     to: types.Targets = required_key("Channels, or `last`.", "phone")
     hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        "always", "Windows in which messages are sent. Others wait for the next one, and are sent as one message."
+        "always", "Windows in which messages are sent. Other messages wait for the next window, and are sent as one."
     )
     critical: Literal["always", "hold"] = key("always", "Whether messages about critical problems are sent at any time.")
 
@@ -188,7 +188,7 @@ class McpServer(ConfigPart):
     command: types.Argv = key((), "An MCP server on stdin and stdout. Each try starts it in the workspace.", unset="none")
     env: types.Environment = key({}, "Environment variables, in addition to PATH, HOME and LANG.")
     approve: OrUnset[types.ToolNames] = optional_key(
-        "Tools of `allow` of which each call waits for a person, as `ask` says.", "none"
+        "Tools in `allow` whose calls need the approval of a person ([`ask`](channels.md#questions-to-people)).", "none"
     )
     read_only: bool = key(True, "With `true`, the run fails if the server does not declare each tool in `allow` as read-only.")
     timeout: types.PositiveDuration = key("30s", "Timeout of a call and of the connection.")
@@ -219,8 +219,7 @@ class Account(ConfigPart):
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
     max_runs: OrUnset[types.Rate] = optional_key(
-        "Maximum rate of runs with this account, to stay below its limit. If a run calls several fallbacks, only the last one"
-        " counts.",
+        "Maximum rate of runs with this account, to stay below its limit. Only the last fallback of a run counts.",
         "no limit",
     )
 
@@ -235,7 +234,7 @@ class CommandRunner(ConfigPart):
         Account(), "Account with a [usage limit](runners.md#usage-limits).", unset="the name of the program"
     )
     limit_pattern: OrUnset[Annotated[str, types.text(types.parse_pattern, "regular expression")]] = optional_key(
-        "Text of an error that says that the usage limit is reached.", "those of Claude Code, Codex and Gemini CLI"
+        "Text of errors that report a reached usage limit.", "errors of Claude Code, Codex and Gemini CLI"
     )
 
 
@@ -266,7 +265,7 @@ class Fallback(ConfigPart):
     text_key = "model"
 
     model: OrUnset[types.Text] = optional_key("Model.", "required without `runner`")
-    provider: OrUnset[types.Text] = optional_key("Provider of `model`.", "the runner of the agent, with another model")
+    provider: OrUnset[types.Text] = optional_key("Provider of `model`.", "the agent's runner calls `model`")
     runner: OrUnset[types.Name] = optional_key("A runner of the section `runners`.", "the runner of the agent")
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "chosen by the model")
 
@@ -304,7 +303,7 @@ class Precheck(ConfigPart):
 
     command: OrUnset[types.Text] = optional_key(
         "A shell command, run in the workspace. Its output becomes part of the prompt.",
-        "required without `imap` or the like",
+        "required without a source of news",
         example="./new-mail.sh",
     )
     imap: OrUnset[types.Text] = optional_key("A mailbox: `HOST` or `HOST:PORT`.", "none")
@@ -318,7 +317,7 @@ class Precheck(ConfigPart):
     )
     http: OrUnset[types.Secret] = optional_key("The URL of a page. Private addresses are allowed.", "none")
     json_path: OrUnset[Annotated[str, types.text(types.parse_json_path, "`name.name[*]`")]] = optional_key(
-        "With `http`: what of the JSON is compared, such as `items[*].title`.",
+        "With `http`: the part of the JSON that is compared, such as `items[*].title`.",
         "all lines of the page",
         alias="json",
         applies_to="http",
@@ -327,11 +326,11 @@ class Precheck(ConfigPart):
     headers: types.Headers = key(
         {}, "Headers of the requests of `http`, `rss` and `calendar`.", applies_to="http or rss or calendar"
     )
-    git: OrUnset[types.Secret] = optional_key("A repository: its URL, or a folder, in which nothing is fetched.", "none")
+    git: OrUnset[types.Secret] = optional_key("A repository: its URL, or a folder. In a folder, nothing is fetched.", "none")
     branch: OrUnset[types.Text] = optional_key("With `git`: a branch.", "HEAD", applies_to="git")
     calendar: OrUnset[types.Secret] = optional_key("The URL or path of a calendar (ICS).", "none")
     ahead: OrUnset[types.PositiveDuration] = optional_key(
-        "With `calendar`: how long before its beginning an event is shown.", "24h", applies_to="calendar"
+        "With `calendar`: an event is shown this long before it begins.", "24h", applies_to="calendar"
     )
     files: OrUnset[types.Text] = optional_key("A pattern of paths, such as `inbox/*.pdf`.", "none")
     disk: OrUnset[Annotated[int, types.text(types.parse_percent, "percentage")]] = optional_key(
@@ -348,8 +347,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how many more runs call the agent if its answer leaves out a new line. After a cut answer, one"
-        " does.",
+        "With `unchanged: skip`: how many more runs call the agent if its answer leaves out a new line. After a cut answer,"
+        " the number is 1.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -368,12 +367,14 @@ class Postcheck(ConfigPart):
     command: OrUnset[types.Text] = optional_key(
         "A shell command that [must succeed](jobs.md#proof-that-the-work-was-done).", "required without `file`"
     )
-    file: OrUnset[types.Text] = optional_key("A file that must exist: a path from the same folder.", "required without `command`")
+    file: OrUnset[types.Text] = optional_key(
+        "A file that must exist, relative to the workspace or `workdir`.", "required without `command`"
+    )
     fresher_than: OrUnset[types.PositiveDuration] = optional_key("The file must have been changed within this time.", "no limit")
     not_empty: bool = key(False, "With `true`, the file must have content.")
     retry: bool = key(False, "With `true`, a run whose work was not done is tried again, as `retries` says.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
-        "Timeout of the command. The run has so much less time.", "a quarter of the timeout of the try, at most 30s"
+        "Timeout of the command. The try has this much less time.", "a quarter of the timeout of the try, at most 30s"
     )
 
     @model_validator(mode="after")
@@ -417,7 +418,7 @@ class HeartbeatMisfire(ConfigPart):
 
 
 class Dedup(ConfigPart):
-    window: types.Duration = key("24h", "How long the same alert is not sent again.")
+    window: types.Duration = key("24h", "How long the same [plain alert](findings.md#how-an-agent-answers) is not sent again.")
     normalize: DedupNormalize = key("text", "With `numbers`, alerts that differ only in numbers are the same.")
 
 
@@ -427,8 +428,8 @@ class JobProblems(ConfigPart):
     after: types.CountOrNone = key(1, "Failures in a row that are a problem. With `none`, no message about failures is sent.")
     remind: types.PositiveDuration = key(
         "24h",
-        "Interval of reminders, at most 6h for a critical problem. The first five errors of a problem are sent at once, further"
-        " ones with a reminder.",
+        "Interval of reminders. For critical problems, at most 6h. The first five different errors of a problem are sent at"
+        " once, others with a reminder.",
         own=True,
     )
     deliver: OrUnset[Recipients] = optional_key(
@@ -438,7 +439,9 @@ class JobProblems(ConfigPart):
     clear_after: Annotated[int, Field(ge=1, le=100)] = key(
         2, "A problem is over when this many answers in a row [do not mention it](findings.md#when-it-is-over).", own=True
     )
-    pause_after: types.CountOrNone = key("none", "Failures in a row that [pause it](messages.md#paused-after-failures).")
+    pause_after: types.CountOrNone = key(
+        "none", "Failures in a row that [pause](messages.md#paused-after-failures) the agent or job."
+    )
 
 
 class Problems(JobProblems):
@@ -460,13 +463,16 @@ class EntryKeys(ConfigPart):
     )
     precheck: Annotated[Precheck | None, MapOr("none", "command")] = key(
         None,
-        "A command, or a look for news, that decides whether to call the agent.",
+        "A command, or a [source of news](checklists.md#ready-prechecks), that decides whether to call the agent.",
         section="Checklist and context",
         file_only=True,
         applies_to="prompt",
     )
     postcheck: Annotated[Postcheck | None, MapOr("none", "command")] = key(
-        None, "What shows after a run that its work was done.", section="Checklist and context", file_only=True
+        None,
+        "A command or a file that shows whether the work was [done](jobs.md#proof-that-the-work-was-done).",
+        section="Checklist and context",
+        file_only=True,
     )
     async_timeout: types.DurationUpToADay = key(
         "1h", "How long an agent that answers later (status 202) may take.", section="Model", applies_to="prompt"
@@ -488,7 +494,7 @@ class EntryKeys(ConfigPart):
         applies_to="prompt",
     )
     ask: Annotated[Ask | None, MapOr("none", "channel")] = key(
-        None, "Who answers the questions of its runs.", section="Delivery", file_only=True
+        None, "Who answers [questions](channels.md#questions-to-people) of the runs.", section="Delivery", file_only=True
     )
     budget: Annotated[Budget | None, MapOr("unlimited")] = key(
         Budget(),
@@ -512,7 +518,7 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
         "A cron expression. Times outside the active hours are skipped.", "required without `interval`", own=True
     )
     stagger: types.Stagger = key(
-        "10%", "Maximum delay. The delay of each name is fixed. With `schedule`, the default is 0.", own=True
+        "10%", "Maximum delay. Each agent has a fixed delay. With `schedule`, the default is 0.", own=True
     )
     active_hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
         "always", "Windows in which the heartbeat runs: `08:00-22:00`, a map, or a list of both.", own=True
@@ -530,13 +536,15 @@ class HeartbeatCall(ConfigPart, section="Model"):
 
     model: OrUnset[types.Text] = optional_key("Model for heartbeat runs.", "the model of the agent", own=True)
     provider: OrUnset[types.Text] = optional_key(
-        "Provider of `model`, of any kind.", "the provider of the runner", file_only=True
+        "Provider of `model`, even of another kind.", "the provider of the runner", file_only=True
     )
     effort: OrUnset[EffortOrNone] = optional_key(
         "How much the model may think in heartbeat runs.", "the effort of the agent", own=True
     )
     fallbacks: OrUnset[Fallbacks] = optional_key(
-        "What heartbeat runs call in this order if the provider fails.", "the fallbacks of the agent", file_only=True
+        "Models or runners for heartbeat runs, called in order after certain failures.",
+        "the fallbacks of the agent",
+        file_only=True,
     )
     max_output_tokens: types.Tokens = key("2k", "Maximum length of a model's answer.")
     max_input_tokens: types.Tokens = key(
@@ -555,10 +563,10 @@ class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
 
     prompt: OrUnset[types.Text] = optional_key("Instructions in place of the built-in ones.", "built in", own=True)
     checklist: types.Checklist = key("HEARTBEAT.md", "The checklist of the agent.")
-    on_missing: OnMissing = key("skip", "What to do without a checklist.", own=True)
+    on_missing: OnMissing = key("skip", "What to do [without a checklist](checklists.md#without-a-checklist).", own=True)
     on_empty: Literal["skip", "run"] = key("skip", "What to do if the checklist is empty.", own=True)
     memory: types.WorkspaceFiles = key(
-        (), "Files for the prompt if the checklist is missing or empty (with `on_missing: run`, `on_empty: run`).", file_only=True
+        (), "Files for the prompt in place of a [missing or empty checklist](checklists.md#without-a-checklist).", file_only=True
     )
     light_context: bool = key(False, "With `true`, the prompt does not contain the `context` files.", own=True)
     isolated_session: bool = key(True, "With `false`, the prompt contains earlier messages of the agent.", own=True)
@@ -570,7 +578,11 @@ class HeartbeatPrompt(ConfigPart, section="Checklist and context"):
 class HeartbeatMessages(ConfigPart, section="Delivery"):
     """Which answers are delivered, and to whom."""
 
-    ok_match: OkMatch = key("edges", "Where in the answer HEARTBEAT_OK counts.", own=True)
+    ok_match: OkMatch = key(
+        "edges",
+        "Where HEARTBEAT_OK must be in an [answer](runners.md#answers): at the `edges`, `anywhere`, or alone (`exact`).",
+        own=True,
+    )
     show_ok: bool = key(False, "With `true`, answers that report no problem are sent too.", own=True)
     show_alerts: bool = key(True, "With `false`, alerts are not sent.")
     show_resolved: bool = key(True, "With `false`, the end of a problem is not reported.", own=True)
@@ -585,7 +597,7 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
 
 class Heartbeat(EntryKeys, HeartbeatMessages, HeartbeatPrompt, HeartbeatCall, HeartbeatTiming):
     decide: Annotated[Decide | None, MapOr("none")] = key(
-        None, "A model that decides whether to call the agent. It gets the checklist and the facts of the run."
+        None, "A model that [decides](models.md#decide) whether to call the agent."
     )
 
 
@@ -617,13 +629,13 @@ class Agent(ConfigPart):
     )
     fallbacks: Fallbacks = key(
         "none",
-        "[What is called](models.md#fallbacks) in this order if the provider fails.",
+        "[Models or runners](models.md#fallbacks), called in order after certain failures.",
         section="Model",
         file_only=True,
     )
     context: types.WorkspaceFiles = key((), "Files for the prompt.", section="Checklist and context", file_only=True)
     executor: Routing = key(Routing(), "Which workers execute the runs.", file_only=True)
-    heartbeat: Heartbeat = key(Heartbeat(), "The heartbeat of the agent.")
+    heartbeat: Heartbeat = key(Heartbeat(), "Regular runs of the agent.")
 
 
 class JobMisfire(ConfigPart):
@@ -639,7 +651,7 @@ class After(ConfigPart):
     text_key = "job"
 
     job: types.Text = required_key("Name of the job.", "backup")
-    on: FollowOn = key("success", "Results of it after which this job runs. A run that a person cancelled is none.")
+    on: FollowOn = key("success", "Results of `job` after which this job runs. A cancelled run of `job` starts nothing.")
 
 
 class JobTiming(ConfigPart):
@@ -657,12 +669,13 @@ class JobTiming(ConfigPart):
         "required without `schedule`, `every` and `after`",
     )
     after: Annotated[After | None, MapOr("none", "job")] = optional_key(
-        "The job runs when another one has ended, and gets its output.", "required without `schedule`, `every` and `at`"
+        "The job runs when [another job](jobs.md#job-after-job) has ended, and gets that job's output.",
+        "required without `schedule`, `every` and `at`",
     )
     timezone: OrUnset[types.Zone] = optional_key("Time zone of `schedule`, `at` and calendars.", "the top-level zone")
-    stagger: types.Stagger = key(0, "Maximum delay. The delay of each name is fixed.")
+    stagger: types.Stagger = key(0, "Maximum delay. Each job has a fixed delay.")
     misfire: JobMisfire = key(JobMisfire(), "Rules for runs that could not start in time.")
-    rerun_after_crash: bool = key(False, "With `true`, a command that the end of the daemon interrupted runs again.")
+    rerun_after_crash: bool = key(False, "With `true`, a run interrupted by a stop or crash of the daemon starts again.")
 
 
 class JobAction(ConfigPart):
@@ -684,7 +697,10 @@ class JobAction(ConfigPart):
     model: OrUnset[types.Text] = optional_key("Model for the prompt.", "the model of the agent", applies_to="prompt")
     effort: OrUnset[EffortOrNone] = optional_key("How much the model may think.", "the effort of the agent", applies_to="prompt")
     fallbacks: OrUnset[Fallbacks] = optional_key(
-        "What is called in this order if the provider fails.", "the fallbacks of the agent", file_only=True, applies_to="prompt"
+        "Models or runners, called in order after certain failures.",
+        "the fallbacks of the agent",
+        file_only=True,
+        applies_to="prompt",
     )
     answer: AnswerForm = key(
         "text",
@@ -693,12 +709,13 @@ class JobAction(ConfigPart):
     )
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
-        "Where in the answer HEARTBEAT_OK counts. Such an answer is not sent. With `answer: structured`, the default is `edges`.",
+        "As [for agents](#agentsnameheartbeat). With `none`, answers with HEARTBEAT_OK are sent, too. With `answer: structured`,"
+        " the default is `edges`.",
         applies_to="prompt",
     )
     previous: bool = key(False, "With `true`, the job gets the output of its own last successful run.")
     timeout: types.PositiveDuration = key("10m", "Timeout of one try.")
-    retries: types.Retries = key(0, "Further tries after a failure. Set it only if the command is safe to repeat.")
+    retries: types.Retries = key(0, "Further tries after a failure. Set it only if the job is safe to repeat.")
 
 
 class Job(EntryKeys, JobAction, JobTiming):
@@ -706,7 +723,7 @@ class Job(EntryKeys, JobAction, JobTiming):
     deliver: Recipients = key("none", "Channels for the output.")
     problems: JobProblems = key(JobProblems(), "When and where messages about failures are sent.", former=("on_failure",))
     wake_heartbeat: types.AgentNames = key((), "Agents that the job wakes when it ends.")
-    wake_on: WakeOn = key("always", "Results after which the job wakes them.")
+    wake_on: WakeOn = key("always", "Results after which the job wakes agents.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
     wake_text: OrUnset[types.Text] = optional_key(
         "Text for the prompt, before the result of the job and the end of its output.", "none"
@@ -715,7 +732,7 @@ class Job(EntryKeys, JobAction, JobTiming):
 
 class Token(ConfigPart):
     value: types.Secret = required_key("The token, of at least 16 bytes, as `${NAME}` or `${file:PATH}`.", "${NAME}")
-    may: types.Permissions = required_key("Permissions.", ["read", "wake"])
+    may: types.Permissions = required_key("[Permissions](api.md#all-requests).", ["read", "wake"])
     agents: OrUnset[types.AgentNames] = optional_key("Agents that the token may access.", "all")
 
 
@@ -743,19 +760,21 @@ class Limits(ConfigPart):
     min_interval: types.Duration = key("5m", "Shortest interval of an agent or job that calls a model. `0s` means no limit.")
     wake_gap: types.Duration = key(
         "30s",
-        "Shortest time from the end of a run that a wake started to the next run. A wake from a job also waits this long for"
-        " other jobs.",
+        "Shortest time from the end of a run started by a [wake](waking.md#how-often) to the next run. A wake from a job also"
+        " waits for other jobs, at most this long.",
     )
-    wake_flood: types.Rate = key("5 per 10m", "Maximum rate of runs of an agent that programs start by wakes.")
-    wake_keep: types.PositiveDuration = key("24h", "How long a wake waits for a run.")
+    wake_flood: types.Rate = key(
+        "5 per 10m", "Maximum rate at which [wakes](waking.md#how-often) from programs start runs of an agent."
+    )
+    wake_keep: types.PositiveDuration = key("24h", "How long a [wake](waking.md) waits for a run.")
     new_problems: types.Count = key(
         10,
-        "[New problems](messages.md#when-a-message-is-sent) of an agent that are sent within an hour, and three times as many"
-        " within a day.",
+        "Hourly limit of [new problems](messages.md#when-a-message-is-sent) sent for an agent. The daily limit is three times as"
+        " high.",
     )
     shutdown_grace: types.Duration = key("30s", "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
-        "unlimited", "Limits of a day and of a month for all runs that call an agent, by the top-level time zone."
+        "unlimited", "Limits for all runs that call an agent, by day and month in the top-level time zone."
     )
 
 
@@ -814,8 +833,8 @@ class Channel(ConfigPart):
     )
     allow_private: bool = key(False, "Allows addresses of this machine and of private networks. Apprise may always use them.")
     uncertain: OrUnset[OnUncertain] = optional_key(
-        "What to do if it is [unknown whether a message arrived](guarantees.md#uncertain-messages). With `hold`, it waits for"
-        " your decision.",
+        "What to do if it is [unknown whether a message arrived](guarantees.md#uncertain-messages). With `hold`, the message"
+        " waits for your decision.",
         f"`hold` for messages about jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
@@ -861,25 +880,27 @@ class Executor(ConfigPart):
     kind: ExecutorKind = key(
         "local",
         "With `local`, the daemon executes all runs. With `procrastinate`, [workers](scaling.md#workers-on-other-machines)"
-        " do. It needs `heartbeatd[cluster]`.",
+        " do. For `procrastinate`, install `heartbeatd[cluster]`.",
     )
     dsn: OrUnset[types.Secret] = optional_key(
         "PostgreSQL database between daemon and workers: `postgresql://USER:PASSWORD@HOST/DATABASE`.", "none"
     )
     queue: types.Name = key(
-        "heartbeatd", "Name of this daemon with its workers, the same for all of them. The names of their queues begin with it."
+        "heartbeatd", "Beginning of the names of all queues. It must be the same for the daemon and its workers."
     )
     lease: types.PositiveDuration = key(
         "1m",
-        "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, others"
-        " may repeat them.",
+        "A worker that cannot renew its lease for three quarters of this time stops its runs. After the whole time, other"
+        " workers may repeat the runs.",
     )
 
 
 class Telemetry(ConfigPart):
     """What the daemon sends about its runs to other programs."""
 
-    traces: bool = key(False, "Sends OpenTelemetry traces as the OTEL_* variables say. It needs `heartbeatd[otel]`.")
+    traces: bool = key(
+        False, "Sends OpenTelemetry [traces](traces.md), configured by OTEL_* variables. Traces need `heartbeatd[otel]`."
+    )
 
 
 class Calendar(ConfigPart):
@@ -897,7 +918,7 @@ class Calendar(ConfigPart):
 
 class History(ConfigPart):
     keep: types.PositiveDuration = key("30d", "How long run records are kept.")
-    runs: Annotated[int, Field(ge=1, le=10_000_000)] = key(1000, "Run records that are kept for each agent or job.")
+    runs: Annotated[int, Field(ge=1, le=10_000_000)] = key(1000, "Number of run records kept for each agent or job.")
 
 
 class Defaults(ConfigPart):
@@ -922,7 +943,7 @@ class Config(ConfigPart):
     )
     reload: ReloadMode = key(
         "watch",
-        "With `watch`, a changed file is applied. With `manual`, only after `heartbeatd reload`, SIGHUP or `POST /-/reload`.",
+        "With `watch`, a changed file is applied. With `manual`, it waits for `heartbeatd reload`, SIGHUP or `POST /-/reload`.",
         file_only=True,
     )
     server: Server = key(Server(), "The HTTP interface.", file_only=True)
@@ -945,7 +966,7 @@ class Config(ConfigPart):
     agents: dict[types.Name, Agent] = key({}, "The agents.")
     cron: dict[types.Name, Job] = key({}, "The jobs.")
     runners: dict[types.Name, Annotated[Runner, Field(discriminator="kind")]] = key(
-        {}, "Runners by name, for `fallbacks`.", file_only=True
+        {}, "[Runners](runners.md) by name, for `fallbacks`.", file_only=True
     )
     defaults: Defaults = key(
         Defaults(), "Default values. Maps are merged key by key. Other values, and `active_hours`, are replaced."
