@@ -156,7 +156,7 @@ class Recipient(ConfigPart):
 
     to: types.Targets = required_key("Channels, or `last`.", "phone")
     hours: Annotated[tuple[Window, ...], OneOrList("`always`, window, list", "always")] = key(
-        "always", "Windows in which messages are sent. Other messages wait for the next window, and are sent as one."
+        "always", "Windows in which messages are sent. Between the windows, messages wait, and are then sent as one."
     )
     critical: Literal["always", "hold"] = key("always", "Whether messages about critical problems are sent at any time.")
 
@@ -219,7 +219,8 @@ class Account(ConfigPart):
 
     name: OrUnset[types.Name] = optional_key("Name of the account.", "the name of the program")
     max_runs: OrUnset[types.Rate] = optional_key(
-        "Maximum rate of runs with this account, to stay below its limit. Only the last fallback of a run counts.",
+        "Maximum rate of runs with this account, to stay below its limit. If a run calls several fallbacks, only the last one"
+        " counts.",
         "no limit",
     )
 
@@ -278,7 +279,7 @@ class Decide(ConfigPart):
 
     model: types.Text = required_key("The model that decides. A small one is enough.", "claude-haiku-5-5")
     provider: OrUnset[types.Text] = optional_key(
-        "Provider of `model`.", "the provider of the heartbeat, else of the runner, else `anthropic`", file_only=True
+        "Provider of `decide.model`.", "the provider of the heartbeat, else of the runner, else `anthropic`", file_only=True
     )
 
 
@@ -347,8 +348,8 @@ class Precheck(ConfigPart):
     )
     confirm: Annotated[int, Field(ge=0, le=3)] = key(
         1,
-        "With `unchanged: skip`: how many more runs call the agent if its answer leaves out a new line. After a cut answer,"
-        " the number is 1.",
+        "With `unchanged: skip`: how many more runs call the agent if its answer leaves out a new line. After a"
+        " [cut answer](runners.md#answers), the number is 1.",
         applies_to="command",
     )
     on_error: OrUnset[Literal["skip", "run"]] = optional_key(
@@ -370,7 +371,7 @@ class Postcheck(ConfigPart):
     file: OrUnset[types.Text] = optional_key(
         "A file that must exist, relative to the workspace or `workdir`.", "required without `command`"
     )
-    fresher_than: OrUnset[types.PositiveDuration] = optional_key("The file must have been changed within this time.", "no limit")
+    fresher_than: OrUnset[types.PositiveDuration] = optional_key("Maximum age of the file when it is checked.", "no limit")
     not_empty: bool = key(False, "With `true`, the file must have content.")
     retry: bool = key(False, "With `true`, a run whose work was not done is tried again, as `retries` says.")
     timeout: OrUnset[types.PositiveDuration] = optional_key(
@@ -475,7 +476,7 @@ class EntryKeys(ConfigPart):
         file_only=True,
     )
     async_timeout: types.DurationUpToADay = key(
-        "1h", "How long an agent that answers later (status 202) may take.", section="Model", applies_to="prompt"
+        "1h", "How long an agent that [answers later](runners.md#answering-later) may take.", section="Model", applies_to="prompt"
     )
     ask_again: OrUnset[Annotated[int, Field(ge=0, le=2)]] = optional_key(
         "How often a run asks again if the answer is [incomplete](findings.md#incomplete-answers).",
@@ -525,7 +526,7 @@ class HeartbeatTiming(ConfigPart, section="Interval and hours"):
     )
     timezone: OrUnset[types.Zone] = optional_key(
         "Time zone of the schedule, the active hours and the time in the prompt.",
-        "the time zone of the active hours if all of them have the same zone, else the top-level zone",
+        "the zone that all windows of `active_hours` share, else the top-level zone",
         own=True,
     )
     misfire: HeartbeatMisfire = key(HeartbeatMisfire(), "Rules for runs that could not start in time.")
@@ -536,7 +537,7 @@ class HeartbeatCall(ConfigPart, section="Model"):
 
     model: OrUnset[types.Text] = optional_key("Model for heartbeat runs.", "the model of the agent", own=True)
     provider: OrUnset[types.Text] = optional_key(
-        "Provider of `model`, even of another kind.", "the provider of the runner", file_only=True
+        "Provider of `model`. Any `kind` is allowed.", "the provider of the runner", file_only=True
     )
     effort: OrUnset[EffortOrNone] = optional_key(
         "How much the model may think in heartbeat runs.", "the effort of the agent", own=True
@@ -590,7 +591,7 @@ class HeartbeatMessages(ConfigPart, section="Delivery"):
     deliver: OrUnset[Recipients] = optional_key(
         "Channels for messages. `last` is the chat in which a user [last wrote to the"
         " agent](gateways.md#activity-and-deliver-last).",
-        "the only declared channel (`last`, if its URL contains `{target}`), else `log`",
+        "the only declared channel, else `log`. For a channel with `{target}`: `last`",
     )
     problems: Problems = key(Problems(), "When and where messages about problems are sent.", former=("on_failure", "conditions"))
 
@@ -691,7 +692,8 @@ class JobAction(ConfigPart):
     stdin: types.AnyText = key("", "Text for stdin.", file_only=True, applies_to="command")
     shell: types.Text = key("/bin/sh", "Shell for a `command` that is a string.", file_only=True, applies_to="command")
     prompt: OrUnset[types.Text] = optional_key(
-        "Instructions for `agent`, in place of a command. The run uses the agent's runner and lock, but no history.", "none"
+        "Instructions for `agent`, in place of a command. The run uses the agent's runner and lock, but no earlier messages.",
+        "none",
     )
     agent: OrUnset[types.Text] = optional_key("Agent that gets the prompt.", "required with `prompt`", applies_to="prompt")
     model: OrUnset[types.Text] = optional_key("Model for the prompt.", "the model of the agent", applies_to="prompt")
@@ -709,8 +711,8 @@ class JobAction(ConfigPart):
     )
     ok_match: Literal["none", "edges", "anywhere", "exact"] = key(
         "none",
-        "As [for agents](#agentsnameheartbeat). With `none`, answers with HEARTBEAT_OK are sent, too. With `answer: structured`,"
-        " the default is `edges`.",
+        "As [for agents](#agentsnameheartbeat). With `answer: text`, `none` sends answers with HEARTBEAT_OK, too. With"
+        " `answer: structured`, `none` acts as `edges`.",
         applies_to="prompt",
     )
     previous: bool = key(False, "With `true`, the job gets the output of its own last successful run.")
@@ -726,7 +728,7 @@ class Job(EntryKeys, JobAction, JobTiming):
     wake_on: WakeOn = key("always", "Results after which the job wakes agents.")
     wake_mode: WakeMode = key("now", "`now` starts a run. `next` waits for the agent's next scheduled run.")
     wake_text: OrUnset[types.Text] = optional_key(
-        "Text for the prompt, before the result of the job and the end of its output.", "none"
+        "Text in the prompt. The job's result and the end of its output follow.", "none"
     )
 
 
@@ -774,7 +776,7 @@ class Limits(ConfigPart):
     )
     shutdown_grace: types.Duration = key("30s", "How long runs may continue when the daemon stops.")
     budget: Annotated[DayBudget | None, MapOr("unlimited")] = key(
-        "unlimited", "Limits for all runs that call an agent, by day and month in the top-level time zone."
+        "unlimited", "Limits for all runs that call an agent. Days and months use the top-level time zone."
     )
 
 
@@ -835,10 +837,10 @@ class Channel(ConfigPart):
     uncertain: OrUnset[OnUncertain] = optional_key(
         "What to do if it is [unknown whether a message arrived](guarantees.md#uncertain-messages). With `hold`, the message"
         " waits for your decision.",
-        f"`hold` for messages about jobs on channels other than {_DETECTING_REPEATS}, else `resend`",
+        f"`resend`. Messages about jobs: `hold`, except for {_DETECTING_REPEATS}",
     )
     prefix: OrUnset[Annotated[str, types.text(types.parse_prefix, "template, `none`")]] = optional_key(
-        "Beginning of each message: `{agent}` is the name of the agent, job or provider, `{host}` the name of this machine,"
+        "Beginning of each message. `{agent}` is the name of the agent, job or provider. `{host}` is the key `host`."
         " `{kind}` is `agent`, `job`, `provider` or `daemon`.",
         f'`"{types.DEFAULT_PREFIX}"`; `none` for {_NAMING_SENDER}, whose JSON has the fields `agent` and `host`',
     )
