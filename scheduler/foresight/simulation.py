@@ -623,6 +623,6 @@ def _longest_silences(tallies: Sequence[Tally]) -> list[LongestSilence]:
     }
     ranked = sorted(longest.items(), key=lambda each: (-each[1][0], each[0]))
     return [
-        LongestSilence(kind="heartbeat", name=name, since=since, until=until, because=because)
-        for name, (_, since, until, because) in ranked[:MAX_SILENCES]
+        LongestSilence(kind="heartbeat", name=agent, since=since, until=until, because=because)
+        for agent, (_, since, until, because) in ranked[:MAX_SILENCES]  # not `name` again: Python 3.13.0 would crash in pydantic
     ]

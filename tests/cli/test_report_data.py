@@ -151,8 +151,8 @@ def test_a_daemon_that_never_stopped_has_no_downtime(store: Store) -> None:
 
 
 def test_the_report_uses_the_indexes_of_the_history_and_the_outbox(store: Store) -> None:
-    for query in (run_history.RUNS, run_history.EFFECTS):
-        plan = store.connection.execute("explain query plan " + query, (0, 1)).fetchall()
+    for query, times in ((run_history.RUNS, {"since": 0, "until": 1}), (run_history.EFFECTS, (0, 1))):
+        plan = store.connection.execute("explain query plan " + query, times).fetchall()
         assert [row["detail"] for row in plan if "run_finished" in row["detail"]]
     messages_plan = store.connection.execute("explain query plan " + run_history.MESSAGES, (0, 1)).fetchall()
     assert [row["detail"] for row in messages_plan if "outbox_channel" in row["detail"]]
