@@ -118,17 +118,18 @@ def test_the_late_result_of_an_attempt_that_was_given_up_does_not_replace_that_o
 
 def test_a_task_that_was_given_up_before_it_began_does_not_begin(make: MakeExecutor) -> None:
     begun: list[str] = []
-    started = threading.Semaphore(0)
+    started = threading.Semaphore(0)  # a task has begun
 
     async def carry(task: str, children: Children) -> str:
         begun.append(task)
+        started.release()
         if task == "first":  # the loop is busy with it, so nothing else begins
             executor.submit(2, "second")
             executor.give_up(2, Done("second", "STUCK"))
             settle(executor)
         return task
 
-    executor = make(carry, started.release, places=1)
+    executor = make(carry, lambda: None, places=1)
     executor.submit(1, "first")
     assert started.acquire(timeout=PATIENCE)
     executor.submit(3, "third")
