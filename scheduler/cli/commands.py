@@ -46,12 +46,12 @@ class GroupWithExtras(click.Group):
         if found is None and cmd_name in self.list_commands(ctx):
             try:
                 found = extras.load_without_libraries("commands", self._prefix + cmd_name)
-            except extras.BrokenExtra as error:
+            except extras.UnusableExtra as error:
                 found = click.Command(cmd_name, short_help=f"(broken) {error}")
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Raises MissingExtra, which says what to install, for a command whose libraries are missing, and BrokenExtra."""
+        """Raises UnusableExtra for a command of an extra that is not installed completely, or cannot be imported."""
         if args[0] not in self.commands and extras.is_known("commands", self._prefix + args[0]):
             extras.load("commands", self._prefix + args[0])
         return super().resolve_command(ctx, args)

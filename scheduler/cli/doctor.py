@@ -30,6 +30,7 @@ from scheduler.model.expected_error import ExpectedError
 from scheduler.model.levels import level_of
 from scheduler.store import boots, database
 from scheduler.store.boots import Leader
+from scheduler.system import extras
 from scheduler.system.process import Children
 from scheduler.work.run_extras import remote_executors
 
@@ -53,11 +54,21 @@ def _format_finding(finding: Finding) -> list[str]:
 
 def _check_everything(source: Source) -> Iterator[Finding]:
     yield from installation_checks.check_installation()
+    yield from _check_commands()
     yield from installation_checks.check_config(source.config, os.environ, utc_now(), read_user_crontab)
     yield from _check_queue(source.config)
     files = daemon_files.locate_files(source.config, source.state)
     yield from installation_checks.check_folder(files.database.parent)
     yield from _check_database(files)
+
+
+def _check_commands() -> Iterator[Finding]:
+    """The commands of extras that cannot be imported."""
+    for name in extras.find_names("commands"):
+        try:
+            extras.load_without_libraries("commands", name)
+        except extras.UnusableExtra as error:
+            yield Finding("warn", "command", str(error))
 
 
 def _check_queue(path: Path) -> Iterator[Finding]:

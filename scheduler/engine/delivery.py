@@ -291,6 +291,6 @@ class ButtonListener(Protocol):
 
 
 def button_listener(channels: Mapping[str, Channel]) -> ButtonListener | None:
-    """The extra for buttons and answers; None if none of these channels has any. Raises MissingExtra."""
+    """The extra for buttons and answers; None if none of these channels has any. Raises UnusableExtra."""
     has_buttons = any(channel.buttons or channel.people for channel in channels.values())
     return cast("ButtonListener", extras.load("listeners", "buttons")) if has_buttons else None

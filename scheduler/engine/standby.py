@@ -59,7 +59,7 @@ class Standby(StartPermit):
 
 
 def make_standby(parts: DaemonParts) -> Standby:
-    """For a database file, or for one on a server, for which an extra is loaded. Raises MissingExtra."""
+    """For a database file, or for one on a server, for which an extra is loaded. Raises UnusableExtra."""
     if parts.settings.postgresql is None:
         return Standby()
     made: Standby = extras.load("stores", "postgresql").make_standby(parts)

@@ -35,7 +35,7 @@ class ServerStores(Protocol):
 
 
 def server_stores() -> ServerStores:
-    """The extra for databases on a PostgreSQL server. Raises MissingExtra."""
+    """The extra for databases on a PostgreSQL server. Raises UnusableExtra."""
     return cast("ServerStores", extras.load("stores", "postgresql"))
 
 

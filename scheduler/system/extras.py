@@ -31,12 +31,8 @@ GROUPS = {
 }
 
 
-class MissingExtra(ExpectedError):
-    """Something is to be used that is not installed. The text says what to install."""
-
-
-class BrokenExtra(ExpectedError):
-    """An extra cannot be imported. The text names it and the error."""
+class UnusableExtra(ExpectedError):
+    """An extra is not installed, or cannot be imported. The text names it, and says what to install or to repair."""
 
 
 def find_names(point: Point) -> tuple[str, ...]:
@@ -51,23 +47,25 @@ def is_known(point: Point, name: str) -> bool:
 
 @cache
 def load(point: Point, name: str) -> Any:
-    """Import the object that an extra has registered under a name. Raises MissingExtra or BrokenExtra."""
+    """Import the object that an extra has registered under a name. Raises UnusableExtra."""
     if (missing := describe_missing(point, name)) is not None:
-        raise MissingExtra(f"{name}: {missing}")
+        raise UnusableExtra(f"{name}: {missing}")
     return load_without_libraries(point, name)
 
 
 def load_without_libraries(point: Point, name: str) -> Any:
-    """Import the object of one of `find_names`, although the libraries that it uses later may be missing. Raises BrokenExtra."""
+    """The same for one of `find_names`, although the libraries that it uses later may be missing."""
     found = _find(point)[name]
     try:
         return found.load()
     except Exception as error:  # it may be the code of others
-        raise BrokenExtra(f"{name}: {found.module} cannot be imported: {type(error).__name__}: {error}") from error
+        problem = f"{found.module} cannot be imported: {type(error).__name__}: {error}"
+        package = found.dist.name if found.dist else found.module
+        raise UnusableExtra(f"{name}: {problem}; repair or remove the package {package}") from error
 
 
 def describe_missing(point: Point, name: str) -> str | None:
-    """One line that says what to install for an extra; None if everything is installed. Nothing of the extra is imported."""
+    """One line that says what to install for an extra; None if everything is installed. Its module is not imported."""
     found = _find(point).get(name)
     if found is not None and _exists(found.module) and all(map(_is_installed, _dependencies(GROUPS.get(name)))):
         return None
@@ -87,6 +85,8 @@ def _exists(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of the package around it
         return False
+    except Exception:  # noqa: BLE001 (the package around it cannot be imported: `load` says why)
+        return True
 
 
 def _dependencies(group: str | None) -> list[str]:

@@ -16,7 +16,7 @@ from heartbeatd.operations import Endpoint, Operation, Permission
 from heartbeatd.verbs import NO_VERSION
 from scheduler import __version__
 from scheduler.system import extras
-from scheduler.system.extras import MissingExtra
+from scheduler.system.extras import UnusableExtra
 from scheduler.web import (
     alertmanager,
     checklists,
@@ -73,7 +73,7 @@ class _McpEndpoint:
             return
         try:
             self._loaded = self._loaded or (await to_thread.run_sync(extras.load, "listeners", "mcp"))(self._app_state)
-        except MissingExtra as error:
+        except UnusableExtra as error:
             await error_response(HttpError(501, "not_installed", str(error)))(scope, receive, send)
             return
         await self._loaded(scope, receive, send)

@@ -21,7 +21,7 @@ from scheduler.model.outcome import AttemptResult
 from scheduler.model.settings import Settings
 from scheduler.net.http_client import HttpClient
 from scheduler.system import extras
-from scheduler.system.extras import MissingExtra
+from scheduler.system.extras import UnusableExtra
 from scheduler.system.log import log_event
 from scheduler.system.process import Children, Conversation
 from scheduler.work.attempt import attempt
@@ -64,7 +64,7 @@ class Tracing:
             if settings.traces and self._tracer is None:
                 try:
                     self._tracer = extras.load("listeners", TRACES)(self._settings, self._worker)
-                except MissingExtra as error:
+                except UnusableExtra as error:
                     log_event(logging.WARNING, "traces", problem=f"off: {error}")
 
     async def run_attempt(self, claim: Claim, resources: Resources, elapsed: Elapsed) -> AttemptResult:
@@ -92,7 +92,7 @@ def describe_traces(environ: Mapping[str, str]) -> tuple[str, str]:
     """What `doctor` says about traces that are on: "ok" or "warn", and a sentence."""
     try:
         level, text = extras.load("listeners", TRACES).describe(environ)
-    except MissingExtra as error:
+    except UnusableExtra as error:
         return "warn", str(error)
     return level, text
 
@@ -141,7 +141,7 @@ class RemoteExecutors(Protocol):
 
 
 def remote_executors() -> RemoteExecutors:
-    """The extra for runs on workers. Raises MissingExtra."""
+    """The extra for runs on workers. Raises UnusableExtra."""
     return cast("RemoteExecutors", extras.load("executors", "procrastinate"))
 
 
@@ -178,7 +178,7 @@ class ModelTools:
     wait: Callable[[], Awaitable[None]] = _no_wait
 
     def __call__(self, tools: Tools, agent: str, workspace: Path, seconds: float) -> AbstractAsyncContextManager[Toolbox]:
-        """See `OpenTools`. Raises MissingExtra."""
+        """See `OpenTools`. Raises UnusableExtra."""
         return load_tools()(self)(tools, agent, workspace, seconds)
 
 
@@ -193,7 +193,7 @@ def resources_of_run(
 
 
 def load_tools() -> Callable[[ModelTools], OpenTools]:
-    """Import the extra, which takes a second of CPU once. Raises MissingExtra."""
+    """Import the extra, which takes a second of CPU once. Raises UnusableExtra."""
     return cast("Callable[[ModelTools], OpenTools]", extras.load("executors", "tools"))
 
 

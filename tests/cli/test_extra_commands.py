@@ -61,22 +61,27 @@ def test_the_help_lists_added_commands_and_leaves_out_missing_ones(installed: Pa
     assert "lost" not in shown
 
 
-def test_a_command_that_cannot_be_imported_is_named_and_the_others_are_listed(installed: Path) -> None:
-    (installed / "wrong.py").write_text("import nowhere")
+@pytest.mark.parametrize("module", ["wrong", "wrong.commands"])
+def test_a_command_that_cannot_be_imported_is_named_and_the_others_are_listed(module: str, installed: Path) -> None:
+    (installed / "wrong").mkdir()
+    (installed / "wrong" / "__init__.py").write_text("raise ValueError('no licence')")
     with (installed / "greetings-1.dist-info" / "entry_points.txt").open("a") as file:
-        file.write("\nwave = wrong:wave")
-    broken = "wave: wrong cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+        file.write(f"\nwave = {module}:wave")
+    broken = f"wave: {module} cannot be imported: ValueError: no licence; repair or remove the package greetings"
     code, shown, errors = heartbeatd(installed, "--help")
     assert (code, errors, f" wave (broken) {broken} " in " ".join(shown.split())) == (0, "", True), shown
     assert heartbeatd(installed, "greet") == (0, "hello\n", "")
     assert heartbeatd(installed, "wave") == (1, "", f"heartbeatd: {broken}\n")
+    code, shown, errors = heartbeatd(installed, "doctor")
+    assert (errors, f" warn command {broken} " in " ".join(shown.split())) == ("", True), shown
 
 
 def test_a_subcommand_that_cannot_be_imported_is_named_and_the_others_are_listed_and_completed(installed: Path) -> None:
     (installed / "wrong.py").write_text("import nowhere")
     with (installed / "greetings-1.dist-info" / "entry_points.txt").open("a") as file:
         file.write("\ncron.wave = wrong:wave")
-    broken = "cron.wave: wrong cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    problem = "wrong cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    broken = f"cron.wave: {problem}; repair or remove the package greetings"
     code, shown, errors = heartbeatd(installed, "cron", "--help")
     assert (code, errors, f" wave (broken) {broken} " in " ".join(shown.split()) + " ") == (0, "", True), shown
     assert heartbeatd(installed, "cron", "wave") == (1, "", f"heartbeatd: {broken}\n")
