@@ -63,8 +63,12 @@ class Delivery:
 
 def claim_deliveries(tick: Tick, under_way: Iterable[Delivery]) -> list[Delivery]:
     """Mark the due messages as `sending` and return them. A message whose channel is no longer declared is given up."""
+    next_at = outbox.next_pending_at(tick.tx.db)
+    if next_at is None or next_at > tick.now:
+        return []
     _hold_and_release(tick)
-    messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, _count_by_channel(under_way))
+    busy = Counter(each.channel.name for each in under_way)
+    messages = outbox.claim_due_messages(tick.tx, MAX_SENDING, MAX_SENDING_PER_CHANNEL, busy)
     deliveries = [run_for_message(tick, each, partial(_prepare_delivery, tick, each)) for each in messages]
     return [each for each in deliveries if each is not None]
 
@@ -80,7 +84,7 @@ def _prepare_delivery(tick: Tick, message: OutboxMessage) -> Delivery | None:
 
 
 def _hold_and_release(tick: Tick) -> None:
-    """Hold the due messages whose recipient has closed hours, and release those whose hours have begun. Called in each tick.
+    """Hold the due messages whose recipient has closed hours, and release those whose hours have begun.
 
     Messages are decided on when they are due, so this holds for every message, however it was queued. Hours that have begun may
     be over again: the machine may have been suspended, or the daemon down.
@@ -188,14 +192,12 @@ def _is_still_news(tick: Tick, message: HeldMessage, line: str, number: int) -> 
 
 def next_delivery_time(tx: Transaction, under_way: Iterable[Delivery]) -> datetime | None:
     """When the next message can be sent; None if too many are being sent already."""
-    busy = _count_by_channel(under_way)
+    if outbox.next_pending_at(tx.db) is None:
+        return None
+    busy = Counter(each.channel.name for each in under_way)
     if busy.total() >= MAX_SENDING:
         return None
     return outbox.next_due_at(tx.db, [channel for channel, count in busy.items() if count >= MAX_SENDING_PER_CHANNEL])
-
-
-def _count_by_channel(under_way: Iterable[Delivery]) -> Counter[str]:
-    return Counter(delivery.channel.name for delivery in under_way)
 
 
 async def send_delivery(delivery: Delivery, start: StartProcess, http: HttpClient, now: datetime) -> DeliveryResult:

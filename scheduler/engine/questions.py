@@ -106,7 +106,9 @@ def answer_question(tick: Tick, number: int, answer: str, by: str) -> PersonQues
 
 def end_overdue(tick: Tick) -> datetime | None:
     """End the questions whose time is over or whose run has ended. Returns when the time of the next one is over."""
-    for question in questions.questions_over(tick.tx.db, tick.now) if questions.next_end_at(tick.tx.db) else ():
+    if questions.next_end_at(tick.tx.db) is None:
+        return None
+    for question in questions.questions_over(tick.tx.db, tick.now):
         _close(tick, question, why=_why_over(tick, question))
     return questions.next_end_at(tick.tx.db)
 

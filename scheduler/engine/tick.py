@@ -189,9 +189,7 @@ class Engine:
             with self.store.transaction() as db:
                 tick = self._new_tick(db, reading.now)
                 self._record_work(tick, work, clock)
-                ends_at = parts.run(tick, TickPart.LATE_RESULTS, partial(questions.end_overdue, tick), None)
-                late_at = parts.run(tick, TickPart.LATE_RESULTS, partial(give_up_overdue, tick), None)
-                late_at = min(filter(None, (late_at, ends_at)), default=None)
+                late_at = parts.run(tick, TickPart.LATE_RESULTS, partial(_end_what_is_late, tick), None)
                 maintain = partial(self._maintain_database, tick)
                 maintained = parts.run(tick, TickPart.MAINTENANCE, maintain, self._maintenance)
                 claims, is_full = list[Claim](), self._places.full_since is not None
@@ -316,16 +314,17 @@ class Engine:
 
     def _next_tick_time(self, tick: Tick, work: Work, claimed: int, taken: list[Delivery], late_at: datetime | None) -> datetime:
         """When the next run, reminder, message or deadline is due. Runs do not count while the concurrency limit is reached."""
-        is_paused = partial(self._parts.is_paused, now=tick.now)
         is_full = len(work.running) + claimed >= tick.limits.concurrency
-        is_closed = self.stopping or is_paused(TickPart.DUE_RUNS)
+        part_again_at = self._parts.next_end_of_pause(tick.now)
+        paused = self._parts.paused
+        is_closed = self.stopping or TickPart.DUE_RUNS in paused
         runs = None if is_full or is_closed else entries.next_due_at(tick.tx.db)
         reminder = None if is_closed else wakes.next_reminder_at(tick.tx.db)
         if runs is not None and self._lacks_capacity:
             runs = max(runs, tick.now + CAPACITY_RETRY)
-        message = None if is_paused(TickPart.MESSAGES) else delivery.next_delivery_time(tick.tx, [*work.sending, *taken])
-        times = (runs, reminder, message, late_at, self._parts.next_end_of_pause(tick.now))
-        return min((time for time in times if time is not None), default=tick.now + LONGEST_TICK_WAIT)
+        message = None if TickPart.MESSAGES in paused else delivery.next_delivery_time(tick.tx, [*work.sending, *taken])
+        times = (runs, reminder, message, late_at, part_again_at)
+        return min(filter(None, times), default=tick.now + LONGEST_TICK_WAIT)
 
     def _finish_tick(self, ticked: Ticked, reading: ClockReading) -> None:
         """After the commit: publish events, answer requests, start the claimed runs, cancel runs, send messages."""
@@ -484,6 +483,11 @@ class Engine:
     def note_continued(self) -> None:
         """A signal had stopped the process, and another one has continued it: the cause of a freeze that the next tick finds."""
         self._clock.was_stopped = True
+
+
+def _end_what_is_late(tick: Tick) -> datetime | None:
+    """End the questions, and give up the results, whose time is over. Returns when that of the next one is over."""
+    return min(filter(None, (questions.end_overdue(tick), give_up_overdue(tick))), default=None)
 
 
 def _is_due_after_restart(plan: Plan, claim: Claim) -> bool:

@@ -127,34 +127,33 @@ class TickParts:
 
     def __init__(self, errors: Counter[TickPart] | None = None) -> None:
         self.errors = Counter() if errors is None else errors  # the number of unexpected exceptions, by part
-        self._paused: dict[TickPart, datetime] = {}  # until when each part is left out
+        self.paused: dict[TickPart, datetime] = {}  # until when each part is left out
 
     def run(self, tick: Tick, name: TickPart, act: Callable[[], T], otherwise: T) -> T:
         """Run a part of a tick. While it is left out, `otherwise` is its answer."""
-        if self._paused and self.is_paused(name, tick.now):
+        until = self.paused.get(name)
+        if until is not None and _is_paused(until, tick.now):
             return otherwise
 
         def leave_out(error: Exception) -> T:
             log_event(logging.ERROR, "part_broken", part=name, error=error)
             tick.note_error(name, name, error)
-            self._paused[name] = tick.now + PART_PAUSE
+            self.paused[name] = tick.now + PART_PAUSE
             return otherwise
 
         return tick.tx.run_part(act, leave_out)
 
-    def is_paused(self, name: TickPart, now: datetime) -> bool:
-        """Whether a part is left out now."""
-        until = self._paused.get(name)
-        return until is not None and until - PART_PAUSE <= now < until  # the clock may have been set back
-
     def next_end_of_pause(self, now: datetime) -> datetime | None:
         """When the next part is no longer left out. Called once per tick; forgets the pauses that are over."""
-        if not self._paused:
-            return None
-        self._paused = {name: until for name, until in self._paused.items() if self.is_paused(name, now)}
-        return min(self._paused.values(), default=None)
+        if self.paused:
+            self.paused = {name: until for name, until in self.paused.items() if _is_paused(until, now)}
+        return min(self.paused.values(), default=None)
 
     @property
     def problem(self) -> str | None:
         """Which parts are left out; None if all of them work."""
-        return f"internal error in: {', '.join(self._paused)}; see the log of the daemon" if self._paused else None
+        return f"internal error in: {', '.join(self.paused)}; see the log of the daemon" if self.paused else None
+
+
+def _is_paused(until: datetime, now: datetime) -> bool:
+    return until - PART_PAUSE <= now < until  # the clock may have been set back

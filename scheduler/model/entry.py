@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import ClassVar
 from zoneinfo import ZoneInfo
 
@@ -117,9 +118,11 @@ class Claim:
 
 
 class _AnyEntry:
-    """What an agent's heartbeat and a cron job have in common: their keys, and an agent that runs call."""
+    """What an agent's heartbeat and a cron job have in common: their keys, and an agent that runs call.
 
-    __slots__ = ()
+    An entry never changes, and each run asks it dozens of times, so what it derives from its spec is kept.
+    """
+
     kind: ClassVar[Kind]
     spec: Heartbeat | Job
 
@@ -128,11 +131,11 @@ class _AnyEntry:
         """The agent that runs call; None for a job without a prompt."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.spec.name
 
-    @property
+    @cached_property
     def key(self) -> Key:
         return self.kind, self.name
 
@@ -150,7 +153,7 @@ class _AnyEntry:
         """The queue of the workers that execute its runs, if workers do."""
         return self.spec.queue or DEFAULT_QUEUE
 
-    @property
+    @cached_property
     def deliver(self) -> tuple[str, ...]:
         return self.spec.deliver
 
@@ -159,36 +162,36 @@ class _AnyEntry:
         """Where its failures are sent."""
         return self.spec.problems_deliver or self.spec.deliver
 
-    @property
+    @cached_property
     def after(self) -> After | None:
         """The job after which it runs; None if it has times of its own."""
         return self.spec.after if isinstance(self.spec, Job) else None
 
-    @property
+    @cached_property
     def lane(self) -> str | None:
         """The agent whose lane a run takes; None if it runs no agent."""
         return self.agent.name if self.agent else None
 
-    @property
+    @cached_property
     def precheck(self) -> Precheck | None:
         return self.agent.precheck if self.agent else None
 
-    @property
+    @cached_property
     def model(self) -> str | None:
         return self.agent.model if self.agent else None
 
-    @property
+    @cached_property
     def models(self) -> tuple[Circuit, ...]:
         """The models that it calls at providers of the config."""
         return circuits_of(*self.agent.called) if self.agent else ()
 
-    @property
+    @cached_property
     def alternatives(self) -> tuple[tuple[Circuit, ...], ...]:
         """The circuits that must work for it to run without a fallback, and with each of its fallbacks."""
         called = self.agent.alternatives if self.agent else ((),)
         return tuple((*required_circuits(circuits_of(*calls)), *accounts_of(*calls)) for calls in called)
 
-    @property
+    @cached_property
     def circuits(self) -> tuple[Circuit, ...]:
         """The circuits that it uses: each provider, and each model there, and the accounts of its programs."""
         return tuple(dict.fromkeys(circuit for circuits in self.alternatives for circuit in circuits))
@@ -216,7 +219,7 @@ class _AnyEntry:
         return with_cut_note(text, truncated=result.truncated)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeartbeatEntry(_AnyEntry):
     """A heartbeat as an entry of the queue."""
 
@@ -227,7 +230,7 @@ class HeartbeatEntry(_AnyEntry):
     starts_at_boot = False
     agents_to_wake = ()
 
-    @property
+    @cached_property
     def agent(self) -> Heartbeat:
         return self.spec
 
@@ -241,7 +244,7 @@ class HeartbeatEntry(_AnyEntry):
         models = (runner for runner, _ in self.spec.called if isinstance(runner, ModelRunner))
         return not any(runner.tools and runner.tools.may_change_things for runner in models)
 
-    @property
+    @cached_property
     def reporter(self) -> Agent:
         return self.spec
 
@@ -258,7 +261,7 @@ class HeartbeatEntry(_AnyEntry):
         text = load_checklist(self.spec)
         return () if isinstance(text, Skip) else parse_checklist(text).remarks
 
-    @property
+    @cached_property
     def _open_times(self) -> HoursAndDays:
         return HoursAndDays(self.spec.hours, self.spec.calendars)
 
@@ -283,7 +286,7 @@ class HeartbeatEntry(_AnyEntry):
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobEntry(_AnyEntry):
     """A cron job as an entry of the queue; `agent` is the agent that its prompt is for, if it has one."""
 
@@ -308,7 +311,7 @@ class JobEntry(_AnyEntry):
     def retries_after_crash(self) -> bool:
         return self.spec.rerun_after_crash
 
-    @property
+    @cached_property
     def reporter(self) -> Agent | None:
         """The settings of an agent whose findings become problems; None for a job whose answers are texts."""
         return self.agent if self.agent and self.agent.answer == "structured" else None

@@ -18,7 +18,7 @@ from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome
 from scheduler.model.settings import Channel, Target
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import insert_row
-from scheduler.store.transaction import Transaction
+from scheduler.store.transaction import Transaction, recall
 
 
 def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, str], ...]:
@@ -32,7 +32,7 @@ def session_messages(tx: Transaction, name: str, keep: int) -> tuple[tuple[str, 
 def read_checked_items(tx: Transaction, names: Sequence[str]) -> None:
     """Read the checked items of these agents by one query, each for the next call of `last_checked_slots`."""
     tx.checked_items = {name: {} for name in names}
-    if not tx.db.recall("select 1 from item limit 1", bool):
+    if not recall(tx.db, "select 1 from item limit 1", bool):
         return  # no checklist has items with intervals
     query = "select name, hash, asked from item where name in (select value from json_each(?))"
     for name, item, asked in tx.db.execute(query, (json.dumps(names),)):

@@ -19,7 +19,7 @@ from scheduler.model.timestamps import MILLISECOND, from_millis, to_millis
 from scheduler.store.breakers import PROBE_EVERY
 from scheduler.store.lane_holds import MAX_HOLD
 from scheduler.store.rows import insert_row
-from scheduler.store.transaction import Transaction, first_time
+from scheduler.store.transaction import Transaction, first_time, recall
 
 NOT_SUSPENDED = timedelta()
 SLEEP_TOLERANCE = timedelta(seconds=30)  # a clock may be corrected by so much right after the machine has resumed
@@ -84,7 +84,7 @@ def changed_recently(tx: Transaction) -> bool:
 
 def settles_at(tx: Transaction) -> datetime | None:
     """Until when nothing is given up by the clock because of the latest change, or of such a start; None if there was none."""
-    last = tx.db.recall("select at from jump where id = (select max(id) from jump)", lambda rows: rows and first_time(rows))
+    last = recall(tx.db, "select at from jump where id = (select max(id) from jump)", lambda rows: rows and first_time(rows))
     return last + SETTLES if last else None
 
 
@@ -183,7 +183,7 @@ def _set_back_value(at: datetime, by: timedelta, ahead: timedelta) -> ClockSetBa
 
 def was_shown_before(tx: Transaction, instant: datetime) -> bool:
     """Whether the clock has shown this instant before, so that there may be rows of it."""
-    ahead_until = tx.db.recall("select max(at - by_ms) from jump where by_ms < 0", first_time)
+    ahead_until = recall(tx.db, "select max(at - by_ms) from jump where by_ms < 0", first_time)
     return ahead_until is not None and instant <= ahead_until
 
 

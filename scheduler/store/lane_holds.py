@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from heartbeatd.answers import LaneHolder
 from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import replace_row
-from scheduler.store.transaction import Transaction, is_file
+from scheduler.store.transaction import Transaction, is_file, recall
 
 MAX_HOLDS_PER_AGENT = 100  # per agent
 MAX_HOLD = timedelta(hours=24)
@@ -46,7 +46,7 @@ def delete_hold(tx: Transaction, name: str, holder: str) -> None:
 
 def is_lane_held(tx: Transaction, name: str) -> bool:
     """Whether a lane is held now. Most lanes are not held."""
-    if name not in tx.db.recall("select distinct name from hold", lambda rows: frozenset(row[0] for row in rows)):
+    if name not in recall(tx.db, "select distinct name from hold", lambda rows: frozenset(row[0] for row in rows)):
         return False
     query = "select 1 from hold where name = ? and not " + _is_over(tx.db)  # noqa: S608 (literals of ours)
     return tx.db.execute(query, (name, to_millis(tx.now))).fetchone() is not None

@@ -224,9 +224,6 @@ def due_for_hours(db: sqlite3.Connection, now: datetime) -> tuple[list[HeldMessa
 
     A message of which a part was sent already is in neither.
     """
-    next_at = _next_pending_at(db)
-    if next_at is None or next_at > now:
-        return [], []
     found = _parts_of_messages(db.execute(DUE_FOR_HOURS, (to_millis(now), SENT_BY_USER)))
     whole = [rows for rows in found if rows[0]["part"] == 1]
     waiting = [_join_held(rows) for rows in whole if rows[0]["awaits"] is None]
@@ -309,9 +306,7 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
 
     Together with those in progress (`busy`, by channel) there are at most `at_once` in all and `share` per channel.
     """
-    next_at, chosen = _next_pending_at(tx.db), []
-    if next_at is None or next_at > tx.now:
-        return []
+    chosen = []
     full = json.dumps([channel for channel, count in busy.items() if count >= share])
     for row in tx.db.execute(DUE_MESSAGES, (to_millis(tx.now), full)).fetchall():
         if busy.total() < at_once and busy[row["channel"]] < share:
@@ -329,13 +324,11 @@ def claim_due_messages(tx: Transaction, at_once: int, share: int, busy: Counter[
 
 def next_due_at(db: sqlite3.Connection, full: list[str]) -> datetime | None:
     """When the next message is due, of any channel except the `full` ones, which have their share in progress."""
-    if _next_pending_at(db) is None:
-        return None
     query = "select min(not_before) from outbox where " + READY + " and " + ELSEWHERE  # noqa: S608
     return from_optional_millis(db.execute(query, (json.dumps(full),)).fetchone()[0])
 
 
-def _next_pending_at(db: sqlite3.Connection) -> datetime | None:
+def next_pending_at(db: sqlite3.Connection) -> datetime | None:
     """When the next pending message would be due if no other part came before it."""
     return recall(db, "select min(not_before) from outbox where state = 'pending' and merged_into is null", first_time)
 

@@ -299,7 +299,7 @@ def delete_old_problems(tx: Transaction, keep: timedelta) -> None:
     """
     before = to_millis(tx.now - max(keep, UNSTABLE_TIME))
     tx.db.execute("delete from problem where over_at < ?", (before,))
-    if tx.db.recall("select 1 from problem limit 1", bool):  # even without any row, this statement takes 150 µs
+    if recall(tx.db, "select 1 from problem limit 1", bool):  # even without any row, this statement takes 150 µs
         tx.db.execute(
             "delete from problem where id in (select id from"
             " (select id, row_number() over (partition by name order by over_at desc) as place from problem"

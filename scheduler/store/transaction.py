@@ -54,16 +54,19 @@ class Transaction:
         Errors of SQLite are raised, because the whole transaction will be rolled back. A part that writes nothing takes no
         statement. Otherwise its savepoint takes 2 µs, and a beat about 100.
         """
-        reported, pending = len(self.events), self.db.open_savepoint()
+        db, reported = self.db, len(self.events)
+        before = db.changed.copy(), db.slot_counts.copy()  # a rollback also undoes the writing of rows that were changed before
+        db.parts += 1
         try:
             done = act()
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 (any error; the other parts are not affected)
-            self.db.undo_savepoint(pending)
+            db.end_part(undo=True)
+            db.changed, db.slot_counts = before
             del self.events[reported:]
             return on_error(error)
-        self.db.close_savepoint()
+        db.end_part()
         return done
 
 
@@ -76,7 +79,6 @@ MAX_KEPT_ROWS = 2000  # of entries with a run in progress, from one transaction 
 SLOT_COUNTS = ("good_slots", "bad_slots")  # only the metrics show these columns, so they are no fields of a row
 
 Key = tuple[str, str]
-Pending = tuple[dict[Key, tuple[EntryRow, EntryRow]], dict[int, tuple[int, int]]]
 
 
 if TYPE_CHECKING:  # functions that only read take this, or a connection outside of any transaction
@@ -102,12 +104,12 @@ class UnitOfWork(Connection):
         self._changes_before = connection.total_changes
         # As stored, also of the rows that were read in this transaction.
         self._known: dict[Key, EntryRow] = last.rows_in_progress() if last else {}
-        self._recalled: dict[str, Any] = last._recalled if last else {}  # by query
+        self.recalled: dict[str, Any] = last.recalled if last else {}  # by query
         self._recalled_of: dict[str, set[str]] = last._recalled_of if last else {}  # these queries, by the tables that they name
-        self._changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
-        self._slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
-        self._savepoints = 0  # that are open
-        self._begun = 0  # of these, the outermost ones, those that the database knows
+        self.changed: dict[Key, tuple[EntryRow, EntryRow]] = {}  # as stored, and as it is now
+        self.slot_counts: dict[int, tuple[int, int]] = {}  # to add to the numbers of answered and lost slots, by id
+        self.parts = 0  # that have begun, and can be undone
+        self._begun = 0  # of these, the outermost ones, those for which the database has a savepoint
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
         """Execute a statement. It sees every changed row."""
@@ -121,39 +123,38 @@ class UnitOfWork(Connection):
         self._prepare_for(_effect_of(statement))
         return self._connection.executemany(statement, values)
 
-    def recall(self, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
-        """What `make` makes of the rows of this query, which has no parameters. Nobody may change it."""
-        try:
-            found: T = self._recalled[query]
-        except KeyError:
-            effect = _effect_of(query)
-            self._prepare_for(effect)
-            for table in effect.tables:
-                self._recalled_of.setdefault(table, set()).add(query)
-            found = self._recalled[query] = make(self._connection.execute(query).fetchall())
-        return found
+    def read_to_recall(self, query: str) -> list[sqlite3.Row]:
+        """The rows of a query whose answer is kept until a statement writes to one of its tables."""
+        effect = _effect_of(query)
+        self._prepare_for(effect)
+        for table in effect.tables:
+            self._recalled_of.setdefault(table, set()).add(query)
+        return self._connection.execute(query).fetchall()
 
     def _prepare_for(self, effect: _Effect) -> None:
-        if effect.names_entries:
+        if effect.names_entries and (self.changed or self.slot_counts):
             self.write_changes()
-        if effect.writes:
-            self._begin_savepoints()
-            self._forget(effect.tables[0] if effect.tables else None)
-            if effect.names_entries:
-                self._known.clear()
-
-    def _forget(self, table: str | None) -> None:
-        """Forget what was recalled of a table that a statement is about to write. None: it is not known which one."""
-        if table is None:
-            self._recalled.clear()
+        if not effect.writes:
             return
+        if self._begun < self.parts:
+            self._begin_savepoints()
+        if not effect.tables:
+            self.recalled.clear()  # it is not known which table it writes
+        elif effect.tables[0] in self._recalled_of:
+            self._forget(effect.tables[0])
+        if effect.names_entries:
+            self._known.clear()
+
+    def _forget(self, table: str) -> None:
+        """Forget what was recalled of a table that a statement is about to write."""
         for query in self._recalled_of.pop(table, ()):
-            self._recalled.pop(query, None)
+            self.recalled.pop(query, None)
 
     @property
     def has_written(self) -> bool:
         """Whether this transaction has changed anything."""
-        self.write_changes()
+        if self.changed or self.slot_counts:
+            self.write_changes()
         return self._connection.total_changes > self._changes_before
 
     def know_entry(self, row: EntryRow) -> None:
@@ -162,20 +163,21 @@ class UnitOfWork(Connection):
 
     def known_entry(self, key: Key) -> EntryRow | None:
         """The row of an entry with its changes, if this transaction has read or changed it."""
-        changed = self._changed.get(key)
+        changed = self.changed.get(key)
         return changed[1] if changed else self._known.get(key)
 
     def change_entry(self, before: EntryRow, after: EntryRow) -> None:
         """Change a row, by the fields in which `after` differs from `before`. Other changes since `before` are kept."""
         key = (before.kind, before.name)
-        self._forget("entry")
-        if (pending := self._changed.get(key)) is None:
-            self._changed[key] = (before, after)
+        if "entry" in self._recalled_of:
+            self._forget("entry")
+        if (pending := self.changed.get(key)) is None:
+            self.changed[key] = (before, after)
             return
         first, current = pending
         if current is not before:
             after = EntryRow._make(value if now == was else now for value, was, now in zip(current, before, after, strict=True))
-        self._changed[key] = (first, after)
+        self.changed[key] = (first, after)
 
     def rows_in_progress(self) -> dict[Key, EntryRow]:
         """The known rows that are not due before their run ends, at most MAX_KEPT_ROWS, for the transactions after this one."""
@@ -184,66 +186,63 @@ class UnitOfWork(Connection):
 
     def count_slots(self, entry_id: int, good: int = 0, bad: int = 0) -> None:
         """Add to the numbers of answered and of lost slots of an entry. They never decrease."""
-        self._forget("entry")
-        good_before, bad_before = self._slot_counts.get(entry_id, (0, 0))
-        self._slot_counts[entry_id] = good_before + good, bad_before + bad
+        if "entry" in self._recalled_of:
+            self._forget("entry")
+        good_before, bad_before = self.slot_counts.get(entry_id, (0, 0))
+        self.slot_counts[entry_id] = good_before + good, bad_before + bad
 
     def write_changes(self) -> None:
         """Write all changed rows."""
-        if not self._changed and not self._slot_counts:
+        if not self.changed and not self.slot_counts:
             return
         self._begin_savepoints()
         alike: dict[tuple[str, ...], list[list[Any]]] = {}
-        for key, (before, after) in self._changed.items():
+        for key, (before, after) in self.changed.items():
             changed = {
                 column: now for column, was, now in zip(COLUMNS, before, after, strict=True) if now is not was and now != was
             }
             values = [to_millis(value) if isinstance(value, datetime) else value for value in changed.values()]
             columns = tuple(changed)
-            if counts := self._slot_counts.pop(before.id, None):
+            if counts := self.slot_counts.pop(before.id, None):
                 columns, values = columns + SLOT_COUNTS, [*values, *counts]
             if columns:
                 alike.setdefault(columns, []).append([*values, before.id])
             self._known[key] = after
-        for entry_id, counts in self._slot_counts.items():
+        for entry_id, counts in self.slot_counts.items():
             alike.setdefault(SLOT_COUNTS, []).append([*counts, entry_id])
-        self._changed, self._slot_counts = {}, {}
+        self.changed, self.slot_counts = {}, {}
         for columns, rows in alike.items():
             self._connection.executemany(_update_statement(columns), rows)
 
-    def open_savepoint(self) -> Pending:
-        """Begin a part of the transaction that can be undone. The database knows of it from its first write on.
-
-        Returns what `undo_savepoint` needs: a rollback also undoes the writing of rows that were changed before.
-        """
-        self._savepoints += 1
-        return self._changed.copy(), self._slot_counts.copy()
-
-    def close_savepoint(self) -> None:
-        """End the part. Its changes belong to what is around it."""
-        if self._begun == self._savepoints:
+    def end_part(self, *, undo: bool = False) -> None:
+        """End a part of the transaction, or undo what it has written. The database knows of it since its first write."""
+        if undo and self._begun == self.parts:
+            self._connection.execute("rollback to part")
+        if self._begun == self.parts:
             self._connection.execute("release part")
             self._begun -= 1
-        self._savepoints -= 1
-
-    def undo_savepoint(self, pending: Pending) -> None:
-        """End the part, and undo its changes."""
-        if self._begun == self._savepoints:
-            self._connection.execute("rollback to part")
-        self.close_savepoint()
-        self._changed, self._slot_counts = pending
-        self._known.clear()
-        self._recalled.clear()
+        self.parts -= 1
+        if undo:
+            self._known.clear()
+            self.recalled.clear()
 
     def _begin_savepoints(self) -> None:
-        while self._begun < self._savepoints:
+        while self._begun < self.parts:
             self._connection.execute("savepoint part")
             self._begun += 1
 
 
 def recall(db: sqlite3.Connection, query: str, make: Callable[[list[sqlite3.Row]], T]) -> T:
-    """What `make` makes of the rows of this query, which has no parameters. In a transaction, it may be known already."""
-    return db.recall(query, make) if isinstance(db, UnitOfWork) else make(db.execute(query).fetchall())
+    """What `make` makes of the rows of this query, which has no parameters. Nobody may change it.
+
+    In a transaction, it may be known already.
+    """
+    if not isinstance(db, UnitOfWork):
+        return make(db.execute(query).fetchall())
+    if query not in db.recalled:
+        db.recalled[query] = make(db.read_to_recall(query))
+    found: T = db.recalled[query]
+    return found
 
 
 def first_time(rows: list[sqlite3.Row]) -> datetime | None:

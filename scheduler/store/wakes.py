@@ -481,7 +481,7 @@ def count_waiting_by_agent(db: sqlite3.Connection) -> dict[str, int]:
 
 def _does_any_wait(tx: Transaction) -> bool:
     """Whether a wake waits for any entry. Usually none does."""
-    return tx.db.recall("select 1 from wake where state = 'waiting' limit 1", bool)
+    return recall(tx.db, "select 1 from wake where state = 'waiting' limit 1", bool)
 
 
 def count_waiting_wakes(db: sqlite3.Connection, kind: Kind, name: str) -> int:

@@ -32,7 +32,7 @@ from scheduler.store.database import (
     open_read_only_any_version,
 )
 from scheduler.store.migrations import FIRST_SCHEMA, migrations
-from scheduler.store.transaction import Transaction, UnitOfWork, _effect_of
+from scheduler.store.transaction import Transaction, UnitOfWork, _effect_of, recall
 
 NOW = datetime(2026, 3, 2, 8, tzinfo=UTC)
 AGENT = 'agents: {ops: {runner: {kind: command, argv: [a]}, heartbeat: {interval: 30m, checklist: "- look\\n", deliver: log}}}'
@@ -385,7 +385,7 @@ HOLDERS = "select holder from hold order by holder"
 
 
 def read_holders(db: UnitOfWork) -> list[str]:
-    return db.recall(HOLDERS, lambda rows: [row["holder"] for row in rows])
+    return recall(db, HOLDERS, lambda rows: [row["holder"] for row in rows])
 
 
 def add_hold(db: UnitOfWork | sqlite3.Connection, holder: str) -> None:
@@ -453,7 +453,7 @@ def test_each_query_whose_answer_is_kept_names_all_tables_that_it_reads(make_wor
     world = make_world(AGENT)
     world.run(minutes=70)
     with world.store.transaction() as db:
-        queries = [*db._recalled]
+        queries = [*db.recalled]
     assert len(queries) > 5
     with closing(sqlite3.connect(world.state)) as reader:
         reader.set_authorizer(note)
