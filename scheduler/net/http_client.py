@@ -357,7 +357,8 @@ class _Connector(aiohttp.TCPConnector):
     async def close(self, *, abort_ssl: bool = True) -> None:
         await super().close(abort_ssl=abort_ssl)
         for transport in self._open.values():
-            transport.abort()
+            with suppress(AttributeError):  # of Python 3.11.2 (Debian 12), if the server has ended TLS before
+                transport.abort()
         await asyncio.gather(*self._open, return_exceptions=True)
 
     def _remember(self, protocol: ResponseHandler) -> None:

@@ -15,7 +15,7 @@ from run_async import call_agent, post_with_client, send_message
 from servers import completions, gateway, messages
 from servers.discord import URL as DISCORD_URL
 from servers.proxy import Proxy
-from servers.scripted import CERTIFICATE, Act, Server, kept_open, reply
+from servers.scripted import CERTIFICATE, Act, Server, kept_open, reply, with_end_of_tls
 from servers.telegram import URL as TELEGRAM_URL
 from test_telegram import MESSAGE
 
@@ -89,6 +89,11 @@ def test_a_client_closes_its_connections_although_the_server_does_not_answer_the
                     assert ask(server.url, ENVIRONMENT) == expected
                     gc.collect()
             assert [(way, by_proxy, str(each.message)) for each in found] == []
+
+
+def test_a_client_closes_its_connections_after_the_server_has_ended_tls() -> None:
+    with Server([with_end_of_tls(reply({"ok": True}))], tls=True) as server:
+        assert send_message(telegram.send, TELEGRAM_URL, MESSAGE, network=ENVIRONMENT, base=server.url).state == "delivered"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -108,6 +108,18 @@ def kept_open(act: Act) -> Act:
     return keep
 
 
+def with_end_of_tls(act: Act) -> Act:
+    """The same action. Its bytes and the end of TLS arrive together."""
+
+    def end(connection: socket.socket, over: threading.Event) -> None:
+        assert isinstance(connection, ssl.SSLSocket)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # sends what is written within 0.2 s at once
+        act(connection, over)
+        connection.unwrap()
+
+    return end
+
+
 def drip(status: int = 200) -> Act:
     """Send one byte of an endless answer every 10 ms."""
 
