@@ -8,7 +8,10 @@ import signal
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import distribution
+from pathlib import Path
 
 import pytest
 import required_programs
@@ -42,6 +45,22 @@ def pytest_configure(config: pytest.Config) -> None:
     installed = {(each.group, each.name, each.value) for each in distribution("heartbeatd").entry_points}
     if written != {each for each in installed if each[0] in groups}:
         pytest.exit("the entry points in pyproject.toml have changed; run `make .venv/ready`", 2)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the files with tests, in each worker from another one on, before all workers collect them in the same order.
+
+    The first worker that imports a file compiles it for the others. In the same order, each would compile nearly all of them.
+    """
+    if not required_programs.is_worker():
+        return
+    paths = [Path(argument.partition("::")[0]) for argument in session.config.args]
+    files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
+    worker, number = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), os.environ["PYTEST_XDIST_WORKER_COUNT"]
+    first = len(files) * int(worker) // int(number)
+    for file in files[first:] + files[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # collecting the file raises it again
+            import_module(file.stem)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
