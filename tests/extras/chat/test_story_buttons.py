@@ -23,7 +23,7 @@ from scheduler.extras.chat import telegram_buttons
 from scheduler.extras.chat.button_poller import BotCall, ButtonPoller, call_bot
 from scheduler.extras.chat.telegram_buttons import Presses
 from scheduler.insight.status_data import read_status
-from scheduler.model.events import ButtonPressed
+from scheduler.model.events import ButtonPressed, PauseChanged
 from scheduler.net.http_client import MAX_BODY_START
 from scheduler.telemetry.event_log import EventLog
 from scheduler.work.executor import Done
@@ -174,6 +174,7 @@ def test_the_message_that_a_job_is_paused_has_a_button_to_resume_it(chat: Chat) 
     assert list(chat.phone.buttons(paused)) == ["Acknowledge", "Resume", "Mute 2h"]
     world.scripts["backup"] = lambda call: ""
     assert chat.press("Resume", paused) == "cron/backup is resumed"
+    assert world.events_of(PauseChanged)[-1].by == "anna on phone"
     world.run(hours=1)
     assert [row["outcome"] for row in world.records("backup")][-3:] == ["failed", "failed", "ok"]
     assert chat.press("Resume", paused) == "This button was used before."
