@@ -11,7 +11,7 @@ from scheduler.model.timestamps import from_millis, to_millis
 from scheduler.store.rows import replace_row
 from scheduler.store.transaction import Transaction, is_file, recall
 
-MAX_HOLDS_PER_AGENT = 100  # per agent
+MAX_HOLDS_PER_AGENT = 100
 MAX_HOLD = timedelta(hours=24)
 COMMAND = "heartbeatd busy"  # the names of the holders that are commands begin with it
 COMMAND_HOLD = timedelta(minutes=2)

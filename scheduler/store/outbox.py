@@ -28,9 +28,9 @@ LADDER = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), tim
 LAST_STEP = LADDER[-1]
 GIVE_UP = timedelta(hours=24)
 
-# A part waits until the earlier parts of the same message for the same channel are delivered or given up.
 NO_RUN = 0  # the run of a message that is about none
 ELSEWHERE = "channel not in (select value from json_each(?))"
+# A part waits until the earlier parts of the same message for the same channel are delivered or given up.
 READY = (
     "state = 'pending' and merged_into is null and (part = 1"
     " or not exists (select 1 from outbox as before where before.run_id = outbox.run_id"

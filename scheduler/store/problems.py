@@ -145,7 +145,7 @@ def _read_problems(db: sqlite3.Connection, query: str, *values: str | int | None
 
 
 def _read_notices(db: sqlite3.Connection, ids: Collection[int]) -> dict[int, dict[Target, ProblemNotice]]:
-    """The last message to each recipient. Without a message, or if it was deleted, the recipient knows it."""
+    """The last news to each recipient. Without a message, or after it was deleted, the news count as delivered."""
     found: dict[int, dict[Target, ProblemNotice]] = {}
     rows = db.execute(NOTICES, (json.dumps(list(ids)),)).fetchall() if ids else []
     sent = deliveries_of_messages(db, {row["outbox_id"] for row in rows if row["outbox_id"]})

@@ -30,7 +30,7 @@ def insert_row(db: sqlite3.Connection, table: str, values: Mapping[str, object],
 
 def insert_new(db: sqlite3.Connection, table: str, values: Mapping[str, object], rest: str = "") -> int | None:
     """The same for a table with ids. Returns that of the new row; None if there was a row that `rest` keeps as it is."""
-    if is_file(db):  # `returning` would take SQLite as long as all indexes of a run
+    if is_file(db):  # in SQLite, `returning` costs as much as all indexes of a run record
         done = insert_row(db, table, values, rest)
         return done.lastrowid if done.rowcount else None
     row = insert_row(db, table, values, f"{rest} returning id").fetchone()

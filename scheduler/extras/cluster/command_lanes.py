@@ -14,14 +14,13 @@ from scheduler.extras.cluster.payloads import lock_of_lane, missing_secret
 from scheduler.extras.cluster.postgresql import LEADER_LOCK, WRITER_SETTINGS, ServerConnection
 from scheduler.model.expected_error import InputError
 from scheduler.model.settings import RemoteQueue
-from scheduler.store.lane_holds import COMMAND, SERVER_NOW
+from scheduler.store.lane_holds import COMMAND, COMMAND_HOLD, SERVER_NOW
 from scheduler.system.lanes import ClusterProblem
 from scheduler.system.orphans import RUN_ID_VARIABLE
 
 T = TypeVar("T")
 
 KEEPS_PER_LEASE = 10
-COMMAND_HOLD = timedelta(minutes=2)
 
 OTHER = (
     "select holder from hold where name = %(name)s and holder <> %(holder)s and holder like %(commands)s"  # noqa: S608
