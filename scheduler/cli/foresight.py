@@ -163,7 +163,7 @@ def _replay_lines(found: Replay) -> Iterator[str]:
     yield ""
     yield f"{format_count(found.unchanged, 'run')} unchanged, {len(found.changed):,} changed"
     for unknown in found.unknown:
-        yield f"{entry_label(unknown)}: {format_count(unknown.runs, 'run')} unknown, because nothing was recorded for them"
+        yield f"{entry_label(unknown)}: {format_count(unknown.runs, 'run')} without a record, whose end is unknown"
     if found.changed:
         yield ""
         yield format_list(found.changed[:MAX_RUNS], REPLAY_COLUMNS)

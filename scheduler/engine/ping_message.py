@@ -53,7 +53,7 @@ def _channels_to_test(declared: Mapping[str, Channel], named: str | None) -> tup
         raise ValueError("this is a URL; add it under `channels:` and use its name here")
     name, _, recipient = named.partition(":")
     if name not in declared:
-        instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}"
+        instead = did_you_mean(name, declared) or f"; write {join_with_or(tuple(declared))}, or declare it under channels:"
         raise UnknownChannel(f"{name!r} is not a channel{instead}")
     return [_channel_with_target(declared[name], recipient)], []
 
@@ -67,8 +67,9 @@ def _describe(channel: Channel, sent: DeliveryResult) -> str:
 def _channel_with_target(channel: Channel, recipient: str) -> Channel:
     if channel.needs_target == bool(recipient):
         return registry.checked_channel(channel, recipient)
-    named = f"{channel.name}:TARGET, because its URL has {{target}}" if channel.needs_target else f"{channel.name} alone"
-    raise ValueError(f"channel: write {named}")
+    if channel.needs_target:
+        raise ValueError(f"channel: the URL of {channel.name} contains {{target}}; write {channel.name}:TARGET")
+    raise ValueError(f"channel: {channel.name} takes no target; write {channel.name}")
 
 
 def _send_test_message(channel: Channel, network: Network, now: datetime) -> DeliveryResult:

@@ -162,7 +162,7 @@ def breaker_text(breaker: BreakerStatus, at: Callable[[datetime], str]) -> str:
     """What an open circuit breaker stops and why, since when, and when a run may try again."""
     circuit = Circuit(breaker.provider, EVERY_MODEL if breaker.model is None else breaker.model)
     trial = f"; the next trial call is at {at(breaker.next_probe_at)}" if breaker.next_probe_at else ""
-    return f"{circuit} has not been called since {at(breaker.opened_at)}: {breaker.error or breaker.reason}{trial}"
+    return f"{circuit} has been blocked since {at(breaker.opened_at)}: {breaker.error or breaker.reason}{trial}"
 
 
 def ending_text(clean: bool) -> str:

@@ -62,7 +62,7 @@ class WakeWait:
 
 
 WAIT_TEXTS = {
-    STARTING: "its run is starting",
+    STARTING: "its run is due",
     NEXT_SLOT: "it is delivered with the next scheduled run",
     ANOTHER_WAKE: "no run is planned; another wake starts one",
     REMINDER: "it is a reminder",

@@ -68,7 +68,7 @@ def _find_entry(request: ApiRequest, concern: Concern) -> Key | None:
     with open_reader(request.app_state) as db:
         found = overviews.entry_of_row(db, TABLES[concern], number)
     if found is None:
-        raise not_found(f"{concern.name.lower()} {number}")
+        raise not_found(f"{concern.name.lower()} {'p' if concern is Concern.PROBLEM else ''}{number}")
     return (Kind(found[0]), found[1]) if found[0] in tuple(Kind) else None
 
 

@@ -289,8 +289,8 @@ def test_ping_needs_a_target_if_the_url_has_a_placeholder(ping: Any, phone: Tele
     file.write_text(file.read_text().replace("agents:", more + "agents:", 1))
     assert ping(f"chat:{telegram.CHAT}") == (0, "chat: delivered\n", "")
     assert "chat: not tested; its URL contains {target}: run `heartbeatd ping chat:TARGET`\n" in ping()[1]
-    assert ping("chat")[2] == "heartbeatd: channel: write chat:TARGET, because its URL has {target}\n"
-    assert ping("phone:7")[2] == "heartbeatd: channel: write phone alone\n"
+    assert ping("chat")[2] == "heartbeatd: channel: the URL of chat contains {target}; write chat:TARGET\n"
+    assert ping("phone:7")[2] == "heartbeatd: channel: phone takes no target; write phone\n"
     assert ping("chat:a@b")[2].startswith("heartbeatd: target: write the number or @name of a Telegram chat")
 
 

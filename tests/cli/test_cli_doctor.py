@@ -143,7 +143,7 @@ def test_a_message_that_waits_for_over_ten_minutes_and_a_provider_that_is_not_ca
         )
     assert warnings() == [
         "phone: 1 message waiting since 08:00 UTC; `heartbeatd outbox` lists them",
-        "provider anthropic has not been called since 00:00 UTC: invalid x-api-key; the next trial call is at 00:30 UTC",
+        "provider anthropic has been blocked since 00:00 UTC: invalid x-api-key; the next trial call is at 00:30 UTC",
     ]
 
 

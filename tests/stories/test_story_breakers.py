@@ -555,7 +555,7 @@ def test_status_names_provider_and_model_and_the_time_of_the_probe(
     }  # fmt: skip
     assert main(["status", "--state", str(world.database)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "circuit breaker open: provider anthropic, model forbidden has not been called since" in printed
+    assert "circuit breaker open: provider anthropic, model forbidden has been blocked since" in printed
     assert "HTTP 403 Forbidden: this key may not use that model" in printed
 
 

@@ -145,7 +145,7 @@ def test_all_places_say_the_same_of_an_open_circuit_breaker(tmp_path: Path, caps
             main(["-c", str(daemon.config), command])
             texts[command] = " ".join(capsys.readouterr().out.split())
         (breaker,) = daemon.get("/api/v1/status", daemon.token).data["breakers"]
-        said = rf"provider anthropic has not been called since .{{,30}}: {breaker['error']}; the next trial call is at "
+        said = rf"provider anthropic has been blocked since .{{,30}}: {breaker['error']}; the next trial call is at "
         assert {place: len(re.findall(said, text)) for place, text in texts.items()} == dict.fromkeys(texts, 1)
 
 
