@@ -19,7 +19,7 @@ _PRIVATE_CODES = range(0xE000, 0xF8FF)  # Unicode's private use area: no text me
 
 
 _OPENED = (  # what is wrong where a quote or bracket began, by the beginning of the parser's problem
-    ("found unexpected ':'", 'a colon is not expected inside brackets; put the text in quotes, as in "08:00" or "127.0.0.1:8080"'),
+    ("found unexpected ':'", 'a colon is not expected inside brackets; put the text in quotes, like "08:00" or "127.0.0.1:8080"'),
     ("found unexpected end of stream", "the quote that opens here is not closed"),
     ("could not find expected ':'", MISSING_COLON),
 )
