@@ -71,7 +71,7 @@ def admit_run(tx: Transaction, planned: PlannedEntries, entry: Entry, run_id: in
         refusing = next((each for each in found if has_working or not _may_probe(tx, planned, each, entry)), None)
         unavailable.append(None if refusing is None else str(refusing))
         if refusing is None:
-            has_working = has_working or not found
+            has_working = not found
             probes += [each.circuit for each in found if each.circuit not in probes]
     for circuit in probes:
         _assign_probe(tx, circuit, run_id)

@@ -78,10 +78,7 @@ def _urgency(problem: Problem) -> tuple[int, int, str]:
 
 def reports_about(db: sqlite3.Connection, job: str) -> list[Problem]:
     """The open problems that agents report about this job, or that came with its wake, by agent."""
-    query = (
-        "select * from problem where kind = 'heartbeat' and part = 'reported' and over_at is null"
-        " and (jobs <> '[]' or senders <> '[]')"
-    )
+    query = "select * from problem where part = 'reported' and over_at is null and (jobs <> '[]' or senders <> '[]')"
     found = _read_problems(db, query)
     sender = sender_of_job(job)
     about = (each for each in found if job in each.evidence.jobs or sender in each.evidence.senders)
@@ -252,7 +249,7 @@ def delete_problems_of(tx: Transaction, subject: Subject) -> None:
 
 def consequences_of(db: sqlite3.Connection, cause_id: int) -> list[tuple[str, str]]:
     """Kind and name of each agent and job that fails because of a problem."""
-    query = "select distinct kind, name from problem where cause_id = ? and over_at is null order by kind desc, name"
+    query = "select distinct kind, name from problem where cause_id = ? order by kind desc, name"
     return [(row["kind"], row["name"]) for row in db.execute(query, (cause_id,))]
 
 
