@@ -454,7 +454,7 @@ def job_wakes_of(db: sqlite3.Connection, agent: str) -> dict[str, JobWake]:
         " and run.result_due_at is not null and wake.source = ?",
         (Kind.HEARTBEAT, agent, Kind.CRON),
     )
-    return {row["sender"]: JobWake(is_in_run=True, tries=0) for row in awaited} | found
+    return found | {row["sender"]: JobWake(is_in_run=True, tries=0) for row in awaited}
 
 
 def start_of_wake(db: sqlite3.Connection, wake_id: int) -> datetime | None:

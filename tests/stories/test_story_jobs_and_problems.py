@@ -12,7 +12,7 @@ from brief import brief
 from servers import gateway
 from servers.scripted import Server
 from simulation import size
-from world import AgentCall, DatabaseOf, MakeWorld, World, run_until_crash, utc
+from world import AgentCall, DatabaseOf, Delayed, MakeWorld, World, run_until_crash, utc
 
 from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import HoldLane, Mute, NoteActivity, Pause, ReportResult
@@ -60,8 +60,9 @@ def in_turn(*results: Any) -> Callable[[AgentCall], Any]:
 
 
 def by_wake(answer: Any, otherwise: Any = "HEARTBEAT_OK") -> Callable[[AgentCall], Any]:
-    """A script of an agent that gives this answer if the prompt has the wake of a failed job."""
-    return lambda call: answer if "ended: failed" in call.stdin else otherwise
+    """A script of an agent that gives this answer, or what this script answers, if the prompt has the wake of a failed job."""
+    answered = answer if callable(answer) else in_turn(answer)
+    return lambda call: answered(call) if "ended: failed" in call.stdin else otherwise
 
 
 def sent(world: World) -> list[str]:
@@ -436,18 +437,22 @@ def test_a_failure_that_the_job_has_sent_is_sent_again_only_if_the_agent_calls_i
     make_world: MakeWorld, severity: str
 ) -> None:
     report = REPORT.replace("]", f"{severity}]")
-    on_wake = in_turn("HEARTBEAT_OK", report)
-    world = make_world(
-        config('active_hours: "00:00-24:00"'), start=NIGHT,
-        scripts={
-            "nightly-backup": in_turn(FAILED, FAILED, ""),
-            "ops": lambda call: on_wake(call) if "ended: failed" in call.stdin else "HEARTBEAT_OK",
-        },
-    )  # fmt: skip
+    scripts = {"nightly-backup": in_turn(FAILED, FAILED, ""), "ops": by_wake(in_turn("HEARTBEAT_OK", report))}
+    world = make_world(config('active_hours: "00:00-24:00"'), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-04 04:00")
     worse = [f"03-03 03:00 {report.replace('!]', '] CRITICAL:')}"] if severity else []
     end = "[job:nightly-backup] over after 1d, the job works again"
     assert [line for line in sent(world) if "reminder" not in line] == [f"03-02 03:00 {FAILURE}", *worse, f"03-04 03:00 {end}"]
+
+
+def test_a_failure_that_is_queued_and_not_sent_is_reported_by_the_agent(make_world: MakeWorld) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": by_wake(in_turn("HEARTBEAT_OK", REPORT))}
+    world = make_world(config('active_hours: "00:00-24:00"'), start=NIGHT, scripts=scripts)
+    world.send = lambda _: DeliveryResult("delivered" if world.clock.now >= utc("2026-03-02 03:30") else "retry")
+    world.run_until("2026-03-02 03:10")
+    world.run_job("nightly-backup")
+    world.run_until("2026-03-02 05:00")
+    assert sorted(line[12:] for line in sent(world)) == [REPORT, FAILURE]
 
 
 def test_a_word_that_contains_a_part_of_a_jobs_name_is_no_report_of_its_failure(make_world: MakeWorld) -> None:
@@ -560,12 +565,30 @@ def test_reminders_of_the_reported_problem_replace_those_of_the_failure(make_wor
     assert [f"{at:%m-%d %H:%M}" for at, _, text in world.delivered if "reminder" in text] == ["03-03 08:00"]
 
 
-def test_a_job_that_no_longer_wakes_the_agent_is_not_reminded_of_beside_the_problem(make_world: MakeWorld) -> None:
-    world = make_world(config(), start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
-    world.run_until("2026-03-02 20:00")
-    world.reload(config().replace("wake_heartbeat: ops, wake_on: failure, ", ""))
-    world.run_until("2026-03-04 20:00")
-    assert sent(world) == [f"03-02 08:00 {REPORT}"]
+def test_a_job_that_no_longer_wakes_the_agent_is_reminded_of_where_nobody_is_reminded_of_the_problem(
+    make_world: MakeWorld,
+) -> None:
+    """The agent writes to the room too since the first night, but has not run since. In the second one it is paused."""
+    text = config().replace("problems: {deliver: phone}", "problems: {deliver: [phone, room]}")
+    world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED), "ops": lambda _: REPORT})
+    reminders: list[str] = []
+    deliver = world.send
+
+    def send(outgoing: Delivery) -> Any:
+        if "nightly-backup failed: exit: exit code 1 (reminder, " in outgoing.message.text:
+            reminders.append(outgoing.channel.name)
+        return deliver(outgoing)
+
+    world.send = send
+    world.run_until("2026-03-02 23:00")
+    world.reload(
+        text.replace("deliver: phone, }", "deliver: [phone, room]}").replace("wake_heartbeat: ops, wake_on: failure, ", "")
+    )
+    world.run_until("2026-03-03 07:00")
+    assert reminders == ["room"]
+    world.pause(OPS)
+    world.run_until("2026-03-04 07:00")
+    assert reminders == ["room", "phone", "room"]
 
 
 def test_with_wake_on_always_the_end_is_one_message_too(make_world: MakeWorld) -> None:
@@ -643,6 +666,16 @@ def test_a_problem_about_two_jobs_ends_when_both_work_again(make_world: MakeWorl
     assert not problems.has_unsettled(world.store.connection, Subject.of_reports("ops"))
 
 
+def test_a_problem_about_two_jobs_does_not_wait_for_one_that_was_disabled(make_world: MakeWorld) -> None:
+    both = "[nightly] nightly-backup and nightly-sync failed."
+    scripts = {"nightly-backup": in_turn(FAILED, ""), "nightly-sync": in_turn(FAILED), "ops": by_wake(both)}
+    world = make_world(config(more=SYNC), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 04:00")
+    world.reload(config(more=SYNC.replace("problems:", "enabled: false, problems:")))
+    world.run_until("2026-03-03 04:00")
+    assert "03-03 03:00 [nightly] over after 19h, the job works again" in sent(world)
+
+
 def test_a_word_in_the_names_of_two_failed_jobs_is_no_report_of_either(make_world: MakeWorld) -> None:
     scripts = {
         "nightly-backup": in_turn(FAILED),
@@ -713,6 +746,18 @@ def test_a_second_failure_while_the_agent_is_busy_does_not_postpone_the_notifica
     assert [line.partition(":")[0] for line in sent(world)] == ["03-02 08"]
     assert "no route to host" in world.delivered[0][2]
     assert f"{world.delivered[0][0]:%H:%M}" == "08:17"
+
+
+def test_a_pause_does_not_release_a_notification_that_a_run_in_progress_can_report(make_world: MakeWorld) -> None:
+    """Although the job has failed again since, and its second wake waits."""
+    scripts = {"nightly-backup": in_turn(FAILED), "ops": by_wake(Delayed(REPORT, timedelta(minutes=4)))}
+    world = make_world(config('active_hours: "00:00-24:00"'), start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-02 03:02")
+    world.run_job("nightly-backup")
+    world.run(minutes=1)
+    world.pause(OPS)
+    world.run_until("2026-03-02 04:00")
+    assert sent(world) == [f"03-02 03:04 {REPORT}"]
 
 
 def test_an_expired_wake_releases_the_notification(make_world: MakeWorld) -> None:
@@ -799,11 +844,14 @@ def test_the_agent_reads_the_key_of_the_job_in_its_prompt(make_world: MakeWorld)
 
 @pytest.mark.parametrize(("answer", "last"), [(REPORT, REPORT), ("HEARTBEAT_OK", FAILURE)])
 def test_an_agent_that_answers_later_is_awaited(make_world: MakeWorld, answer: str, last: str) -> None:
+    """Although it is paused, and the job has failed again since."""
     with Server([gateway.async_answer()]) as server:
         text = config("async_timeout: 6h").replace("{kind: command, argv: [agent]}", f'{{kind: http, url: "{server.url}"}}')
         world = make_world(text, start=NIGHT, scripts={"nightly-backup": in_turn(FAILED)})
         world.run_until("2026-03-02 08:10")
         run_id = server.requests[0].json["run"]
+        world.pause(OPS)
+        world.run_job("nightly-backup")
         world.run_until("2026-03-02 12:10")
         assert sent(world) == []
         world.request(VerbRequest(ReportResult(text=answer), run_id))
