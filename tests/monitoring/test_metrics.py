@@ -498,6 +498,16 @@ def test_a_problem_that_a_person_has_acknowledged_is_counted_as_such_until_it_ge
     assert open_problems(page) == {"{false,warning,agent/ops}": 1, "{false,critical,agent/ops}": 1}
 
 
+def test_the_oldest_problem_of_an_agent_may_be_one_of_its_runs_or_one_that_it_reports(make_world: MakeWorld) -> None:
+    found = '{"findings": [{"key": "disk", "text": "full", "severity": "warning", "resolved": false}], "failed": "no access"}'
+    world = make_world(AGENT, scripts={"ops": lambda call: 1 if call.at < utc("2026-03-02 09:00") else found})
+    page = Page(world)
+    world.run(minutes=70)
+    assert open_problems(page) == {"{false,warning,agent/ops}": 2}
+    (oldest,) = page.series("problem_oldest").values()
+    assert oldest < utc("2026-03-02 08:01").timestamp()
+
+
 def test_problems_of_agents_beyond_the_limit_have_no_series(make_world: MakeWorld) -> None:
     agents = AGENT + AGENT.partition("agents:\n")[2].replace("ops:", "web:")
     world = make_world(

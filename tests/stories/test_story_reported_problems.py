@@ -116,6 +116,14 @@ def test_a_duplicate_repeats_the_messages_about_what_it_mentions_and_no_others(m
     assert [row["repeats"] for row in (first, second, third)] == [[], [], [first["id"]]]
 
 
+def test_an_agent_that_changes_its_keys_again_and_again_is_known_by_the_latest_ones(make_world: MakeWorld) -> None:
+    """The last answer has one of them and another text."""
+    found = [f"[disk{'x' * number}] the volume /var fills up quickly" for number in range(30)]
+    world = make_world(config(), scripts=answers(*found, f"[disk{'x' * 28}] 97 %"))
+    world.run(hours=8)
+    assert sent(world) == ["[disk] the volume /var fills up quickly"]
+
+
 def test_several_findings_are_one_message_with_the_worst_first(make_world: MakeWorld) -> None:
     world = make_world(config(), scripts=answers("[load] 9\n[disk!] 97 %"))
     world.run(minutes=20)

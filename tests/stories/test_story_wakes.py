@@ -9,10 +9,12 @@ import pytest
 from test_story_slots import agent
 from world import Delayed, MakeWorld, World, utc
 
+from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import Cancel, HoldLane, Wake
 from scheduler.engine.effects import Sender, VerbRequest
 from scheduler.engine.inbox import Refused
 from scheduler.engine.tick import MAX_REQUESTS_PER_TICK
+from scheduler.insight.wake_waits import WakeWait, wait_of_wake
 from scheduler.model.events import WakeMoved
 from scheduler.model.outcome import Kind, Trigger
 from scheduler.store import run_history, wakes
@@ -439,6 +441,18 @@ def test_wakes_over_budget_are_recorded_once_and_not_once_per_sender(make_world:
     assert "message 99" in world.calls[-1].stdin
 
 
+def test_a_reload_does_not_delay_the_wake_of_a_person_until_the_end_of_a_usage_limit(make_world: MakeWorld) -> None:
+    text = "limits: {wake_gap: 10m}\n" + agent(interval="none", retries="0")
+    limit = ProcessResult(1, b"You've hit your usage limit, try again in 2 hours")
+    world = make_world(text, scripts={"ops": lambda _: limit})
+    world.wake("ops", "one")
+    world.run(minutes=5)
+    world.wake("ops", "two", source=Trigger.MANUAL, sender="mary")
+    world.reload(text)
+    world.run(minutes=30)
+    assert world.history() == ["03-02 08:00 api failed limited", "03-02 08:10 manual skipped breaker_open"]
+
+
 def test_a_wake_over_budget_waits_for_the_slot_that_comes_soon_after_the_budget_has_room(make_world: MakeWorld) -> None:
     world = make_world(
         agent(schedule='"30 0 * * *"', interval="unset", budget="{runs_per_day: 1}").replace("interval: unset, ", "")
@@ -555,8 +569,13 @@ def test_a_run_of_another_agent_wakes_an_agent_during_its_run(make_world: MakeWo
 
 
 def test_a_wake_with_mode_next_starts_no_run_of_its_own(make_world: MakeWorld) -> None:
-    world = make_world(agent(interval="1h") + BACKUP.replace("0 3", "20 8").replace("ops}", "ops, wake_mode: next}"))
-    world.run(minutes=70)
+    """It comes during a run, and waits for the next slot."""
+    world = make_world(agent(interval="1h") + BACKUP.replace("0 3", "2 8").replace("ops}", "ops, wake_mode: next}"))
+    world.durations["ops"] = timedelta(minutes=4)
+    world.run(minutes=3)
+    db = world.store.connection
+    assert wait_of_wake(db, wakes.find_wake(db, 1), world.clock.now) == WakeWait("next_slot", utc("2026-03-02 09:00"))
+    world.run(minutes=67)
     assert world.history("ops") == ["03-02 08:00 interval ok heartbeat_ok", "03-02 09:00 interval ok heartbeat_ok"]
     assert "By cron backup" in world.calls[-1].stdin
 
