@@ -395,11 +395,11 @@ def _within_size(report: Report) -> Report:
 
 
 _FENCE = re.compile(r"[ \t]*(?:`{3,}|~{3,})[ \t]*\w*[ \t]*")
-_JSON_START = re.compile(r"^[ \t]*(?=\{\s*\"|\[\s*\{)", re.MULTILINE)
+_JSON_START = re.compile(r"^[ \t]*(?:[*_]{0,2}\w[\w ]{0,30}:[*_]{0,2}[ \t]*)?(?=\{\s*\"|\[\s*\{)", re.MULTILINE)  # or `Result: {`
 
 
 def _read_json(answer: str) -> Report | None:
-    """The findings in JSON that begins on a line of its own: the whole answer, or with a fence or text around it."""
+    """The findings in JSON at the beginning of a line, or after a label there: alone, or with a fence or text around it."""
     if _without_fences(answer) == "[]":
         return Report(())
     reports, around, place = [], [], 0
@@ -423,7 +423,7 @@ def _read_json(answer: str) -> Report | None:
 
 
 def _read_cut_json(answer: str) -> Report | None:
-    """The complete findings in JSON that begins on a line of its own and was cut off. None if there are none."""
+    """The complete findings in such JSON that was cut off. None if there are none."""
     start, list_start = _JSON_START.search(answer), _LIST_START.search(answer)
     items = _complete_items(answer) if start and list_start and start.start() < list_start.start() else []
     report = _report_from_json({"findings": items}) if items else None

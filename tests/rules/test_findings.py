@@ -270,6 +270,8 @@ def test_of_a_text_with_json_that_was_cut_the_complete_findings_count() -> None:
         (f"Here it is:\n{json.dumps({'findings': [DISK]}, indent=4)}\nThat was it.", "Here it is:\nThat was it."),
         (f"```json\n{JSON}", ""),
         (f"HEARTBEAT_OK\n{JSON}\nheartbeat ok", ""),
+        (f"Result: {JSON}", ""),
+        (f"I have looked.\n**Final result:** {JSON}", "I have looked."),
         (f'{{"day": 3}}\n{JSON}', '{"day": 3}'),
         (f"[ ] to do\n[x] done\n{JSON}", "[ ] to do\n[x] done"),
     ],
