@@ -111,12 +111,14 @@ class Look:
     """What a run sees besides the agent's answer: open problems, the lines of the precheck, and failed jobs.
 
     `lines` is None if no precheck ran, or if it failed. `left_out` are names of lines that the agent left out on purpose before.
+    `is_news`: the precheck shows only what is new, so that words in common with an open problem prove nothing.
     """
 
     problems: Sequence[OpenProblem] = ()
     lines: Sequence[Line] | None = None
     jobs: frozenset[str] = frozenset()
     left_out: frozenset[str] = frozenset()
+    is_news: bool = False
 
     @cached_property
     def owners(self) -> Mapping[int, OpenProblem]:
@@ -192,11 +194,11 @@ class Look:
         1. The key of a failed job (`job:NAME`): that job.
         2. A line or a failed job whose words it shares most: the open problem with this line, or the free line.
         3. A known key: that problem.
-        4. An open problem without lines, which no finding mentions, and most of whose words it shares.
+        4. An open problem without lines, which no finding mentions, and most of whose words it shares, unless the look has news.
         """
         found = [self._subject_of(finding) for finding in findings]
         mentioned = {subject.problem for subject in found}
-        left_out = [problem for problem in self.problems if problem not in mentioned and not problem.lines]
+        left_out = [problem for problem in self.problems if problem not in mentioned and not problem.lines and not self.is_news]
         for place, finding in enumerate(findings):
             if found[place].is_known or finding.resolved:
                 continue

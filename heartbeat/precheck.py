@@ -47,6 +47,11 @@ class PrecheckResult:
         """Whether the output is news, so that a line that is missing in the next one says nothing."""
         return self.state is not None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the output is news, and there is some."""
+        return self.has_only_news and self.status is PrecheckStatus.WORK
+
 
 async def make_precheck(
     agent: Agent, precheck: Precheck, last: str | None, state: str | None, now: datetime, resources: Resources

@@ -17,7 +17,7 @@ from scheduler.engine.problems import Change, News, after_end, after_finding, ne
 from scheduler.model import problem
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERED, FAILURES, AttemptResult, Kind, Skip, Suppression, Trigger
-from scheduler.model.problem import Effect, EndedBy, Evidence, Problem
+from scheduler.model.problem import NEWS, Effect, EndedBy, Evidence, Problem
 from scheduler.model.settings import Target
 from scheduler.store import entries, outbox, problems
 from scheduler.store.transaction import Transaction
@@ -93,7 +93,8 @@ def plan_update(
     known = {each.key: each for each in problems.problems_of(tx.db, subject)}
     failed_jobs = failed_jobs_of_wakes(tx, claim)
     open_problems = [each.for_prompt for each in known.values() if each.is_open and each.key not in OWN_KEYS]
-    look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()))
+    is_news = result.precheck is not None and result.precheck.has_news
+    look = Look(open_problems, lines, failed_jobs | failing_jobs(tx, known.values()), is_news=is_news)
     tracker = _Tracker(tx.now, spec, claim, result, known, look, failed_jobs, dict(known))
     tracker.apply_findings()
     tracker.end_problems()
@@ -166,9 +167,9 @@ class _Tracker:
 
     @property
     def senders(self) -> frozenset[str]:
-        """Who woke the run with facts that later runs do not see: jobs, and programs over HTTP."""
+        """Who gave the run facts that later runs do not see: jobs, programs over HTTP, and the source of a precheck with news."""
         facts = (wake for wake in self.claim.facts.wakes if wake.source != Trigger.MANUAL and wake.kind is Kind.HEARTBEAT)
-        return frozenset(f"{wake.source}:{wake.sender}" for wake in facts)
+        return frozenset(f"{wake.source}:{wake.sender}" for wake in facts) | ({NEWS} if self.look.is_news else set())
 
     def apply_findings(self) -> None:
         """Open, continue or end the problem of each finding."""

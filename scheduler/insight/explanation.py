@@ -46,7 +46,7 @@ from scheduler.insight.slot_history import SlotGroup, SlotResult
 from scheduler.model import entry_schedule, prompt_cache
 from scheduler.model.entry import Key
 from scheduler.model.outcome import ANSWERED, DeliveryState, Kind, Outcome, Suppression, Trigger
-from scheduler.model.problem import DAEMON, PROVIDER, Effect, Problem
+from scheduler.model.problem import DAEMON, NEWS, PROVIDER, Effect, Problem
 from scheduler.model.timestamps import MILLISECOND
 from scheduler.store import cost_history, outbox, problems, rejected_wakes, run_history, runs, wakes
 
@@ -314,7 +314,8 @@ def _ending_text(explained: ExplainedEntry, problem: Problem) -> str:
     if evidence.lines:
         says += ", not counting answers while the precheck still prints what came with it"
     if evidence.senders:
-        says += f", counting only answers to wakes by {', '.join(sorted(evidence.senders))}"
+        wakes = f"wakes by {', '.join(sorted(evidence.senders))}"
+        says += f", counting only answers to {'news of the precheck' if NEWS in evidence.senders else wakes}"
     return says
 
 

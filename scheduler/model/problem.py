@@ -23,6 +23,7 @@ CHANNEL = "channel"  # the kind of subjects that are channels, or recipients on 
 DAEMON = "daemon"  # the kind of the subject that is the daemon itself
 PAUSED = "paused"  # the key of the problem that an agent or job is paused after failures
 REPORTED = "reported"  # the part of an agent whose problems it reports itself
+NEWS = "precheck:news"  # the sender of what a precheck shows only once
 
 UNSTABLE_OPENINGS = 3  # a problem that opens so often within UNSTABLE_TIME is unstable
 UNSTABLE_TIME = timedelta(hours=24)
@@ -184,8 +185,8 @@ class Evidence:
     `label` is the key as the agent wrote it, and `aliases` are other keys that it has used. `missed` counts the answers in a row
     that did not mention the problem, and `wrongly_closed` how often it was mentioned again soon after it had been closed for that
     reason. It is over when the `lines` of the precheck's output are gone, or when the failed `jobs` work again. `missed` is 0
-    if the agent has mentioned it since. `senders` are the senders of wakes that came with it: without such a wake, an answer
-    without it does not mean that it is over. `has_returned`: this run has opened it again, with the same line as before.
+    if the agent has mentioned it since. `senders` are the senders of wakes that came with it, or `NEWS`: without any of them, an
+    answer without it does not mean that it is over. `has_returned`: this run has opened it again, with the same line as before.
     """
 
     label: str = ""

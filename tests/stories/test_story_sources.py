@@ -13,7 +13,7 @@ from required_programs import needs
 from servers.dovecot import PASSWORD, Mailbox, running_dovecot
 from servers.scripted import Server, reply
 from test_story_slots import agent
-from world import Delayed, MakeWorld, World
+from world import AgentCall, Delayed, MakeWorld, World
 
 from heartbeatd.verbs import ReportResult
 from scheduler.cli.main import main
@@ -268,3 +268,25 @@ def test_a_problem_is_not_over_because_its_news_is_not_repeated(make_world: Make
     assert len(world.calls) == 1
     assert world.problem("mail:a").is_open
     assert len(world.delivered) == 1
+
+
+@pytest.mark.parametrize("severity", ["info", "warning"])
+def test_each_news_is_reported_although_it_has_most_words_of_another_and_is_mentioned_only_once(
+    make_world: MakeWorld, severity: str
+) -> None:
+    world = make_world(agent(precheck=FILES, answer="structured"))
+
+    def report(call: AgentCall) -> str:
+        found = [
+            {"key": name, "text": f"A new bill of May: {name}", "severity": severity}
+            for name in re.findall(r"bill-\w+", call.stdin)
+        ]
+        return json.dumps({"findings": found[-1:]})
+
+    world.scripts["ops"] = report
+    world.run(minutes=1)
+    for name in ("bank", "gas", "water", "tax"):
+        put(world, f"bill-{name}")
+        world.run(hours=1)
+    opened = [re.findall(rf"{severity} .* A new bill of May: (\S+)", words) for _, _, words in world.delivered]
+    assert [found for found in opened if found] == [["bill-bank"], ["bill-gas"], ["bill-water"], ["bill-tax"]]
