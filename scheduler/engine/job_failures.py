@@ -20,7 +20,7 @@ from scheduler.engine.reported_problems import failing_jobs, is_about_job
 from scheduler.engine.tick_items import Tick
 from scheduler.model.entry import Claim
 from scheduler.model.outcome import ANSWERED, AttemptResult, Kind, Outcome, Trigger
-from scheduler.model.problem import PAUSED, EndedBy, Problem
+from scheduler.model.problem import PAUSED, EndedBy, Problem, Subject, Told
 from scheduler.model.settings import Target
 from scheduler.store import breakers, entries, outbox, problems, wakes
 from scheduler.store.outbox import HeldMessage, Hold
@@ -236,13 +236,19 @@ def end_reports_about_recovered_jobs(tick: Tick, claim: Claim) -> None:
 def end_reports_about(tick: Tick, job: str, claim: Claim) -> frozenset[Target]:
     """End the problems that agents report about a job, because it works again. Returns the targets that need no end of its own.
 
-    A problem that only came with a wake of the job stays open. From now on it is over when the agent no longer mentions it.
+    A problem that only came with a wake of the job stays open. From now on it is over when the agent no longer mentions it. While
+    the agent is muted, the end of the job itself is sent, and the agent's is not sent later.
     """
     tx, covered = tick.tx, set[Target]()
+    own = [each for each in problems.problems_of(tx.db, Subject(Kind.CRON, job)) if each.is_open]
     for agent, known in groupby(problems.reports_about(tx.db, job), key=attrgetter("subject.name")):
         ended = _release_from_job(tx, [*known], job)
         entry, row = tick.plan.entries.get((Kind.HEARTBEAT, agent)), entries.current_entry(tx, Kind.HEARTBEAT, agent)
         is_muted = row is not None and row.is_muted(tx.now)
+        for each in ended if is_muted else ():
+            for target, last in each.notices.items():
+                if any(failure.is_known_to(target) for failure in own):
+                    problems.save_notice(tx, each.id, target, replace(last, kind=Told.OVER, severity_before=None), None)
         if entry is not None and isinstance(entry.spec, Heartbeat) and entry.spec.show_alerts and not is_muted:
             unstable = [each for each in ended if each.is_unstable(tx.now)]
             covered |= {target for each in unstable for target in each.notices if each.is_known_to(target)}

@@ -796,7 +796,9 @@ def test_an_expired_wake_of_a_second_agent_is_reported_beside_the_notification_t
     assert [text.partition(":")[0] for _, _, text in world.delivered if "expired" in text] == ["1 wake of agent web expired"]
 
 
-def test_a_muted_agent_sends_the_end_of_what_it_has_reported_after_its_mute(make_world: MakeWorld) -> None:
+def test_the_end_of_what_a_muted_agent_has_reported_is_that_of_the_job_and_is_not_sent_again_after_the_mute(
+    make_world: MakeWorld,
+) -> None:
     scripts = {"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)}
     world = make_world(config('active_hours: "00:00-24:00"'), start=NIGHT, scripts=scripts)
     world.run_until("2026-03-03 02:00")
@@ -805,8 +807,17 @@ def test_a_muted_agent_sends_the_end_of_what_it_has_reported_after_its_mute(make
     assert sent(world) == [
         f"03-02 03:00 {REPORT}",
         "03-03 03:00 over     cron/nightly-backup failed: after 1d   p1",
-        "03-03 06:00 [job:nightly-backup] over after 1d, the job works again",
     ]
+
+
+def test_a_muted_agent_sends_the_end_of_what_it_has_reported_after_its_mute_if_the_job_sends_none(make_world: MakeWorld) -> None:
+    scripts = {"nightly-backup": in_turn(FAILED, ""), "ops": by_wake(REPORT)}
+    quiet = config('active_hours: "00:00-24:00"').replace("problems: {deliver: phone}", "problems: {after: none}")
+    world = make_world(quiet, start=NIGHT, scripts=scripts)
+    world.run_until("2026-03-03 02:00")
+    world.request(VerbRequest(Mute(for_=timedelta(hours=4)), OPS))
+    world.run_until("2026-03-03 08:00")
+    assert sent(world) == [f"03-02 03:00 {REPORT}", "03-03 06:00 [job:nightly-backup] over after 1d, the job works again"]
 
 
 def test_without_failure_notifications_the_agent_alone_reports_and_the_end_is_one_message(make_world: MakeWorld) -> None:
