@@ -28,7 +28,7 @@ class OperationCommand(click.Command):
         self._operation = operation
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        return split_sentences(_read_classes()[self._operation].docstring)[0]
+        return _split_sentences(_read_classes()[self._operation].docstring)[0]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
@@ -37,8 +37,11 @@ class OperationCommand(click.Command):
 
     def made(self) -> click.Command:
         """The command with its arguments, options and help."""
-        operation = getattr(options.import_large(_read_classes()[self._operation].module), self._operation)
-        made: click.Command = options.import_place("operation_options:make_command")(self.name, operation)
+        source = _read_classes()[self._operation]
+        operation = getattr(options.import_large(source.module), self._operation)
+        made: click.Command = options.import_place("operation_options:make_command")(
+            self.name, operation, *_split_sentences(source.docstring)
+        )
         return made
 
 
@@ -72,7 +75,7 @@ def _read_classes() -> dict[str, ClassText]:
     return found
 
 
-def split_sentences(docstring: str) -> tuple[str, str]:
+def _split_sentences(docstring: str) -> tuple[str, str]:
     """The first sentence of a docstring, and the others."""
     summary, _, details = " ".join(docstring.split()).partition(". ")
     return f"{summary.rstrip('.')}.", details

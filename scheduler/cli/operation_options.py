@@ -12,7 +12,6 @@ import click
 from heartbeatd.operations import Concern, Operation, parse_operation
 from heartbeatd.verbs import VERB_ENDPOINTS
 from scheduler.cli import options
-from scheduler.cli.operation_commands import split_sentences
 from scheduler.cli.options import DURATION, FILE, NUMBER, TIME, TIME_RULE, CommandFunction, ParsedParam, WordOption, WordParam
 from scheduler.model.expected_error import InputError
 
@@ -21,10 +20,9 @@ TYPES = {timedelta: DURATION, datetime: TIME, int: click.INT}  # of options; any
 Made = TypeVar("Made", bound=Operation, covariant=True)
 
 
-def make_command(name: str, operation: type[Operation]) -> click.Command:
-    """The command of an operation, with its arguments, options and help."""
+def make_command(name: str, operation: type[Operation], summary: str, details: str) -> click.Command:
+    """The command of an operation, with its arguments, options and help. What it does: `summary`, and further `details`."""
     shape = _shape_of(operation)
-    summary, details = split_sentences(operation.__doc__ or "")
     named = {each.name for each in shape.arguments}
     titled = [name for name, key in operation.model_fields.items() if key.title and name not in named]
     own = [_option_of(operation, name, shape.types.get(name)) for name in titled]
