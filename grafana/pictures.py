@@ -55,7 +55,7 @@ def config(agents: int, model: str) -> str:
         f'limits: {{concurrency: {agents}}}\nproviders: {{anthropic: {{api_key: k, base_url: "{model}"}}}}',
         "prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}, claude-sonnet-5: {input: 3.0, output: 15.0}}",
         'channels: {hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}',
-        "defaults: {agent: {runner: {kind: command, argv: [agent]}}, heartbeat: {interval: 30m, deliver: hook}}",
+        "defaults: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: hook}}",
         "agents:",
     ]
     for number, name in enumerate(names(agents)):

@@ -149,8 +149,8 @@ class Override:
         """Whether it may change this entry (agent/NAME or cron/NAME): it sets one of its keys, or a default."""
         kind, _, name = label.partition("/")
         section = "agents" if kind == "agent" else "cron"
-        defaults = ("defaults.agent.", "defaults.heartbeat.") if kind == "agent" else ("defaults.cron.",)
-        return self.key.startswith((f"{section}.{name}.", *defaults))
+        is_default = self.key.startswith("defaults.") and self.key.startswith("defaults.cron.") == (section == "cron")
+        return is_default or self.key.startswith(f"{section}.{name}.")
 
 
 @dataclass(frozen=True, slots=True)

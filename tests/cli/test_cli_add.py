@@ -146,7 +146,7 @@ def test_a_config_with_errors_is_not_changed(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_defaults_are_not_repeated(tmp_path: Path) -> None:
-    text = "defaults: {agent: {runner: {kind: command, argv: [ask]}}, heartbeat: {deliver: log}}\nagents:\n  first: {heartbeat: {interval: 30m}}\n"
+    text = "defaults: {runner: {kind: command, argv: [ask]}, heartbeat: {deliver: log}}\nagents:\n  first: {heartbeat: {interval: 30m}}\n"
     config = write(tmp_path, text)
     assert add(config, "agent", "second", "--template", "disk", "--interval", "2h") == 0
     added = config.read_text().removeprefix(text)
@@ -169,7 +169,7 @@ NEW_ENTRIES = [  # the config before, and what is said of an agent and of a job 
         "every 30m, failures are reported to phone",
     ),
     (
-        f"{TWO_CHANNELS}defaults: {{agent: {{{RUNNER}}}}}\nagents:\n  one: {{heartbeat: {{interval: 1h, deliver: [ops]}}}}\n",
+        f"{TWO_CHANNELS}defaults: {{{RUNNER}}}\nagents:\n  one: {{heartbeat: {{interval: 1h, deliver: [ops]}}}}\n",
         "every 30m, messages go to ops",
         "every 30m, failures are reported to log",
     ),

@@ -203,7 +203,7 @@ def test_the_schema_is_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None
 LEFT_OUT = "links are not followed, so it is left out of the prompt"
 NEEDS = """\
 channels: {pager: {kind: command, argv: [no-such-pager]}}
-defaults: {heartbeat: {interval: 30m, deliver: log}, agent: {runner: {kind: command, argv: [cat]}}}
+defaults: {heartbeat: {interval: 30m, deliver: log}, runner: {kind: command, argv: [cat]}}
 agents:
   here:
     context: [SOUL.md, link.md, far.md, LARGE.md, FOLDER]

@@ -19,7 +19,7 @@ from scheduler.cli.main import main
 
 CONFIG = """\
 defaults:
-  agent: {runner: {kind: command, argv: [ask]}}
+  runner: {kind: command, argv: [ask]}
   heartbeat: {interval: 30m, stagger: 0, checklist: "look\\n", deliver: log}
 agents:
   good: {}

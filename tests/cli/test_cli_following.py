@@ -33,7 +33,7 @@ from scheduler.store.transaction import Transaction
 CONFIG = """\
 channels: {hook: {kind: webhook, url: "https://example.org/"}}
 defaults:
-  agent: {runner: {kind: command, argv: [ask]}}
+  runner: {kind: command, argv: [ask]}
   heartbeat: {interval: 30m, stagger: 0, checklist: "look\\n", deliver: hook}
 agents:
   ops: {}

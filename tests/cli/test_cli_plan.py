@@ -311,7 +311,7 @@ def test_files_that_nearly_fill_a_prompt_are_reported_before_a_run_is_skipped(
 state: state/heartbeatd.db
 providers: {anthropic: {api_key: k}}
 prices: {m: {input: 1.0, output: 5.0}}
-defaults: {agent: {runner: {kind: anthropic}, model: m}, heartbeat: {max_input_tokens: 9k}}
+defaults: {runner: {kind: anthropic}, model: m, heartbeat: {max_input_tokens: 9k}}
 agents:
   free: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: "- look\\n", budget: unlimited}}
   near: {context: [SOUL.md], heartbeat: {interval: 1h, checklist: "- look\\n", budget: {usd_per_day: 1}}}

@@ -19,7 +19,7 @@ timezone: Europe/Berlin
 channels: {hook: {kind: webhook, url: "https://example.com/x"}}
 providers: {anthropic: {api_key: "${KEY}"}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
-defaults: {agent: {runner: {kind: anthropic}, model: claude-haiku-5-5}}
+defaults: {runner: {kind: anthropic}, model: claude-haiku-5-5}
 agents:
   ops: {heartbeat: {interval: 6h, deliver: hook, checklist: HEARTBEAT.md, budget: {usd_per_day: 1.0}}}
   woken: {heartbeat: {interval: none, deliver: hook, checklist: "- look\\n", budget: unlimited}}

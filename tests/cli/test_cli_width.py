@@ -20,7 +20,7 @@ HEAD = f"""\
 timezone: America/Argentina/Buenos_Aires
 channels: {{{CHANNEL}: {{kind: webhook, url: "https://example.org/"}}}}
 defaults:
-  agent: {{runner: {{kind: command, argv: [ask]}}}}
+  runner: {{kind: command, argv: [ask]}}
   heartbeat: {{interval: 30m, stagger: 0, checklist: "look\\n", deliver: {CHANNEL}}}
   cron: {{every: 1h, command: look, deliver: {CHANNEL}}}
 agents:

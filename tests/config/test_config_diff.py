@@ -32,7 +32,7 @@ deadman: {url: "https://hc.example.org/first-secret"}
 network: {proxy: "http://me:first-secret@proxy.example.org:3128"}
 prices: {claude-haiku-5-5: {input: 1, output: 5}}
 defaults:
-  agent: {runner: {kind: command, argv: [ask], env: {API_KEY: first-secret, PLAIN: first-secret}}}
+  runner: {kind: command, argv: [ask], env: {API_KEY: first-secret, PLAIN: first-secret}}
   heartbeat: {interval: 30m, active_hours: "08:00-22:00", deliver: hook}
 agents:
   ops: {}
@@ -174,7 +174,7 @@ def test_a_value_that_agents_share_by_an_alias_is_masked_and_compared_for_each_o
 def test_two_agents_on_one_line_are_told_apart(tmp_path: Path) -> None:
     """A line of the file would show the change of one of them to a token for the other."""
     text = (
-        "defaults: {agent: {runner: {kind: command, argv: [ask]}}, heartbeat: {interval: 30m, deliver: log}}\n"
+        "defaults: {runner: {kind: command, argv: [ask]}, heartbeat: {interval: 30m, deliver: log}}\n"
         "agents: {ops: {heartbeat: {prompt: look}}, web: {heartbeat: {prompt: look}}}  # ops and web\n"
     )
     found = compare_configs(
@@ -252,7 +252,7 @@ def test_a_copy_that_is_damaged_or_that_this_version_rejects_is_not_compared(tmp
 
 
 def test_three_thousand_agents_are_compared_in_seconds(tmp_path: Path) -> None:
-    many = "defaults: {agent: {runner: {kind: command, argv: [ask]}}, heartbeat: {interval: 30m, deliver: log}}\nagents:\n"
+    many = "defaults: {runner: {kind: command, argv: [ask]}, heartbeat: {interval: 30m, deliver: log}}\nagents:\n"
     many += "".join(f"  agent{number}: {{heartbeat: {{retries: {number % 3}}}}}\n" for number in range(3_000))
     old, new = stored(tmp_path, many), stored(tmp_path, many.replace("interval: 30m", "interval: 1h"))
     assert len(old.snapshot) < 60_000

@@ -106,7 +106,8 @@ def test_active_hours_have_several_forms_and_one_zone(tmp_path: Path, keys: str,
 
 DEFAULTS = """\
 defaults:
-  agent: {runner: {kind: command, argv: [cat]}, model: cheap}
+  runner: {kind: command, argv: [cat]}
+  model: cheap
   heartbeat: {interval: 1h, deliver: log, active_hours: {start: "08:00", end: "10:00", timezone: Asia/Tokyo, days: mon}, dedup: {window: 2h}}
   cron: {every: 6h, misfire: {grace: 5m}}
 agents:
@@ -136,10 +137,10 @@ def test_own_active_hours_replace_inherited_ones_completely(tmp_path: Path) -> N
 
 def test_incomplete_active_hours_do_not_inherit_the_missing_part(tmp_path: Path) -> None:
     text = DEFAULTS.replace('{start: "09:00", end: "10:00"}', "{days: tue}")
-    column = text.splitlines()[6].index("active_hours") + 1
+    column = text.splitlines()[7].index("active_hours") + 1
     assert complaints(tmp_path, text) == [
-        f'config.yaml:7:{column}: agents.own.heartbeat.active_hours.start: is missing; write start: "08:00"',
-        f'config.yaml:7:{column}: agents.own.heartbeat.active_hours.end: is missing; write end: "22:00"',
+        f'config.yaml:8:{column}: agents.own.heartbeat.active_hours.start: is missing; write start: "08:00"',
+        f'config.yaml:8:{column}: agents.own.heartbeat.active_hours.end: is missing; write end: "22:00"',
     ]
 
 
@@ -175,15 +176,15 @@ def test_a_jobs_own_prompt_replaces_an_inherited_command_and_the_other_way_round
 
 def test_an_error_in_a_default_is_reported_once_for_all_entries(tmp_path: Path) -> None:
     text = DEFAULTS.replace("window: 2h", "window: 2x")
-    column = text.splitlines()[2].index("2x") + 1
+    column = text.splitlines()[3].index("2x") + 1
     assert complaints(tmp_path, text) == [
-        f"config.yaml:3:{column}: defaults.heartbeat.dedup.window: '2x' is not a duration; write 90s, 30m or 1h30m"
+        f"config.yaml:4:{column}: defaults.heartbeat.dedup.window: '2x' is not a duration; write 90s, 30m or 1h30m"
     ]
 
 
 def test_an_error_between_two_keys_is_reported_at_the_default(tmp_path: Path) -> None:
     assert complaints(tmp_path, DEFAULTS.replace("deliver: log", "deliver: phone")) == [
-        "config.yaml:3:38: defaults.heartbeat.deliver: 'phone' is not a declared channel; write log, or declare it under channels:"
+        "config.yaml:4:38: defaults.heartbeat.deliver: 'phone' is not a declared channel; write log, or declare it under channels:"
     ]
 
 
@@ -533,9 +534,7 @@ def test_the_config_that_init_writes_is_valid_and_has_no_warning(tmp_path: Path)
 
 def test_equal_values_are_shared_between_agents(tmp_path: Path) -> None:
     agents = "".join(f"  a{number}: {{heartbeat: {{active_hours: '08:00-22:00'}}}}\n" for number in range(3))
-    text = (
-        "defaults: {agent: {runner: {kind: command, argv: [cat]}}, heartbeat: {interval: 1h, deliver: log}}\nagents:\n" + agents
-    )
+    text = "defaults: {runner: {kind: command, argv: [cat]}, heartbeat: {interval: 1h, deliver: log}}\nagents:\n" + agents
     first, second, _ = read(tmp_path, text).settings.heartbeats.values()
     assert first.hours is second.hours
     assert first.zone is second.zone
@@ -556,7 +555,7 @@ RESTING = """\
 timezone: Asia/Tokyo
 calendars: {holidays: {dates: [2026-12-25]}, weekend: {days: sat-sun}}
 defaults:
-  agent: {runner: {kind: command, argv: [cat]}}
+  runner: {kind: command, argv: [cat]}
   heartbeat: {interval: 1h, deliver: log, skip_on: holidays}
   cron: {command: x, only_on: [weekend, holidays]}
 agents:

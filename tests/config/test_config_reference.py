@@ -61,7 +61,7 @@ def test_effective_values_name_their_origin(tmp_path: Path) -> None:
         for row in list_effective_values(tmp_path / "config.yaml", environ, (Kind.HEARTBEAT, "ops"))
     }
     assert rows["heartbeat.interval"] == ("30m", "config.yaml:14")
-    assert rows["runner.argv"] == ("[cat]", "defaults.agent.runner.argv config.yaml:8")
+    assert rows["runner.argv"] == ("[cat]", "defaults.runner.argv config.yaml:8")
     assert rows["model"] == ("m", "environment HEARTBEATD_SET__agents__ops__model")
     assert rows["heartbeat.timeout"] == ("5m", "built in")
     assert rows["heartbeat.timezone"] == ("Europe/Berlin", "built in")
@@ -95,7 +95,7 @@ def test_every_key_that_names_a_program_a_file_or_a_secret_can_only_be_changed_i
         "`none`, command",
         "file in the",
     )
-    homes = ("agents.NAME.heartbeat", "defaults.agent.heartbeat", "defaults.heartbeat")
+    homes = ("agents.NAME.heartbeat", "defaults.heartbeat")
 
     def open_keys(model: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
         for name, form in model["properties"].items():

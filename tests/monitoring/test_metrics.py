@@ -412,7 +412,7 @@ def test_the_page_of_a_thousand_entries_is_rendered_quickly(tmp_path: Path, make
     """The goal is a quarter of a second. The limit is higher because the machine may be busy."""
     names = "\n".join(f"  a{number}: {{}}" for number in range(1000))
     world = make_world(
-        "defaults: {agent: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}}\nagents:\n" + names
+        "defaults: {runner: {kind: command, argv: [agent]}, heartbeat: {interval: 30m, deliver: log}}\nagents:\n" + names
     )
     page = Page(world)
     began = time.process_time()

@@ -55,7 +55,7 @@ limits: {min_interval: 10s}
 deadman: {url: "MODEL/ping", every: 1s, allow_private: true}
 providers: {anthropic: {api_key: k, base_url: "MODEL"}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
-defaults: {agent: {runner: {kind: command, argv: [sh, -c, "cat > /dev/null; echo HEARTBEAT_OK"]}}}
+defaults: {runner: {kind: command, argv: [sh, -c, "cat > /dev/null; echo HEARTBEAT_OK"]}}
 agents:
   quiet: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, precheck: "date"}}
   night: {heartbeat: {interval: 10s, stagger: 0s, checklist: "- look\\n", deliver: log, enabled: false}}
@@ -161,7 +161,7 @@ prices: {claude-sonnet-5: {input: 3.0, output: 15.0}, claude-haiku-5-5: {input: 
 channels:
   hook: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}
   gone: {kind: webhook, url: "http://127.0.0.1:9/y", allow_private: true}
-defaults: {agent: {runner: {kind: command, argv: [agent]}}, heartbeat: {stagger: 0s, checklist: "- look\\n", deliver: log}}
+defaults: {runner: {kind: command, argv: [agent]}, heartbeat: {stagger: 0s, checklist: "- look\\n", deliver: log}}
 agents:
   quiet: {heartbeat: {interval: 1m}}
   loud: {heartbeat: {interval: 1m, deliver: [hook, gone]}}

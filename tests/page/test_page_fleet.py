@@ -15,7 +15,7 @@ from scheduler.model.message import DeliveryResult
 CHIEF = TOKENS["chief"]
 SERVER = f'server: {{listen: "127.0.0.1:0", tokens: {{chief: {{value: "{CHIEF}", may: [read]}}}}}}\n'
 MANY = (
-    f"{SERVER}defaults: {{agent: {{runner: {{kind: command, argv: [agent]}}}}, heartbeat: {{enabled: false, interval: 1h, deliver: log}}}}\nagents:\n"
+    f"{SERVER}defaults: {{runner: {{kind: command, argv: [agent]}}, heartbeat: {{enabled: false, interval: 1h, deliver: log}}}}\nagents:\n"
     '  works: {heartbeat: {enabled: true, interval: 30m, stagger: 0s, checklist: "- look\\n"}}\n'
     + "".join(f"  a{number:03}: {{model: {'large' if number % 100 == 7 else 'small'}}}\n" for number in range(1000))
 )

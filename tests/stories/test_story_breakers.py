@@ -42,7 +42,7 @@ def fleet(url: str, *names: str, **heartbeat_keys: str) -> str:
     lines = [
         f'providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{url}"}}}}',
         "channels: {hook: {kind: webhook, url: 'http://127.0.0.1:1/x', allow_private: true}}",
-        "defaults: {agent: {runner: {kind: anthropic}}}",
+        "defaults: {runner: {kind: anthropic}}",
         "agents:",
     ]
     for name in names:

@@ -10,7 +10,7 @@ from world import MakeWorld
 KEY = "sk-ant-canary-0123456789"
 DAY = """
 providers: {{anthropic: {{api_key: "${{KEY}}", base_url: "{url}"}}}}
-defaults: {{agent: {{effort: medium, model: claude-opus-5}}}}
+defaults: {{effort: medium, model: claude-opus-5}}
 agents:
   ops: {{heartbeat: {{interval: 8h, stagger: 0s, checklist: "- look\\n", effort: low, deliver: log}}}}
   web: {{heartbeat: {{schedule: "0 12 * * *", checklist: "- look\\n", deliver: log}}}}

@@ -33,7 +33,7 @@ channels:
   phone: {{kind: webhook, url: "http://127.0.0.1:9/phone", allow_private: true}}
   mail: {{kind: webhook, url: "http://127.0.0.1:9/mail", allow_private: true}}
 defaults:
-  agent: {{runner: {{kind: command, argv: [agent]}}}}
+  runner: {{kind: command, argv: [agent]}}
   heartbeat: {{interval: none, checklist: "- look\\n", retries: 0, problems: {{remind: {remind}}}}}
 agents:
   ops: {{heartbeat: {{deliver: [{ops}]}}}}

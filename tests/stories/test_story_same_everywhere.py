@@ -49,7 +49,7 @@ timezone: UTC
 server: {listen: "127.0.0.1:0"}
 providers: {anthropic: {api_key: sk-ant-canary-0123456789, base_url: "URL"}}
 defaults:
-  agent: {runner: {kind: command, argv: [agent]}}
+  runner: {kind: command, argv: [agent]}
   heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", retries: 0}
 channels:
 """

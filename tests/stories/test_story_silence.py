@@ -61,7 +61,7 @@ HEAD = f"""
 timezone: {ZONE}
 channels: {{phone: {{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}}}
 defaults:
-  agent: {{runner: {{kind: command, argv: [agent]}}}}
+  runner: {{kind: command, argv: [agent]}}
   heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: phone, problems: {{remind: 1h}}}}
 """
 

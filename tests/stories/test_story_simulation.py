@@ -52,7 +52,8 @@ providers: {anthropic: {api_key: k}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
 history: {runs: 100000}
 defaults:
-  agent: {runner: {kind: anthropic}, model: claude-haiku-5-5}
+  runner: {kind: anthropic}
+  model: claude-haiku-5-5
   heartbeat: {checklist: "- look\\n", deliver: hook, budget: unlimited}
 agents:
   ops: {heartbeat: {interval: 2h, active_hours: "08:00-22:00"}}
@@ -200,7 +201,7 @@ def test_while_a_provider_is_down_runs_fail_and_are_reported(tmp_path: Path) -> 
 def test_while_a_provider_is_down_its_fallback_answers(tmp_path: Path) -> None:
     config = (
         CONFIG.replace("providers: {", "providers: {local: {kind: openai, base_url: 'http://127.0.0.1:9/v1'}, ")
-        .replace("defaults:\n  agent: {", "defaults:\n  agent: {fallbacks: [{provider: local, model: qwen3}], ")
+        .replace("defaults:\n", "defaults:\n  fallbacks: [{provider: local, model: qwen3}]\n")
         .replace("prices: {", "prices: {qwen3: {input: 0, output: 0}, ")
     )
     faults = ["provider-down=anthropic:8h@tue 09:00"]

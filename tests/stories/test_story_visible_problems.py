@@ -24,7 +24,7 @@ CONFIG = """
 timezone: UTC
 channels: {phone: {kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}
 defaults:
-  agent: {runner: {kind: command, argv: [agent]}}
+  runner: {kind: command, argv: [agent]}
   heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone}
 agents:
   ops: {}

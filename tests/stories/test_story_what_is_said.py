@@ -116,7 +116,7 @@ server: {{listen: "127.0.0.1:0"}}
 channels: {{dead: {{kind: webhook, url: "http://127.0.0.1:9/x", allow_private: true}}}}
 limits: {{wake_flood: 1 per 20h, wake_gap: 1m}}
 defaults:
-  agent: {{runner: {{kind: command, argv: [agent]}}}}
+  runner: {{kind: command, argv: [agent]}}
   heartbeat: {{interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 0}}
 agents:
   paused: {{}}

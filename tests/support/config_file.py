@@ -19,8 +19,8 @@ limits: {concurrency: 8, wake_flood: 5 per 10m}
 channels:
   hook: {kind: webhook, url: "https://example.org/x"}
 defaults:
-  agent:
-    runner: {kind: command, argv: [cat]}
+  # for every agent
+  runner: {kind: command, argv: [cat]}
 agents:
   ops:
     workspace: agents/ops

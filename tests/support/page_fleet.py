@@ -20,7 +20,7 @@ server: {listen: "127.0.0.1:0", tokens: {
   reader: {value: "reader-token-with-enough-bits-in-it", may: [read], agents: [mail, backups]}}}
 channels: {phone: {kind: command, argv: [send]}}
 defaults:
-  agent: {runner: {kind: command, argv: [claude, -p]}}
+  runner: {kind: command, argv: [claude, -p]}
   heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: phone, dedup: {window: 1h}, retries: 0}
 agents:
   backups: {model: claude-opus-4-5, heartbeat: {ack_max_chars: 300, budget: {usd_per_day: 1, usd_per_run: 0.1}}}

@@ -36,7 +36,7 @@ server: {{listen: "127.0.0.1:0", tokens: {{all: {{value: "{TOKENS["all"]}", may:
 providers: {{anthropic: {{api_key: sk-ant-0123456789}}}}
 prices: {{claude-haiku-5-5: {{input: 1.0, output: 5.0}}}}
 channels: {{chat: {{kind: command, argv: [send]}}, phone: {{kind: command, argv: [send]}}}}
-defaults: {{agent: {{runner: {{kind: anthropic}}}}, heartbeat: {{checklist: "- look\\n", deliver: chat}}}}
+defaults: {{runner: {{kind: anthropic}}, heartbeat: {{checklist: "- look\\n", deliver: chat}}}}
 agents:
   mail: {{heartbeat: {{interval: 1h, active_hours: "07:00-22:00", budget: {{usd_per_day: 1}}}}}}
   disks: {{heartbeat: {{interval: 2h, deliver: phone, budget: {{usd_per_day: 1, runs_per_day: 11}}}}}}

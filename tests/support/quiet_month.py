@@ -39,7 +39,7 @@ calendars: {holidays: {dates: [2026-10-14, 2026-10-26]}, weekend: {days: sat-sun
 providers: {anthropic: {api_key: k, base_url: "MODEL"}}
 prices: {claude-haiku-5-5: {input: 1.0, output: 5.0}}
 defaults:
-  agent: {runner: {kind: command, argv: [agent]}}
+  runner: {kind: command, argv: [agent]}
   heartbeat: {checklist: "- look\\n", deliver: hook, problems: {after: none}}
 agents:
   ops: {heartbeat: {interval: 15m, active_hours: "08:00-22:00"}}

@@ -19,7 +19,7 @@ from scheduler.web.page.fleet_view import AgentCard
 YAML = """
 timezone: Europe/Berlin
 defaults:
-  agent: {runner: {kind: command, argv: [/opt/bin/claude, -p]}}
+  runner: {kind: command, argv: [/opt/bin/claude, -p]}
   heartbeat: {interval: 30m, stagger: 0s, checklist: "- look\\n", deliver: log, retries: 0, dedup: {window: 1h}}
 agents:
 """

@@ -394,7 +394,7 @@ def test_what_protects_an_agent_is_not_removed_with_the_map_around_it(tmp_path: 
     text = CONFIG.replace(
         "deliver: log\n  web", "deliver: log\n      precheck: {command: look}\n      budget: {runs_per_day: 9}\n  web"
     )
-    text += "defaults: {agent: {heartbeat: {interval: 1h, precheck: {command: look}}}}\n"
+    text += "defaults: {heartbeat: {interval: 1h, precheck: {command: look}}}\n"
     changes: list[dict[str, Any]] = [
         {"agents": {"ops": {"heartbeat": None}}},
         {"agents": {"ops": {"heartbeat": "x"}}},

@@ -923,9 +923,7 @@ class History(ConfigPart):
     runs: Annotated[int, Field(ge=1, le=10_000_000)] = key(1000, "Number of run records kept for each agent or job.")
 
 
-class Defaults(ConfigPart):
-    agent: Agent = key(Agent(), "For every agent.")
-    heartbeat: Heartbeat = key(Heartbeat(), "For every heartbeat.")
+class Defaults(Agent):
     cron: Job = key(Job(), "For every job.")
 
 
@@ -971,7 +969,8 @@ class Config(ConfigPart):
         {}, "[Runners](runners.md) by name, for `fallbacks`.", file_only=True
     )
     defaults: Defaults = key(
-        Defaults(), "Default values. Maps are merged key by key. Other values, and `active_hours`, are replaced."
+        Defaults(),
+        "Values that agents and jobs inherit. Maps are merged key by key. Other values, and `active_hours`, are replaced.",
     )
 
 

@@ -48,6 +48,7 @@ _MISSING = ("missing", "union_tag_not_found")
 
 # What to say for a key that does not exist any more, by the title of its model.
 REMOVED = {
+    ("Defaults", "agent"): "this key no longer exists; write its keys one level up, such as defaults.runner and defaults.model",
     ("Problems", "remind_critical"): "this key no longer exists; remove it; `remind` applies to critical problems too, up to 6h",
     (models.TITLE, "shard"): f"shards no longer exist; remove this key; {INSTEAD_OF_SHARDS}",
     (
@@ -122,7 +123,8 @@ def _explain_error(found: ErrorDetails, model: str, required: str = "") -> str:
     parts = models_at(found["loc"], model)
     name = next((str(step) for step in reversed(found["loc"]) if isinstance(step, str)), "")
     if kind == "extra_forbidden":
-        return _explain_unknown_key(name, models_at(found["loc"][:-1], model)[0], found["loc"], required)
+        steps = ("defaults", *found["loc"]) if model == "Defaults" else found["loc"]
+        return _explain_unknown_key(name, models_at(steps[:-1])[0], steps, required)
     words = re.findall(r"'([^']*)'", str(limits.get("expected", limits.get("expected_tags", ""))))
     if kind == "union_tag_not_found":
         words = [word for part in parts for word in kinds_of_model(part)]
@@ -184,9 +186,10 @@ def _maps_with_key(name: str, steps: Steps) -> list[str]:
     """The maps that have this key: the shallowest of the section at `steps`, else of each section."""
     every = _maps_by_key()[name]
     sections = [home.split(".")[0] for home in every]
-    if near := [home.replace(".NAME", f".{steps[1]}") for home in every if home.split(".")[0] == steps[0]]:
-        return [home for home in near if home.count(".") == near[0].count(".")]
-    return [home for index, home in enumerate(every) if sections[index] not in sections[:index]]
+    if near := [home for home in every if home.split(".")[0] == steps[0]]:
+        shallowest = [home for home in near if home.count(".") == near[0].count(".")]
+        return [home.replace(f"{steps[0]}.NAME", f"{steps[0]}.{steps[1]}") for home in shallowest]
+    return [home for index, home in enumerate(every) if sections[index] not in ("defaults", *sections[:index])]
 
 
 @cache
@@ -201,7 +204,6 @@ def _maps_by_key() -> Mapping[str, list[str]]:
                 if path and path not in found[name]:
                     found[name].append(path)
                 inside = f"{path}.{name}".removeprefix(".") + (".NAME" if "additionalProperties" in form else "")
-                if inside != "defaults":
-                    below += [(inside, definition(part)) for part in models_of_form(form)]
+                below += [(inside, definition(part)) for part in models_of_form(form)]
         level = below
     return found

@@ -148,7 +148,6 @@ def rename_former_keys(root: MarkedMap, diagnostics: Diagnostics) -> MarkedMap:
 
 HEARTBEATS_AND_JOBS = (
     ("defaults", "heartbeat"),
-    ("defaults", "agent", "heartbeat"),
     ("defaults", "cron"),
     ("agents", "*", "heartbeat"),
     ("cron", "*"),
@@ -180,12 +179,9 @@ def _with_present_names(
 
 
 def agent_defaults(root: MarkedMap) -> MarkedMap:
-    """The values that agents inherit: defaults.heartbeat, with the heartbeat of defaults.agent on top."""
-    beat, agent = map_at(root, "defaults", "heartbeat"), map_at(root, "defaults", "agent")
-    if not beat:
-        return agent
-    marks = map_at(root, "defaults").marks["heartbeat"]
-    return _merge_agent(MarkedMap({"heartbeat": beat}, {"heartbeat": marks}), agent)
+    """The values that agents inherit: `defaults` without those of jobs, and without unknown keys, which are reported once."""
+    shared = map_at(root, "defaults")
+    return MarkedMap({key: value for key, value in shared.items() if key in models.Agent.model_fields}, shared.marks)
 
 
 def _merge_entries(

@@ -1237,7 +1237,7 @@ state: state/h.db
 server: {{listen: "127.0.0.1:0"}}
 executor: {{kind: procrastinate, dsn: "${{DSN}}", lease: 10s}}
 defaults:
-  agent: {{runner: {{kind: command, argv: [sh, -c, "{script}"]}}}}
+  runner: {{kind: command, argv: [sh, -c, "{script}"]}}
   heartbeat: {{interval: 1h, stagger: 0s, checklist: "- look\\n", deliver: log}}
 agents: {{a: {{}}, b: {{}}}}
 """
