@@ -6,6 +6,7 @@ The files `token` and `daemon.json` beside the database tell local clients the t
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -197,9 +198,11 @@ def bind_socket(host: str, port: int) -> socket:
         family = getaddrinfo(host, port, type=SOCK_STREAM)[0][0]
         return create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
     except OSError as error:
+        problem = str(error.strerror or error).partition(" (while ")[0]  # Python repeats the address
+        stop = "stop the program that listens there, or " if error.errno == errno.EADDRINUSE else ""
         raise CannotListen(
-            f"cannot listen on {_host_and_port(host, port)}: {error.strerror or error}; stop the program that listens there, or"
-            f' choose another address in config.yaml: server: {{listen: "127.0.0.1:{port + 1}"}}'
+            f"cannot listen on {_host_and_port(host, port)}: {problem}; {stop}choose another address in config.yaml:"
+            f' server: {{listen: "127.0.0.1:{7858 if port != 7858 else 7859}"}}'
         ) from error
 
 

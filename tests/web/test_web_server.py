@@ -95,9 +95,14 @@ def test_an_address_in_use_is_reported_with_advice(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         daemon = WebDaemon(tmp_path, CONFIG.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
         stack.callback(daemon.__exit__)
-        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}.*in use.*server: \{{listen:"):
+        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}: Address already in use; stop .* server: \{{listen:"):
             daemon.server.start()
         assert not daemon.world.state.with_name("daemon.json").exists()
+
+
+def test_an_address_of_another_machine_is_reported_without_a_program_to_stop() -> None:
+    with pytest.raises(CannotListen, match=r"192\.0\.2\.1:80: Cannot assign requested address; choose another address in "):
+        server.bind_socket("192.0.2.1", 80)
 
 
 @pytest.mark.parametrize(
