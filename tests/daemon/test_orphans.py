@@ -52,26 +52,14 @@ def instance() -> Iterator[str]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_the_program_of_a_killed_daemon_is_found_by_its_mark(instance: str, tmp_path: Path) -> None:
-    killed = Killed(f"{instance}/12", "echo $$ >{pid_file}; exec sleep 300", tmp_path / "pids")
-    assert orphans.find_orphans({f"{instance}/12"}) == {f"{instance}/12": killed.pids}
-
-
-def test_children_of_the_program_are_found_as_well(instance: str, tmp_path: Path) -> None:
+def test_the_program_of_a_killed_daemon_and_its_children_are_found_by_their_mark_and_ended(instance: str, tmp_path: Path) -> None:
+    """Programs of other runs and of other boots are not found."""
     killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{pid_file}; wait", tmp_path / "pids")
+    for mark in (f"{instance}/1", f"{instance}/123", f"{instance}/", "other/12"):
+        assert orphans.find_orphans({mark}) == {}, mark
     found = orphans.find_orphans({f"{instance}/12"})
     assert found is not None
     assert sorted(found[f"{instance}/12"]) == sorted(killed.pids)
-
-
-@pytest.mark.parametrize("mark", ["{}/1", "{}/123", "{}/", "other/12"])
-def test_programs_of_other_runs_and_other_boots_are_not_found(instance: str, tmp_path: Path, mark: str) -> None:
-    Killed(f"{instance}/12", "echo $$ >{pid_file}; exec sleep 300", tmp_path / "pids")
-    assert orphans.find_orphans({mark.format(instance)}) == {}
-
-
-def test_orphans_are_ended_with_their_groups(instance: str, tmp_path: Path) -> None:
-    killed = Killed(f"{instance}/12", "sleep 300 & echo $$ $! >{pid_file}; wait", tmp_path / "pids")
     assert orphans.end_orphans(killed.pids) == set()
     assert orphans.find_orphans({f"{instance}/12"}) == {}
 
