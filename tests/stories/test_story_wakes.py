@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
@@ -195,14 +196,9 @@ def test_a_thousand_wakes_do_not_exceed_the_prompt_limit(make_world: MakeWorld) 
 
 def test_the_1001st_sender_is_refused_and_no_other_wake_is_lost(make_world: MakeWorld) -> None:
     world = make_world(agent(interval="1h", active_hours='"09:00-22:00"'))
-    kept = 0
-    while kept < 2000:
-        future = world.inbox.submit(_wake("look", sender=f"sender{kept}"))
-        world.engine.tick(world.clock.read())
-        if future.exception(timeout=0) is not None:
-            break
-        kept += 1
-    assert kept == 1000
+    answers = [world.inbox.submit(_wake("look", sender=f"sender{number}")) for number in range(1002)]
+    world.settle()
+    assert [number for number, answer in enumerate(answers) if answer.exception(timeout=0)] == [1000, 1001]
     with pytest.raises(Refused, match="wakes wait for agent 'ops'") as refused:
         world.wake("ops", "look", sender="one more")
     assert refused.value.code == "too_many_wakes"
@@ -239,10 +235,9 @@ server: {tokens: {
 
 def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld) -> None:
     world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
-    answers = [_wake_of_group(world, "greedy", number) for number in range(1010)]
-    assert answers == ["kept"] * 1000 + ["too_many_wakes"] * 10
-    assert [_wake_of_group(world, "modest", number) for number in range(11)] == ["kept"] * 10 + ["too_many_wakes"]
-    assert _wake_of_group(world, "greedy", 2000) == "too_many_wakes"
+    assert _wakes_of_groups(world, "greedy", range(1010)) == ["kept"] * 1000 + ["too_many_wakes"] * 10
+    assert _wakes_of_groups(world, "modest", range(11)) == ["kept"] * 10 + ["too_many_wakes"]
+    assert _wakes_of_groups(world, "greedy", [2000]) == ["too_many_wakes"]
     world.wake("ops", "a person asks", source=Trigger.MANUAL, sender="cli")
     world.run(hours=2)
     prompt = world.calls[0].stdin
@@ -253,21 +248,28 @@ def test_one_token_cannot_crowd_out_other_tokens_or_people(make_world: MakeWorld
 
 def test_wakes_of_the_same_group_from_two_tokens_are_kept_apart(make_world: MakeWorld) -> None:
     world = make_world(GROUPS + agent(interval="1h", active_hours='"09:00-22:00"'))
-    _wake_of_group(world, "greedy", 1)
-    _wake_of_group(world, "modest", 1)
+    for token in ("greedy", "modest"):
+        _wakes_of_groups(world, token, [1])
     world.run(hours=2)
     assert "group 1 of greedy" in world.calls[0].stdin
     assert "group 1 of modest" in world.calls[0].stdin
 
 
-def _wake_of_group(world: World, token: str, number: int) -> str:
-    text = f"group {number} of {token} {'x' * 1000}"
-    future = world.inbox.submit(
-        VerbRequest(Wake(text=text), (Kind.HEARTBEAT, "ops"), Sender(f"am {number}", source="webhook", token=token))
-    )
-    world.engine.tick(world.clock.read())
-    refused = future.exception(timeout=0)
-    return refused.code if isinstance(refused, Refused) else "kept"
+def _wakes_of_groups(world: World, token: str, numbers: Iterable[int]) -> list[str]:
+    """Send a wake for each group at once, and return whether it is kept, or the code of the refusal."""
+    futures = [
+        world.inbox.submit(
+            VerbRequest(
+                Wake(text=f"group {number} of {token} {'x' * 1000}"),
+                (Kind.HEARTBEAT, "ops"),
+                Sender(f"am {number}", source="webhook", token=token),
+            )
+        )
+        for number in numbers
+    ]
+    world.settle()
+    refusals = [future.exception(timeout=0) for future in futures]
+    return [refused.code if isinstance(refused, Refused) else "kept" for refused in refusals]
 
 
 def test_a_wake_whose_run_failed_is_retried_after_1_5_and_30_minutes_and_then_in_the_next_slot(make_world: MakeWorld) -> None:
