@@ -34,6 +34,7 @@ QUOTED = quote(SECRET, safe="")
 PLAIN = f"{CORE}-_"  # for tokens of bots and webhooks, which have no other characters
 
 HOW = ("200", "200-html", "301", "401", "401-html", "401-text", "429", "500", "garbled", "reset")
+EXAMPLES = ("200", "401-html")
 
 
 @dataclass
@@ -103,27 +104,29 @@ def test_the_search_finds_the_secret_in_every_encoding(spell: Callable[[str], st
     assert leaks(f"before {spell(SECRET)} after".encode())
 
 
-def config(server: Server) -> dict[str, Any]:
-    """A config with a secret in every possible place, and each kind of refusal for each."""
+def config(server: Server, ways: Sequence[str] = HOW) -> dict[str, Any]:
+    """A config with a secret in every possible place, and these kinds of refusals for each."""
     host = f"127.0.0.1:{server.port}"
     lent = f"http://u:${{QUOTED}}@{host}"
     providers = {
-        **{f"m-{how}": {"kind": "anthropic", "api_key": "${KEY}", "base_url": f"http://{host}/{how}/${{QUOTED}}"} for how in HOW},
-        **{f"o-{how}": {"kind": "openai", "api_key": "${file:key.txt}", "base_url": f"http://{host}/{how}"} for how in HOW},
-        **{f"l-{how}": {"kind": "openai", "base_url": f"{lent}/{how}/${{QUOTED}}"} for how in HOW},
+        **{
+            f"m-{how}": {"kind": "anthropic", "api_key": "${KEY}", "base_url": f"http://{host}/{how}/${{QUOTED}}"} for how in ways
+        },
+        **{f"o-{how}": {"kind": "openai", "api_key": "${file:key.txt}", "base_url": f"http://{host}/{how}"} for how in ways},
+        **{f"l-{how}": {"kind": "openai", "base_url": f"{lent}/{how}/${{QUOTED}}"} for how in ways},
         "m-literal": {"kind": "anthropic", "api_key": SECRET, "base_url": f"http://{host}/401"},
     }
     posts = {
-        **{f"h-{how}": {"url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "headers": {"X-Key": "${KEY}"}} for how in HOW},
-        **{f"b-{how}": {"url": f"http://{host}/{how}", "headers": {"Authorization": "Bearer ${KEY}"}} for how in HOW},
+        **{f"h-{how}": {"url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "headers": {"X-Key": "${KEY}"}} for how in ways},
+        **{f"b-{how}": {"url": f"http://{host}/{how}", "headers": {"Authorization": "Bearer ${KEY}"}} for how in ways},
     }
     channels = {
         **{
             f"w-{how}": {"kind": "webhook", "url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "allow_private": True}
-            for how in HOW
+            for how in ways
         },
-        **{f"t-{how}": _chat("tgram://12:${PLAIN}/-100", f"{lent}/{how}/${{QUOTED}}") for how in HOW},
-        **{f"d-{how}": _chat("discord://42/${PLAIN}", f"{lent}/{how}/${{QUOTED}}") for how in HOW},
+        **{f"t-{how}": _chat("tgram://12:${PLAIN}/-100", f"{lent}/{how}/${{QUOTED}}") for how in ways},
+        **{f"d-{how}": _chat("discord://42/${PLAIN}", f"{lent}/{how}/${{QUOTED}}") for how in ways},
         "private": {"kind": "webhook", "url": f"{lent}/${{QUOTED}}"},
         "gone": {"kind": "webhook", "url": "http://u:${QUOTED}@127.0.0.1:9/${QUOTED}", "allow_private": True},
         "foreign": f"json://u:${{QUOTED}}@{host}/401/${{QUOTED}}",
@@ -136,7 +139,8 @@ def config(server: Server) -> dict[str, Any]:
         },
         **{name: {"runner": {"kind": "http", **part}} for name, part in posts.items()},
         **{
-            f"s-{how}": _tooled({"url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "headers": {"X-Key": "${KEY}"}}) for how in HOW
+            f"s-{how}": _tooled({"url": f"{lent}/{how}/${{QUOTED}}?t=${{QUOTED}}", "headers": {"X-Key": "${KEY}"}})
+            for how in ways
         },
         "speaks": _tooled({"command": ["sh", "-c", 'env >&2; echo "$TOKEN"; exit 3'], "env": lending}),
         "names": {
@@ -227,6 +231,8 @@ class Bird(Equipped):
         debugging = {"ANTHROPIC_LOG": "debug", "HTTPX_LOG_LEVEL": "debug", "PYTHONASYNCIODEBUG": "1"}
         options = ("--log-level", "debug", "--log-format", form)
         self.declared = config(server)
+        self.examples = folder / "examples.yaml"  # one entry of each form. The others differ only in what their server answers
+        self.examples.write_text(yaml(config(server, EXAMPLES)))
         super().__init__(folder, yaml(self.declared), {"KEY": SECRET, **debugging}, options)
 
     def start(self) -> None:
@@ -251,9 +257,9 @@ class Bird(Equipped):
     def entries(self) -> set[str]:
         return {*self.declared["agents"], *self.declared["cron"]}
 
-    def examples(self) -> set[str]:
-        """One entry of each form. The others, such as m-401 and m-500, differ only in what their server answers."""
-        return {name for name in self.entries() if name.partition("-")[2] in ("", "401-html", "literal")}
+    def is_example(self, name: str) -> bool:
+        """Whether the entry is not only one of several that differ in what their server answers."""
+        return name.partition("-")[2] in ("", "401-html", "literal")
 
     def get(self, path: str) -> bytes:
         """The answer of the HTTP API to a request with the token."""
@@ -309,29 +315,30 @@ def outside(it: Bird) -> Iterator[tuple[str, bytes]]:
         yield path, it.get(path)
     for row in it.runs():  # `show` prints what runs/ID has
         yield "runs/ID", it.get(f"/api/v1/runs/{row['id']}")
-        if row["name"] in it.examples():
+        if it.is_example(row["name"]):
             shown = command_output("-c", str(it.config), "show", str(row["id"]))
             assert b"started by" in shown
             yield "show", shown
     for command in ("check", "status", "runs", "doctor", "reload", "ping"):
         done = it.run_command(command)
         yield command, (done.stdout + done.stderr).encode()
-    for name in it.examples():
-        effective = command_output("-c", str(it.config), "check", "--effective", name)
+    for name in filter(it.is_example, it.entries()):
+        effective = command_output("-c", str(it.examples), "check", "--effective", name)
         assert b"built in" in effective
         yield f"check --effective {name}", effective
 
 
 def refusals(it: Bird) -> Iterator[tuple[str, bytes]]:
     """The error messages for a broken config and a broken env_file."""
-    good = it.config.read_text()
+    good = it.examples.read_text()
     for index, bad in enumerate(broken(good)):
         assert bad != good
-        it.config.write_text(bad)
-        output = command_output("-c", str(it.config), "check")
+        it.examples.write_text(bad)
+        output = command_output("-c", str(it.examples), "check")
         assert output.count(b"\n") > 0
         yield f"check of fault {index}", output
-        yield f"json of fault {index}", command_output("-c", str(it.config), "check", "--format", "json")
+        yield f"json of fault {index}", command_output("-c", str(it.examples), "check", "--format", "json")
+    good = it.config.read_text()
     it.config.write_text(next(broken(good)))
     for command in ("reload", "doctor", "run"):
         done = it.run_command(command)
@@ -354,7 +361,7 @@ def variables(child: Path) -> Iterator[tuple[str, bytes]]:
 
 def kept(it: Bird) -> list[tuple[str, bytes]]:
     """The content of every file, including the log and the database, except the config and the sources of its secrets."""
-    sources = {it.config, it.folder / ".env", it.folder / "key.txt"}
+    sources = {it.config, it.examples, it.folder / ".env", it.folder / "key.txt"}
     return [(path.name, path.read_bytes()) for path in it.folder.rglob("*") if path.is_file() and path not in sources]
 
 
