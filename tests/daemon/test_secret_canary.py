@@ -223,14 +223,14 @@ STAY = {"sleeps", "stays"}  # runs until the end of the test
 class Bird(Equipped):
     """A daemon that gets the secret from its environment, from an env_file and from a file."""
 
-    def __init__(self, folder: Path, server: Server, form: str) -> None:
+    def __init__(self, folder: Path, server: Server, form: str, ways: Sequence[str] = HOW) -> None:
         (folder / "agent.py").write_text(AGENT)
         (folder / "key.txt").write_text(SECRET + "\n")
         (folder / ".env").write_text(f"QUOTED={QUOTED}\nPLAIN={PLAIN}\n")
         (folder / ".env").chmod(0o600)
         debugging = {"ANTHROPIC_LOG": "debug", "HTTPX_LOG_LEVEL": "debug", "PYTHONASYNCIODEBUG": "1"}
         options = ("--log-level", "debug", "--log-format", form)
-        self.declared = config(server)
+        self.declared = config(server, ways)
         self.examples = folder / "examples.yaml"  # one entry of each form. The others differ only in what their server answers
         self.examples.write_text(yaml(config(server, EXAMPLES)))
         super().__init__(folder, yaml(self.declared), {"KEY": SECRET, **debugging}, options)
@@ -401,7 +401,8 @@ def test_a_secret_appears_in_no_output_and_in_no_file(tmp_path: Path, server: Pa
 
 
 def test_a_secret_does_not_appear_in_a_json_log(tmp_path: Path, server: Parrot) -> None:
-    with running(it := Bird(tmp_path, server, "json")):
+    """With fewer kinds of answers, because the format of the log is the same for all of them."""
+    with running(it := Bird(tmp_path, server, "json", ("200", "401", "401-html", "garbled"))):
         it.wait_until(it.is_through)
         it.config.write_text(next(broken(it.config.read_text())))
         assert it.run_command("reload").returncode == 2
