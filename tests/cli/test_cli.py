@@ -22,7 +22,6 @@ from scheduler.cli.main import FORMER_COMMANDS, commands, main
 from scheduler.store.database import Store
 
 NO_SHARDS = "was removed together with shards; several machines share one database on a PostgreSQL server, and one lease (docs/scaling.md)"
-HEAVY = ("pydantic", "anthropic", "starlette", "uvicorn", "prometheus_client")
 SERVER = ("starlette", "uvicorn", "aiohttp", "prometheus_client", "sqlite_utils")
 READS_ONLY = (*SERVER, "rich.table", "anthropic", "asyncio", "croniter", "httpx2", "scheduler.config.keys.models")
 

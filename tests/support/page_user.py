@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from patience import PATIENCE
 from web_daemon import WebDaemon
@@ -114,7 +114,3 @@ class PageUser:
                 self.cookies[name] = value
             else:
                 self.cookies.pop(name, None)
-
-
-def path_of(url: str) -> str:
-    return urlsplit(url).path
