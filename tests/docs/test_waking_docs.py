@@ -53,23 +53,6 @@ def test_the_pipeline_step_is_valid_yaml() -> None:
     assert parsed(step)[0]["if"] == "failure()"
 
 
-@pytest.mark.process
-@required_programs.needs("systemd-analyze")
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    for unit in shown("ini"):
-        name = re.findall(r"^# /etc/systemd/system/(\S+)\n", unit)[0]
-        program = re.sub(r"/usr/local/bin/\S+", "/bin/true", unit)
-        (tmp_path / name).write_text(program)
-    units = [str(tmp_path / name) for name in ("backup.service", "wake-ops@backup.service")]
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert (verified.returncode, [line for line in verified.stderr.splitlines() if str(tmp_path) in line or "ops" in line]) == (
-        0,
-        [],
-    )
-
-
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """A daemon with the page's first config on a free port, and an agent that repeats its prompt."""
