@@ -163,27 +163,83 @@ def check(lines: list[str], *words: str, name: str = "agent/ops") -> None:
         assert word in top, (word, lines)
 
 
+DAY = DAYS[(TODAY.weekday() + 3) % 7]
+# What the keys of the heartbeat cause, and the words for it. HOURS is the number of its runs.
+CONFIGURED = {
+    "a missing checklist": (
+        "{checklist: HEARTBEAT.md}", "silent", "no checklist: agents/ops/HEARTBEAT.md", "heartbeatd show",
+    ),
+    "a source without news": (
+        '{precheck: {files: "inbox/*"}}', "the precheck found nothing to do: nothing new in files inbox/* since",
+    ),
+    "outside the active hours": (
+        "{active_hours: '19:00-22:00'}", f"outside its active hours 19:00-22:00 ({ZONE})", "next 19:00",
+    ),
+    "active hours in the wrong zone": (
+        f"{{active_hours: '09:00-14:00', timezone: {OTHER_ZONE}}}",
+        f"outside its active hours 09:00-14:00 ({OTHER_ZONE}), where it is 0", "(UTC",
+    ),
+    "another weekday": (
+        f"{{schedule: '0 9 * * {DAY}'}}", f"no planned run on this day, by '0 9 * * {DAY}'; next {DAY.title()}",
+    ),
+    "a budget of runs per day": ("{budget: {runs_per_day: 3}}", "the budget is used up: runs_per_day: 3 of 3"),
+    "messages only to the log": (
+        "{deliver: log}", "quiet", "HOURS messages delivered, only to the log", "`heartbeatd check --effective ops`",
+    ),
+    "answers that would be sent nowhere": (
+        "{show_alerts: false, show_ok: false}", "silent", "no answer would be sent (show_ok, show_alerts: false)",
+    ),
+    "alerts that are not shown": (
+        "{show_alerts: false, show_ok: true}", "alerts are not delivered (show_alerts: false)",
+    ),
+    "alerts that are delivered nowhere": (
+        "{deliver: none}", "HOURS alerts sent to no one: it has no `deliver`, or `deliver: none`",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("heartbeat", "words"), [(keys, words) for keys, *words in CONFIGURED.values()], ids=CONFIGURED)
+def test_what_the_config_causes(plant: Plant, say: Say, heartbeat: str, words: list[str]) -> None:
+    world = plant(fleet(heartbeat))
+    run_until_now(world)
+    check(say(world), *(word.replace("HOURS", str(hours_of_day(world))) for word in words))
+
+
+CHANGED = {
+    "an interval of zero": (fleet("{interval: 0s}"), "disabled in the config since 08:00: interval: 0 (every 1h before)"),
+    "an agent that is disabled": (fleet("{enabled: false}"), "disabled in the config since 08:00: enabled: false"),
+    "an agent that is removed": (fleet(None), "no longer in the config since 08:00"),
+}
+
+
+@pytest.mark.parametrize(("yaml", "words"), CHANGED.values(), ids=CHANGED)
+def test_what_a_change_of_the_config_causes(plant: Plant, say: Say, yaml: str, words: str) -> None:
+    world = plant(fleet())
+    world.run_until(at(8))
+    world.reload(yaml)
+    run_until_now(world)
+    check(say(world), words)
+
+
 # --- the checklist and the precheck -----------------------------------------------------------------------------------
 
 
-def test_a_missing_checklist(plant: Plant, say: Say) -> None:
+@pytest.mark.parametrize(
+    ("checklist", "words"),
+    [
+        ("# Look at\n\n- [ ]\n", "nothing on the checklist: agents/ops/HEARTBEAT.md"),
+        (
+            "- [paused] look at the disks\n- [paused] read the mail\n",
+            "no item of the checklist was due: all its items are paused or completed",
+        ),
+    ],
+    ids=["empty", "all paused"],
+)
+def test_a_checklist_without_work(plant: Plant, say: Say, checklist: str, words: str) -> None:
     world = plant(fleet("{checklist: HEARTBEAT.md}"))
+    world.write("ops/HEARTBEAT.md", checklist)
     run_until_now(world)
-    check(say(world), "silent", "no checklist: agents/ops/HEARTBEAT.md", "heartbeatd show")
-
-
-def test_an_empty_checklist(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{checklist: HEARTBEAT.md}"))
-    world.write("ops/HEARTBEAT.md", "# Look at\n\n- [ ]\n")
-    run_until_now(world)
-    check(say(world), "nothing on the checklist: agents/ops/HEARTBEAT.md")
-
-
-def test_a_checklist_whose_items_are_all_paused(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{checklist: HEARTBEAT.md}"))
-    world.write("ops/HEARTBEAT.md", "- [paused] look at the disks\n- [paused] read the mail\n")
-    run_until_now(world)
-    check(say(world), "no item of the checklist was due: all its items are paused or completed")
+    check(say(world), words)
 
 
 def test_a_checklist_with_nothing_due(plant: Plant, say: Say) -> None:
@@ -206,12 +262,6 @@ def test_a_precheck_without_work(plant: Plant, say: Say) -> None:
     check(say(world), "the precheck found nothing to do: it printed NO_WORK")
 
 
-def test_a_source_without_news(plant: Plant, say: Say) -> None:
-    world = plant(fleet('{precheck: {files: "inbox/*"}}'))
-    run_until_now(world)
-    check(say(world), "the precheck found nothing to do: nothing new in files inbox/* since")
-
-
 def test_a_precheck_whose_output_stays_the_same(plant: Plant, say: Say) -> None:
     world = plant(
         fleet(PRECHECK),
@@ -232,38 +282,11 @@ def test_a_precheck_that_fails(plant: Plant, say: Say) -> None:
 # --- when it may run --------------------------------------------------------------------------------------------------
 
 
-def test_outside_the_active_hours(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{active_hours: '19:00-22:00'}"))
-    run_until_now(world)
-    check(say(world), f"outside its active hours 19:00-22:00 ({ZONE})", "next 19:00")
-
-
-def test_active_hours_in_the_wrong_zone(plant: Plant, say: Say) -> None:
-    world = plant(fleet(f"{{active_hours: '09:00-14:00', timezone: {OTHER_ZONE}}}"))
-    run_until_now(world)
-    check(say(world), f"outside its active hours 09:00-14:00 ({OTHER_ZONE}), where it is 0", "(UTC")
-
-
 def test_a_day_excluded_by_a_calendar(plant: Plant, say: Say) -> None:
     calendars = f"calendars: {{plant-closed: {{dates: [{TODAY}]}}, other: {{dates: [2020-01-01]}}}}\n"
     world = plant(fleet("{skip_on: plant-closed}", more=calendars))
     run_until_now(world)
     check(say(world), "a calendar excludes the day (skip_on: plant-closed)")
-
-
-def test_another_weekday(plant: Plant, say: Say) -> None:
-    day = DAYS[(TODAY.weekday() + 3) % 7]
-    world = plant(fleet(f"{{schedule: '0 9 * * {day}'}}"))
-    run_until_now(world)
-    check(say(world), f"no planned run on this day, by '0 9 * * {day}'; next {day.title()}")
-
-
-def test_an_interval_of_zero(plant: Plant, say: Say) -> None:
-    world = plant(fleet())
-    world.run_until(at(8))
-    world.reload(fleet("{interval: 0s}"))
-    run_until_now(world)
-    check(say(world), "disabled in the config since 08:00: interval: 0 (every 1h before)")
 
 
 def test_an_agent_that_runs_only_when_it_is_woken(plant: Plant, say: Say) -> None:
@@ -347,22 +370,6 @@ def test_an_agent_whose_answers_never_come(plant: Plant, say: Say) -> None:
     number = hours_of_day(world)
     check(say(world), "unusual", f"{number} runs wait for their result", "`heartbeatd explain agent/ops`")
     assert f"quiet {number} runs wait for their result" in " ".join(" ".join(say(world, "ops")).split())
-
-
-def test_an_agent_that_is_disabled(plant: Plant, say: Say) -> None:
-    world = plant(fleet())
-    world.run_until(at(8))
-    world.reload(fleet("{enabled: false}"))
-    run_until_now(world)
-    check(say(world), "disabled in the config since 08:00: enabled: false")
-
-
-def test_an_agent_that_is_removed(plant: Plant, say: Say) -> None:
-    world = plant(fleet())
-    world.run_until(at(8))
-    world.reload(fleet(None))
-    run_until_now(world)
-    check(say(world), "no longer in the config since 08:00")
 
 
 def test_an_agent_that_is_renamed(plant: Plant, say: Say) -> None:
@@ -568,12 +575,6 @@ def test_a_budget_of_all_entries(plant: Plant, say: Say) -> None:
     check(say(world), "the budget is used up: limits.budget.usd_per_day")
 
 
-def test_a_budget_of_runs_per_day(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{budget: {runs_per_day: 3}}"))
-    run_until_now(world)
-    check(say(world), "the budget is used up: runs_per_day: 3 of 3")
-
-
 MODEL = """
 providers: {{anthropic: {{api_key: "sk-test", base_url: "{url}"}}}}
 """
@@ -682,28 +683,10 @@ def test_a_problem_that_somebody_has_acknowledged(plant: Plant, say: Say) -> Non
         assert "disk:/var: acknowledged by Mary on phone" in " ".join(" ".join(say(world, *words)).split())
 
 
-def test_messages_that_are_delivered_only_to_the_log(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{deliver: log}"))
-    run_until_now(world)
-    check(say(world), "quiet", f"{hours_of_day(world)} messages delivered, only to the log", "`heartbeatd check --effective ops`")
-
-
 def test_an_answer_that_repeats_an_earlier_text(plant: Plant, say: Say) -> None:
     world = plant(fleet(), scripts={"ops": lambda call: "ALERT: the disk is full"}, start=MIDNIGHT - HOUR)
     run_until_now(world)
     check(say(world), "quiet", "answers not sent: its recipients have already got its content", "`heartbeatd show")
-
-
-def test_an_agent_whose_answers_would_be_sent_nowhere(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{show_alerts: false, show_ok: false}"))
-    run_until_now(world)
-    check(say(world), "silent", "no answer would be sent (show_ok, show_alerts: false)")
-
-
-def test_alerts_that_are_not_shown(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{show_alerts: false, show_ok: true}"))
-    run_until_now(world)
-    check(say(world), "alerts are not delivered (show_alerts: false)")
 
 
 def refuses(name: str, result: DeliveryResult) -> Callable[[Any], DeliveryResult]:
@@ -745,12 +728,6 @@ def test_alerts_without_a_known_target(plant: Plant, say: Say) -> None:
     world = plant(config)
     run_until_now(world)
     check(say(world), f"{hours_of_day(world)} alerts sent to no one: no target is known for `deliver: last`")
-
-
-def test_alerts_that_are_delivered_nowhere(plant: Plant, say: Say) -> None:
-    world = plant(fleet("{deliver: none}"))
-    run_until_now(world)
-    check(say(world), f"{hours_of_day(world)} alerts sent to no one: it has no `deliver`, or `deliver: none`")
 
 
 def test_wakes_that_wait_because_there_were_too_many(plant: Plant, say: Say) -> None:
