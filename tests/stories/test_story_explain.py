@@ -12,8 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulation import size
-from test_story_checklists_and_prechecks import SAME
-from test_story_checklists_and_prechecks import precheck_outputs as prints
 from test_story_lanes import lane_locked
 from test_story_slots import agent, job
 from world import QUIET, DatabaseOf, Delayed, MakeWorld, World, utc
@@ -90,12 +88,6 @@ def test_an_entry_removed_from_the_config_is_explained_as_not_declared(make_worl
     assert (now["would_run"], now["reason"], now["complete"]) == (False, "removed", False)
 
 
-def test_a_day_of_suppressed_runs_is_one_line(make_world: MakeWorld) -> None:
-    world = make_world(agent(), start="2026-03-02 00:00")
-    world.run(hours=24)
-    assert stretch_lines(explain_day_of(world)) == ["00:00-23:30 48 ok heartbeat_ok"]
-
-
 def test_the_same_alert_all_day_is_explained_as_duplicates(make_world: MakeWorld) -> None:
     world = make_world(agent(), start="2026-03-02 00:00", scripts={"ops": lambda call: "the disk is full"})
     world.run(hours=24)
@@ -145,17 +137,6 @@ def test_a_locked_lane_is_explained(make_world: MakeWorld) -> None:
         "06:00-08:00 2 busy",
         "10:00-22:00 7 ok heartbeat_ok",
     ]
-
-
-def test_a_used_up_budget_is_explained(make_world: MakeWorld) -> None:
-    world = make_world(agent(interval="2h"), start="2026-03-02 00:00")
-    world.run(hours=24)
-    with world.store.transaction() as db:
-        db.execute(
-            "update run set outcome = 'skipped', reason = 'budget', suppression = null where slot >= ?",
-            (to_millis(utc("2026-03-02 14:00")),),
-        )
-    assert stretch_lines(explain_day_of(world)) == ["00:00-12:00 7 ok heartbeat_ok", "14:00-22:00 5 budget"]
 
 
 def test_an_open_circuit_breaker_is_explained(make_world: MakeWorld) -> None:
@@ -253,12 +234,6 @@ def test_a_clock_set_back_during_downtime_is_recorded(make_world: MakeWorld) -> 
     assert "the system clock jumped 3:00:00 back" in [event["says"] for event in events_of(explain_day_of(world, "measure"))]
 
 
-def test_an_unchanged_precheck_is_explained(make_world: MakeWorld) -> None:
-    world = make_world(agent(interval="1h", precheck=SAME), start="2026-03-02 00:00", prechecks={"ops": prints("1")})
-    world.run(hours=24)
-    assert stretch_lines(explain_day_of(world)) == ["00:00-01:00 2 ok heartbeat_ok", "02:00-23:00 22 precheck_unchanged"]
-
-
 def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(make_world: MakeWorld) -> None:
     config = agent(interval="1h", skip_on="holidays", active_hours='"08:00-22:00"') + job(
         schedule='"0 * * * *"', skip_on="holidays"
@@ -271,12 +246,6 @@ def test_a_day_excluded_by_a_calendar_is_explained_inside_and_outside_the_hours(
     for name in ("ops", "measure"):
         assert stretch_lines(explain_day_of(world, name, on="2026-03-03")) == ["00:00-23:00 24 calendar"]
     assert stretch_lines(explain_day_of(world))[1] == "08:00-21:00 14 ok heartbeat_ok"
-
-
-def test_a_missing_checklist_is_explained(make_world: MakeWorld) -> None:
-    world = make_world(agent(interval="1h", checklist="HEARTBEAT.md"), start="2026-03-02 00:00")
-    world.run(hours=24)
-    assert stretch_lines(explain_day_of(world)) == ["00:00-23:00 24 checklist_missing"]
 
 
 def test_slots_missed_because_of_a_long_run_are_explained(make_world: MakeWorld) -> None:
