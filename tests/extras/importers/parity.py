@@ -27,7 +27,7 @@ class Row:
 SYSTEMS: dict[str, tuple[Row, ...]] = {
     "claw0": (
         Row("on only while the file exists", ("test_story_explain.py::test_explain_now_shows_the_last_slot_each_check_and_the_next_slot",)),
-        Row("several checks in order, each with a reason"),
+        Row("several checks in order, each with a reason", ("test_story_silence.py::test_what_the_config_causes",)),
         Row("headings and empty checkboxes are no content", ("test_checklist.py::test_these_texts_have_no_work", "test_checklist.py::test_these_texts_have_work")),
         Row("the user has priority: no heartbeat runs while a user talks to the agent", ("test_story_lanes.py::test_a_run_waits_while_a_user_talks_to_the_agent_and_starts_soon_after",)),
         Row("HEARTBEAT_OK is suppressed, with up to 5 more characters", ("test_verdict.py::test_a_rest_of_at_most_five_characters_stays_quiet", "test_verdict.py::test_the_bound_of_the_rest_counts_code_points")),
@@ -40,17 +40,17 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
     "GoClaw": (
         Row("all keys of a heartbeat"),
         Row("due agents are found at once (there, within 30 s)"),
-        Row("runs by ticker, manual test, RPC test or cron"),
+        Row("runs by ticker, manual test, RPC test or cron", ("test_story_wakes.py::test_cron_wakes_a_heartbeat_and_the_prompt_has_the_reason", "test_story_wakes.py::test_manual_wakes_neither_count_against_nor_obey_the_rate_limit")),
         Row("a fixed delay from a hash of the name, at most 10 % of the interval", ("test_interval_slots.py::test_a_stagger_is_whole_seconds_and_at_most_its_share", "test_story_slots.py::test_a_stagger_shifts_every_slot_and_stays_the_same_after_a_restart")),
         Row("outside the active hours, a run is skipped. While the agent is busy (`queue_busy`), it stays due", ("test_story_explain.py::test_a_night_outside_active_hours_is_explained", "test_story_lanes.py::test_a_lane_locked_over_two_slots_is_one_busy_record_and_then_a_run")),
         Row("retries after 1 s and 2 s, and an event for each step of a run", ("test_story_failures.py::test_a_failing_run_is_retried_within_its_slot_with_growing_delays", "test_story_failures.py::test_a_run_that_succeeds_at_the_second_attempt_is_one_record", "test_event_stream.py::test_a_run_with_an_alert_is_started_ended_said_and_delivered")),
         Row("HEARTBEAT_OK anywhere suppresses the answer", ("test_verdict.py::test_anywhere_silences_an_answer_with_the_token_in_any_place",)),
         Row("cheaper model or provider for heartbeats only", ("test_story_models.py::test_the_heartbeats_model_overrides_the_agents_and_an_answer_by_another_model_is_reported",)),
-        Row("light context: only the checklist"),
+        Row("light context: only the checklist", ("test_story_models.py::test_light_context_leaves_out_the_context_files_and_the_record_lists_the_parts",)),
         Row("targets suggested from the session history", ("test_story_deliver_last.py::test_the_number_of_known_targets_is_limited_and_they_keep_their_titles", "test_channels.py::test_a_channel_of_every_kind_is_declared_in_one_line", "test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work")),
         Row("an agent tool for status, settings, checklist, test and logs, with permissions", ("test_mcp.py::test_the_tools_that_a_token_may_use_are_listed", "test_mcp.py::test_every_tool_works_for_its_own_agent_and_no_other", "test_web_api.py::test_a_token_has_only_its_own_permissions", "test_checklist_file.py::test_a_token_to_read_or_operate_may_not_edit")),
         Row("RPC calls for settings, test, log, checklist and targets", ("test_web_activity.py::test_a_gateway_reports_the_target_of_an_agent_and_its_waiting_work", "test_web_config.py::test_an_edit_is_written_and_applied", "test_web_config.py::test_without_the_permission_the_answer_has_the_lines_to_write", "test_web_api.py::test_one_agent_can_be_requested", "test_web_api.py::test_a_wake_can_be_followed_to_its_run", "test_checklist_file.py::test_the_list_is_read_and_written_back")),
-        Row("a web page with cards, a config dialog in five sections, and a log", ("test_page_browser.py::test_problems_come_first", "test_page_agent.py::test_a_wrong_value_is_named_at_its_field_and_the_right_one_is_written", "test_page_agent_forms.py::test_runs_come_with_text_prompt_parts_and_time")),
+        Row("a web page with cards, a config dialog in five sections, and a log", ("test_page_browser.py::test_problems_come_first_and_a_card_says_each_fact_once", "test_page_agent.py::test_a_wrong_value_is_named_at_its_field_and_the_right_one_is_written", "test_page_agent_forms.py::test_runs_come_with_text_prompt_parts_and_time")),
         Row("many cron jobs per agent (at, every, cron), without suppression", ("test_story_wakes.py::test_the_output_of_a_job_is_delivered_to_its_channel", "test_story_prompt_jobs.py::test_no_answer_to_a_job_is_suppressed")),
     ),
     "PicoClaw": (
@@ -61,7 +61,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("stateless runs"),
         Row("the same tools as in chat", ("test_program_output.py::test_a_report_has_its_text_its_error_and_its_usage",)),
         Row("five results: none, error, async, silent, visible to the user", ("test_library.py::test_a_run_ends_as_it_would_in_the_daemon", "test_story_async_results.py::test_an_async_result_is_classified_and_sent_once")),
-        Row("messages to the last channel of a user, never to an internal one", ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target",)),
+        Row("messages to the last channel of a user, never to an internal one", ("test_story_deliver_last.py::test_a_message_goes_to_the_last_target", "test_story_deliver_last.py::test_only_a_declared_channel_with_a_target_placeholder_is_accepted")),
         Row("heartbeat.log, and tool calls in the log", ("test_log.py::test_an_event_is_one_line_with_its_fields_in_order", "test_program_output.py::test_the_events_before_a_report_show_which_tools_were_used_and_how_long")),
         Row("clean stop", ("test_daemon.py::test_a_stop_waits_for_runs_in_progress_and_exits_cleanly",)),
     ),
@@ -90,7 +90,7 @@ SYSTEMS: dict[str, tuple[Row, ...]] = {
         Row("cron-timed heartbeats", ("test_story_schedules.py::test_a_heartbeat_runs_by_its_schedule_in_its_own_time_zone",)),
         Row("no heartbeat while the lane is not empty", ("test_story_lanes.py::test_a_gateway_holds_a_lane_for_a_limited_time",)),
         Row("wake now or at the next heartbeat", ("test_story_wakes.py::test_cron_wakes_a_heartbeat_and_the_prompt_has_the_reason", "test_story_wakes.py::test_a_wake_with_mode_next_starts_no_run_of_its_own")),
-        Row("per-channel visibility", waits="`show_ok` and `show_alerts` are set per agent"),
+        Row("per-channel visibility", ("test_story_failures.py::test_an_alert_with_show_alerts_off_is_recorded_and_not_sent", "test_library.py::test_a_run_ends_as_it_would_in_the_daemon"), waits="`show_ok` and `show_alerts` are set per agent"),
         Row("per-task intervals", ("test_story_checklists_and_prechecks.py::test_an_item_stays_due_until_a_run_with_it_succeeds",)),
     ),
     "ZeroClaw": (

@@ -18,9 +18,8 @@ from world import MakeWorld, World, utc
 from heartbeatd.verbs import NoteActivity
 from scheduler.cli.main import main
 from scheduler.engine.effects import VerbRequest
-from scheduler.engine.inbox import Refused
 from scheduler.model.events import RunClosed
-from scheduler.model.outcome import Kind, Trigger
+from scheduler.model.outcome import Kind
 
 NOW = utc("2026-03-02 08:00")
 
@@ -38,28 +37,6 @@ def answers_in_turn(*texts: object) -> dict[str, Callable[..., object]]:
     """An agent that gives these answers in turn and repeats the last one."""
     left = list(texts)
     return {"ops": lambda call: left.pop(0) if len(left) > 1 else left[0]}
-
-
-def outcomes(world: World) -> list[str]:
-    """The history without times."""
-    return [line[12:] for line in world.history()]
-
-
-@row("claw0", 2)
-def test_claw0_each_check_skips_with_its_reason(make_world: MakeWorld) -> None:
-    world = make_world(agent(checklist='"# nothing\\n"'))
-    world.run(minutes=1)
-    world.reload(agent(show_alerts="false"))
-    world.run(minutes=30)
-    world.pause(None)
-    world.run(minutes=30)
-    world.resume(None)
-    world.reload(agent(active_hours='"10:00-11:00"'))
-    world.run_until("2026-03-02 10:01")
-    assert outcomes(world) == [
-        "interval skipped checklist_empty", "interval skipped not_shown", "interval skipped paused",
-        "interval skipped active_hours", "interval ok heartbeat_ok",
-    ]  # fmt: skip
 
 
 @row("claw0", 2)
@@ -125,45 +102,12 @@ def test_goclaw_the_daemon_sleeps_until_the_next_entry_is_due(make_world: MakeWo
     assert world.engine.tick(world.clock.read()) == NOW + timedelta(seconds=20)
 
 
-@row("GoClaw", 3)
-def test_goclaw_a_run_records_its_trigger(make_world: MakeWorld) -> None:
-    world = make_world(agent() + 'cron: {measure: {schedule: "20 8 * * *", command: x, wake_heartbeat: ops}}\n')
-    world.run(minutes=5)
-    world.wake("ops", source=Trigger.MANUAL)
-    world.run(minutes=5)
-    world.wake("ops", source=Trigger.API)
-    world.run(minutes=15)
-    assert [line.split()[2] for line in world.history("ops")] == ["interval", "manual", "api", "cron"]
-
-
-@row("GoClaw", 9)
-@pytest.mark.parametrize(("light", "has_soul"), [("true", False), ("false", True)])
-def test_goclaw_light_context_is_only_the_checklist(make_world: MakeWorld, light: str, has_soul: bool) -> None:
-    world = make_world(agent(light_context=light))
-    world.write("ops/SOUL.md", "You are calm.")
-    world.run(minutes=1)
-    assert ("You are calm." in world.calls[0].stdin, "- look" in world.calls[0].stdin) == (has_soul, True)
-
-
 @row("PicoClaw", 5)
 def test_picoclaw_a_run_does_not_know_the_run_before(make_world: MakeWorld) -> None:
     world = make_world(agent(), scripts=answers_in_turn("The disk of b is full", "HEARTBEAT_OK"))
     world.run(minutes=31)
     assert len(world.calls) == 2
     assert "disk of b" not in world.calls[1].stdin
-
-
-WITH_CHAT = 'channels: {chat: {kind: webhook, url: "https://example.org/to/{target}"}}\n'
-
-
-@row("PicoClaw", 8)
-def test_picoclaw_messages_go_to_the_last_chat_of_a_user_and_never_to_an_internal_one(make_world: MakeWorld) -> None:
-    world = make_world(WITH_CHAT + agent(deliver="last"), scripts=answers_in_turn("Disk full"))
-    world.inbox.submit(VerbRequest(NoteActivity(channel="chat", target="7"), (Kind.HEARTBEAT, "ops")))
-    with pytest.raises(Refused, match="internal"):
-        world.request(VerbRequest(NoteActivity(channel="cli", target="direct"), (Kind.HEARTBEAT, "ops")))
-    world.run(minutes=1)
-    assert [target["says"] for target in world.records()[0]["delivery"]["targets"]] == ["delivered to chat:7"]
 
 
 @row("PicoClaw", 7)
@@ -224,14 +168,6 @@ def test_mistermorph_alerts_without_a_chat_go_to_the_log(make_world: MakeWorld) 
     world = make_world(agent(deliver=""), scripts=answers_in_turn("Disk full"))
     world.run(minutes=1)
     assert world.records()[0]["delivery"]["targets"][0]["channel"] == "log"
-
-
-@row("OpenClaw", 5)
-def test_openclaw_alerts_and_ok_messages_can_be_hidden(make_world: MakeWorld) -> None:
-    world = make_world(agent(show_ok="true", show_alerts="false"), scripts=answers_in_turn("HEARTBEAT_OK", "Disk full"))
-    world.run(minutes=31)
-    assert [text for _, _, text in world.delivered] == ["HEARTBEAT_OK"]
-    assert outcomes(world)[1] == "interval alert not_shown"
 
 
 def functions(file: str) -> set[str]:
