@@ -61,29 +61,23 @@ def stop(daemon: Heartbeatd) -> int:
     return daemon.wait(30)
 
 
-def test_the_daemon_runs_a_woken_agent(config: Path, daemon: Heartbeatd) -> None:
-    woken = call(config, "wake", "ops", "--text", "hello", "--wait")
-    assert (woken.returncode, woken.stderr) == (0, "")
-    assert woken.stdout.splitlines()[0].endswith(": alert")
-    assert "disk is full" in woken.stdout
-    runs = json.loads(call(config, "runs", "ops", "--format", "json").stdout)
-    assert [(run["trigger"], run["outcome"]) for run in runs] == [("manual", "alert")]
-
-
-def test_the_daemon_runs_a_job_on_request(config: Path, daemon: Heartbeatd) -> None:
+def test_commands_that_wait_print_the_end_of_the_run(config: Path, daemon: Heartbeatd) -> None:
+    """Of jobs that work and fail, and of an agent while it is paused and once it is resumed."""
     ran = call(config, "cron", "run", "tick", "--wait")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "done" in ran.stdout
     failed = call(config, "cron", "run", "broken", "--wait")
     assert failed.returncode == 1
     assert "failed (exit)" in failed.stdout
-
-
-def test_a_paused_agent_rejects_a_wake(config: Path, daemon: Heartbeatd) -> None:
     assert call(config, "pause", "ops").returncode == 0
     refused = call(config, "wake", "ops", "--wait")
     assert refused.returncode == 1
     assert refused.stdout.splitlines()[0].endswith(": skipped (paused)")
+    assert call(config, "resume", "--all").returncode == 0
+    woken = call(config, "wake", "ops", "--wait")
+    assert (woken.returncode, woken.stderr) == (0, "")
+    assert woken.stdout.splitlines()[0].endswith(": alert")
+    assert "disk is full" in woken.stdout
 
 
 @pytest.mark.parametrize("config", [json.dumps(marked_yaml.parse_yaml(CONFIG, Diagnostics("")))], indirect=True)
@@ -108,13 +102,6 @@ def test_a_reload_is_accepted_or_rejected(config: Path, daemon: Heartbeatd) -> N
     refused = call(config, "reload")
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"{config}:7:27: agents.ops.heartbeat.interval: 'soon' is not a duration")
-
-
-def test_a_second_daemon_does_not_start_and_prints_the_pid_of_the_first(config: Path, daemon: Heartbeatd) -> None:
-    second = call(config, "run", "--for", "1s")
-    assert second.returncode == 1
-    assert f"pid {daemon.pid}" in second.stderr.splitlines()[-1]
-    assert "Traceback" not in second.stderr
 
 
 def test_status_shows_whether_the_daemon_runs(config: Path, daemon: Heartbeatd) -> None:
@@ -149,13 +136,3 @@ def test_waiting_for_a_wake_ends_when_the_daemon_ends(config: Path, daemon: Hear
         assert waiting.stderr is not None
         # the daemon may have ended before its answer to the request, or later
         assert re.search("the (connection to .* was interrupted|daemon is not running)", waiting.stderr.read())
-
-
-@pytest.mark.parametrize(
-    ("jobs", "code"), [("  tick: {every: 1h, command: 'true'}\n", 0), ("  tick: {every: 1h, command: 'false'}\n", 1)]
-)
-def test_run_once_exits_with_1_if_a_run_failed(jobs: str, code: int, config: Path) -> None:
-    config.write_text(CONFIG[: CONFIG.index("agents:")] + "cron:\n" + jobs)
-    assert call(config, "run", "--once").returncode == code
-    runs = json.loads(call(config, "runs", "tick", "--format", "json").stdout)
-    assert [run["outcome"] for run in runs] == ["failed" if code else "ok"]

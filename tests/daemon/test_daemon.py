@@ -109,15 +109,6 @@ def test_the_wake_command_follows_its_run_to_the_end(daemon: Begin) -> None:
     it.expect("said .*ALERT: mail is stuck")
 
 
-def test_pause_and_resume_reach_the_running_daemon(daemon: Begin) -> None:
-    it = daemon(config(job="'true'"))
-    it.wait_until(lambda: it.runs("tick"))
-    assert it.run_command("pause", "tick").returncode == 0
-    assert [entry["state"] for entry in it.json("status")["entries"] if entry["name"] == "tick"] == ["paused"]
-    assert it.run_command("resume", "--all").returncode == 0
-    it.wait_until(lambda: it.runs("tick", "--reason", "paused") or it.runs("tick"))
-
-
 def test_a_lane_can_be_locked_before_the_first_run(daemon: Begin) -> None:
     it = daemon(config(interval="none"))
     taken = subprocess.run(["flock", "state/lanes/ops.lock", "true"], cwd=it.folder, timeout=PATIENCE, check=False)
@@ -278,12 +269,12 @@ def test_a_second_signal_stops_at_once(daemon: Begin) -> None:
 
 def test_run_once_runs_due_entries_and_reports_the_result_by_its_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(config(job="'exit 3'"))
-    once = run_command(path, "run", "--once")
-    assert once.returncode == 1, once.stderr
-    assert "name=ops" in once.stderr
-    assert "name=tick" in once.stderr
-    assert "nothing_to_run" not in once.stderr
+    for yaml, name, code in ((config(), "ops", 0), (config(job="'exit 3'"), "tick", 1)):
+        path.write_text(yaml)
+        once = run_command(path, "run", "--once")
+        assert once.returncode == code, once.stderr
+        assert f"name={name}" in once.stderr
+        assert "nothing_to_run" not in once.stderr
     path.write_text(config())
     again = run_command(path, "run", "--once")
     assert again.returncode == 0, again.stderr

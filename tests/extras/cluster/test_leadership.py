@@ -971,18 +971,14 @@ def test_a_daemon_that_leads_again_and_again_leaves_no_pipe_open(address: str, t
         assert pipes() <= before
 
 
-def test_a_former_leader_stands_by_with_a_changed_config_that_is_valid(address: str, tmp_path: Path) -> None:
-    with closing(FormerLeader(tmp_path, address)) as former:
+@pytest.mark.parametrize(("reload", "last"), [("watch", "e"), ("manual", "d")])
+def test_a_former_leader_stands_by_with_a_changed_file_unless_reloads_are_manual(
+    address: str, tmp_path: Path, reload: str, last: str
+) -> None:
+    with closing(FormerLeader(tmp_path, address, reload)) as former:
         former.config.write_text(former.yaml.replace("  d:", "  e:"), "utf-8")
         assert former.return_to_standby().reloader.reload_state.successful
-        assert former.lead_again() == ["a", "b", "c", "e"]
-
-
-def test_a_former_leader_does_not_apply_a_changed_file_with_manual_reloads(address: str, tmp_path: Path) -> None:
-    with closing(FormerLeader(tmp_path, address, "manual")) as former:
-        former.config.write_text(former.yaml.replace("  d:", "  e:"), "utf-8")
-        assert former.return_to_standby().reloader.reload_state.successful
-        assert former.lead_again() == ["a", "b", "c", "d"]
+        assert former.lead_again() == ["a", "b", "c", last]
 
 
 def test_a_former_leader_keeps_its_database_if_the_file_names_another_one(
