@@ -19,7 +19,6 @@ from patience import PATIENCE
 from rich.cells import cell_len
 from world import add_entry_row, open_store
 
-from heartbeat.words import format_count
 from scheduler.cli.main import main
 from scheduler.cli.output import (
     format_elapsed,
@@ -92,11 +91,6 @@ def listed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) -> 
 def printed(capsys: pytest.CaptureFixture[str], state: Path, *arguments: str) -> list[str]:
     assert main([*arguments, "--state", str(state)]) == 0
     return capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.parametrize(("number", "expected"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (1234, "1,234 runs")])
-def test_a_count_of_one_has_a_singular_noun(number: int, expected: str) -> None:
-    assert format_count(number, "run") == expected
 
 
 def test_runs_are_listed_newest_first(store: Store, state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ import pytest
 from test_story_slots import OPS, agent, job
 from world import QUIET, Delayed, MakeWorld, World, utc
 
-from heartbeat.runners import ProcessResult
 from heartbeatd.verbs import Cancel
 from scheduler.engine.clock_adjustment import ClockReading
 from scheduler.engine.effects import VerbRequest
@@ -103,15 +102,10 @@ def fail_without_retry(world: World) -> None:
     assert "03-02 08:10 every failed no_time_left" in world.history("measure")
 
 
-def test_a_failed_job_whose_retry_never_started_causes_a_notification(make_world: MakeWorld) -> None:
+def test_a_failed_job_whose_retry_never_started_causes_a_notification_and_wakes_its_agent(make_world: MakeWorld) -> None:
     world = make_world(LOUD)
     fail_without_retry(world)
     assert [text for _, name, text in world.delivered if name == "measure"]
-
-
-def test_a_failed_job_whose_retry_never_started_wakes_its_agent(make_world: MakeWorld) -> None:
-    world = make_world(LOUD)
-    fail_without_retry(world)
     world.run(minutes=1)
     assert [line for line in world.history("ops") if "cron" in line]
 
@@ -569,10 +563,3 @@ def test_the_quiet_counter_counts_successes_without_a_message(make_world: MakeWo
     world.scripts["ops"] = lambda call: ALARM
     world.run(hours=1)
     assert world.store.connection.execute("select quiet from entry").fetchone()[0] == 3
-
-
-def test_too_much_output_is_a_failure_with_its_reason(make_world: MakeWorld) -> None:
-    world = make_world(agent(retries="0"))
-    world.scripts["ops"] = lambda call: ProcessResult(0, b"x" * 65536, b"", truncated=True)
-    world.run(minutes=1)
-    assert world.history() == ["03-02 08:00 interval failed bad_answer"]
