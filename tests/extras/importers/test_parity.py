@@ -13,7 +13,7 @@ from checkout import HOME
 from config_file import complaints, read
 from parity import SYSTEMS, page, row, shown_by
 from test_story_explain import fact_of
-from world import MakeWorld, World, utc
+from world import MakeWorld, utc
 
 from heartbeatd.verbs import NoteActivity
 from scheduler.cli.main import main
